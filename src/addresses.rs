@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_no_quotes_of_ours_in_an_error() {
+    fn address_is_quoted_once_in_errors() {
         for (error, text) in [
             ("no port".to_addresses(), "no port"),
             (String::from("no \"port\"").to_addresses(), "no \"port\""),

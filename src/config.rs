@@ -468,7 +468,7 @@ impl Config {
     /// ```
     #[must_use]
     pub fn survive(mut self, outage: Duration) -> Self {
-        let patience = outage
+        let time_limit = outage
             .saturating_mul(2)
             .saturating_add(Duration::from_secs(1));
         for timeout in [
@@ -476,9 +476,9 @@ impl Config {
             &mut self.close_timeout,
             &mut self.read_timeout,
         ] {
-            *timeout = patience.max(*timeout);
+            *timeout = time_limit.max(*timeout);
         }
-        self.rdma.try_for(patience);
+        self.rdma.try_for(time_limit);
         self
     }
 
@@ -633,13 +633,13 @@ mod tests {
             let outage = Duration::from_secs(secs);
             let config = Config::default().survive(outage);
             config.check().unwrap();
-            let patience = 2 * outage + Duration::from_secs(1);
-            assert!(config.keepalive_timeout >= patience, "{config:?}");
-            assert!(config.close_timeout >= patience, "{config:?}");
-            assert!(config.read_timeout >= patience, "{config:?}");
+            let time_limit = 2 * outage + Duration::from_secs(1);
+            assert!(config.keepalive_timeout >= time_limit, "{config:?}");
+            assert!(config.close_timeout >= time_limit, "{config:?}");
+            assert!(config.read_timeout >= time_limit, "{config:?}");
             let tries = config.rdma.all_tries();
-            let at_least = patience.max(RdmaTuning::default().all_tries());
-            assert!((patience..2 * at_least).contains(&tries), "{config:?}");
+            let at_least = time_limit.max(RdmaTuning::default().all_tries());
+            assert!((time_limit..2 * at_least).contains(&tries), "{config:?}");
         }
         let config = Config::default().survive(Duration::MAX);
         let error = config.check().unwrap_err().to_string();

@@ -73,7 +73,7 @@ struct Inner {
     /// The unread bytes of a stream.
     inflow: OnceLock<Arc<Inflow>>,
     /// Completions that a `recv` took from the channel before a message, for `next_completion`.
-    aside: Mutex<VecDeque<Completion>>,
+    lock_set_aside: Mutex<VecDeque<Completion>>,
     /// Whether the reader of a stream got its end.
     end_taken: AtomicBool,
     /// The number of bytes that were written after the peer had closed the stream.
@@ -101,7 +101,7 @@ impl Endpoint {
                 link,
                 completions,
                 inflow: inflow.map_or_else(OnceLock::new, OnceLock::from),
-                aside: Mutex::new(VecDeque::new()),
+                lock_set_aside: Mutex::new(VecDeque::new()),
                 end_taken: AtomicBool::new(false),
                 late: AtomicUsize::new(0),
                 _engine: engine,
@@ -126,8 +126,8 @@ impl Endpoint {
     }
 
     /// Ends a connection that the program has not taken from its listener. The peer may try again.
-    pub(crate) fn turn_away(&self) {
-        self.inner.link.turn_away();
+    pub(crate) fn reject_untaken(&self) {
+        self.inner.link.reject_untaken();
     }
 
     /// Ends the connection at once, without waiting for anything.

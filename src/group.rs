@@ -131,7 +131,7 @@ impl Group {
     /// the group exists, with or without connections.
     #[must_use]
     pub fn completions(&self) -> &Receiver<(u64, Completion)> {
-        self.inner.queue.taker.is_here();
+        self.inner.queue.taker.note_taking_thread();
         &self.inner.completions
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     addresses::ToAddresses,
     config::Config,
     endpoint::Endpoint,
-    engine::{Engine, Intake},
+    engine::{Engine, ListenerItem},
     error::Error,
     local::Local,
     poll::Seat,
@@ -109,8 +109,8 @@ impl Listener {
         engine: &Engine,
     ) -> Result<Self, Error> {
         let connections = Connections::new(engine);
-        let intake = Intake::Connections(Arc::<Connections>::clone(&connections));
-        let socket = Socket::bind(address, config, engine, &intake)?;
+        let listener_items = ListenerItem::Connections(Arc::<Connections>::clone(&connections));
+        let socket = Socket::bind(address, config, engine, &listener_items)?;
         connections.arrivals.listens(socket.name(&config.label));
         Ok(Self {
             socket,
@@ -245,7 +245,8 @@ impl Listener {
         accepted.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns the error with which the listener has ended, except by [`close`](Self::close).
+    /// Returns the error that ended the listener. Returns `None` if it is open or was closed by
+    /// [`close`](Self::close).
     pub(crate) fn end(&self) -> Option<Error> {
         let ended = self.arrivals().ended();
         ended.filter(|error| !matches!(error, Error::ListenerClosed))
@@ -363,6 +364,6 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.socket.start_close();
         // Of a stand-in there are none.
-        self.connections.turn_away();
+        self.connections.reject_untaken();
     }
 }

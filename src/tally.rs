@@ -44,7 +44,8 @@ pub(crate) struct Tally {
     pub(crate) round_trips: RoundTripTally,
 }
 
-/// Counters of events with one of these names each.
+/// Event counters by name. A name is that of the error or reason that ended or refused a
+/// connection.
 #[derive(Debug)]
 pub(crate) struct ByReason(BTreeMap<&'static str, AtomicU64>);
 

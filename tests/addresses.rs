@@ -166,7 +166,7 @@ mod over_tokio {
     }
 
     #[tokio::test]
-    async fn address_that_is_none_is_named() {
+    async fn invalid_address_is_named() {
         let begins = "cannot look up the address tcp://no port: ";
         let error = ours::Endpoint::connect("tcp://no port").await.unwrap_err();
         assert!(error.to_string().starts_with(begins), "{error}");

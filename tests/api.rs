@@ -32,7 +32,7 @@ fn handles_may_go_to_any_thread() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_contain_a_remedy() {
     let cases: [(Error, &str); 4] = [
         (
             Error::Disconnected(CloseReason::AddrResolution(CmStatus::from_raw(
@@ -66,7 +66,7 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
-fn a_main_that_returns_an_error_shows_what_to_do() {
+fn error_returned_from_main_shows_the_remedy() {
     let error = Error::MessageTooLong { len: 5, limit: 4 };
     assert_eq!(
         format!("{error:?}"),
@@ -85,7 +85,7 @@ fn memlock_failure_of_connection_states_remedy() {
 }
 
 #[test]
-fn errors_become_the_kinds_that_programs_for_tcp_know() {
+fn errors_map_to_io_error_kinds_of_tcp() {
     let kind = |error: Error| io::Error::from(error).kind();
     assert_eq!(
         kind(Error::Disconnected(CloseReason::Refused)),

@@ -13,7 +13,7 @@ use std::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rdmsg::{CloseReason, Endpoint, Error, Interest, Listener, TrySendError};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn place() -> IpAddr {
     match env::var("LAB_ADDR") {
@@ -29,7 +29,7 @@ fn bind() -> Result<Listener, Error> {
 fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -74,7 +74,7 @@ fn engine_that_ends_takes_its_own_connections_only() {
     let end = waiter.join().unwrap();
     assert!(aborted(&end), "{end:?}");
     for endpoint in [&client, &server] {
-        let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+        let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
         assert!(aborted(&end), "{end:?}");
         let end = endpoint.send(b"late").unwrap_err();
         assert!(aborted(&end), "all ends have the same reason: {end:?}");
@@ -90,7 +90,7 @@ fn engine_that_ends_takes_its_own_connections_only() {
             "the fd reports the end"
         );
     }
-    let error = old.accept_timeout(PATIENCE).unwrap_err();
+    let error = old.accept_timeout(TIME_LIMIT).unwrap_err();
     let is_end = matches!(
         &error,
         Error::ListenerEnded {
@@ -103,5 +103,8 @@ fn engine_that_ends_takes_its_own_connections_only() {
     // The old handles still exist, and so does their engine, which has ended.
     let (client, server) = pair(&bind().unwrap());
     client.send(b"on a new engine").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on a new engine");
+    assert_eq!(
+        *server.recv_timeout(TIME_LIMIT).unwrap(),
+        *b"on a new engine"
+    );
 }

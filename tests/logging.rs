@@ -21,7 +21,7 @@ use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
 mod targets;
 
 /// A timeout that no step of a test reaches, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The behaviour of the logger when it is called with a line.
 #[derive(Clone)]
@@ -118,7 +118,7 @@ fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let connector = Connector::new().engine(engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -126,7 +126,7 @@ fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {
     for number in 0..rounds {
         for (from, to) in [(one, other), (other, one)] {
             from.send(&number.to_le_bytes()).unwrap();
-            let message = to.recv_timeout(PATIENCE).unwrap();
+            let message = to.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*message, number.to_le_bytes());
         }
     }
@@ -172,9 +172,9 @@ fn logger_that_blocks_an_engine_delays_no_connection() {
         engine.shutdown();
         done.send(()).unwrap();
     });
-    calls.recv_timeout(PATIENCE).unwrap();
+    calls.recv_timeout(TIME_LIMIT).unwrap();
     finished
-        .recv_timeout(PATIENCE)
+        .recv_timeout(TIME_LIMIT)
         .expect("the logger blocks the engine");
     rest.join().unwrap();
     drop(leave);
@@ -189,7 +189,7 @@ fn logger_may_send_its_lines_over_a_connection() {
     let (read, lines) = channel();
     let reader = thread::spawn(move || {
         loop {
-            match sink.recv_timeout(PATIENCE) {
+            match sink.recv_timeout(TIME_LIMIT) {
                 Ok(line) => drop(read.send(String::from_utf8(line.to_vec()).unwrap())),
                 Err(Error::Disconnected(_)) => return,
                 Err(error) => panic!("{error}"),
@@ -200,7 +200,7 @@ fn logger_may_send_its_lines_over_a_connection() {
     let other = pair(&engine);
     exchange(&other, 10);
     drop(other);
-    let next = || lines.recv_timeout(PATIENCE).unwrap();
+    let next = || lines.recv_timeout(TIME_LIMIT).unwrap();
     while !next().contains("established over") {}
     // The end of the connection that carries the lines is logged like any other.
     source.close().unwrap();

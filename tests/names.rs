@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use log_lines::{Lines, PATIENCE};
+use log_lines::{Lines, TIME_LIMIT};
 use rdmsg::{
     Config, Connector, Endpoint, Engine, Error, Group, Listener, RequestListener, StreamListener,
     TransportChoice,
@@ -15,7 +15,7 @@ mod log_lines;
 fn config() -> Config {
     Config::default().with(|config| {
         config.transport = TransportChoice::Tcp;
-        config.connect_timeout = PATIENCE;
+        config.connect_timeout = TIME_LIMIT;
     })
 }
 
@@ -33,7 +33,7 @@ fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
         .config(&config())
         .engine(engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 

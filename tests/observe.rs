@@ -12,12 +12,12 @@ use rdmsg::{
     observe::{self, Export, Snapshot},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn pair() -> (Endpoint, Endpoint) {
     let config = Config::default().with(|c| {
         c.transport = TransportChoice::Tcp;
-        c.connect_timeout = PATIENCE;
+        c.connect_timeout = TIME_LIMIT;
     });
     let engine = Engine::shared().unwrap();
     let listener = Listener::builder()
@@ -28,7 +28,7 @@ fn pair() -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let connector = Connector::new().config(&config);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -40,14 +40,14 @@ fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         if is_so(&snapshot) {
             return snapshot;
         }
-        assert!(start.elapsed() < PATIENCE, "{snapshot:#?}");
+        assert!(start.elapsed() < TIME_LIMIT, "{snapshot:#?}");
         thread::yield_now();
     }
 }
 
 /// All cases are in one test, because the process has one registry.
 #[test]
-fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
+fn snapshot_starts_at_first_requested_connection() {
     let before = pair();
     assert!(
         observe::snapshot().connections.is_empty(),
@@ -60,7 +60,7 @@ fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
 
     let (client, server) = pair();
     client.send(&[1; 100]).unwrap();
-    let message = server.recv_timeout(PATIENCE).unwrap();
+    let message = server.recv_timeout(TIME_LIMIT).unwrap();
     let snapshot = until(|snapshot| snapshot.all.messages_received == 1);
     assert_eq!(
         snapshot.connections.len(),
@@ -75,7 +75,7 @@ fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
     let (ours, theirs) = (of(&client), of(&server));
     assert_ne!(ours.id, theirs.id);
     assert_eq!(ours.transport, Transport::Tcp);
-    assert!(!ours.is_closed && ours.age < PATIENCE);
+    assert!(!ours.is_closed && ours.age < TIME_LIMIT);
     assert_eq!(
         (ours.statistics.messages_sent, ours.statistics.bytes_sent),
         (1, 100)

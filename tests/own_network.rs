@@ -13,7 +13,7 @@ use std::{
 use rdmsg::{Stream, StreamListener};
 
 use self::apart::{
-    apart_with,
+    in_process_of,
     same::{assert_same, assert_same_connect},
 };
 
@@ -26,12 +26,12 @@ fn apart(name: &str, body: impl FnOnce()) {
         .arg("ip link set lo up && exec \"$0\" \"$@\"")
         .arg(program)
         .env("RDMSG_TRANSPORT", "tcp");
-    apart_with(command, name, body);
+    in_process_of(command, name, body);
 }
 
 #[test]
-fn missing_ports_are_said() {
-    apart("missing_ports_are_said", || {
+fn missing_ports_are_reported() {
+    apart("missing_ports_are_reported", || {
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").unwrap();
         let listener = TcpListener::bind("127.0.0.1:7471").unwrap();
         let address = listener.local_addr().unwrap();
@@ -41,8 +41,8 @@ fn missing_ports_are_said() {
 }
 
 #[test]
-fn missing_route_is_said() {
-    apart("missing_route_is_said", || {
+fn missing_route_is_reported() {
+    apart("missing_route_is_reported", || {
         assert_same_connect("10.1.2.3:7471".parse().unwrap());
         assert_same_connect("[2001:db8::1]:7471".parse().unwrap());
         assert_same_connect("[fe80::1]:7471".parse().unwrap());

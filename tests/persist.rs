@@ -21,7 +21,7 @@ use rdmsg::{
     TransportChoice,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The environment variable with the address of a server. It marks the server's process.
 const SERVER: &str = "RDMSG_TEST_SERVER";
@@ -113,7 +113,7 @@ impl Book {
     fn send(&mut self, number: u64) {
         let bytes = number.to_le_bytes();
         let message = Outgoing::from(&bytes).with_id(number);
-        self.client.send_timeout(message, PATIENCE).unwrap();
+        self.client.send_timeout(message, TIME_LIMIT).unwrap();
         self.open.push_back(number);
         *self.times.entry(number).or_default() += 1;
     }
@@ -124,7 +124,7 @@ impl Book {
 
     /// Takes the next event. If the event is a loss, returns the unacknowledged messages.
     fn take(&mut self) -> Option<Vec<u64>> {
-        match self.client.next_event_timeout(PATIENCE).unwrap() {
+        match self.client.next_event_timeout(TIME_LIMIT).unwrap() {
             PersistentEvent::Completion(Completion::Sent(number)) => {
                 assert_eq!(self.open.pop_front(), Some(number));
             }

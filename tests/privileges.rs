@@ -16,10 +16,10 @@ use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
 use rdmsg::{CloseReason, Endpoint, Error, Listener, Transport};
 
 /// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The uid of an unprivileged user.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_UID: u32 = 65534;
 
 /// The maximum number of lines that the library logs in a role.
 const MAX_LINES: usize = 30;
@@ -93,7 +93,7 @@ impl Role {
         }
     }
 
-    fn go_on(&mut self) {
+    fn send_continue(&mut self) {
         let mut stdin = self.child.stdin.as_ref().unwrap();
         stdin.write_all(b"go on\n").unwrap();
     }
@@ -124,8 +124,8 @@ fn bind() -> Listener {
 }
 
 fn give_up_rights() {
-    setgid(Gid::from_raw(NOBODY)).unwrap();
-    setuid(Uid::from_raw(NOBODY)).unwrap();
+    setgid(Gid::from_raw(UNPRIVILEGED_UID)).unwrap();
+    setuid(Uid::from_raw(UNPRIVILEGED_UID)).unwrap();
 }
 
 /// Ends a role: asserts that the library has not logged repeatedly.
@@ -135,13 +135,13 @@ fn count_lines() {
 }
 
 fn echo(endpoint: &Endpoint) {
-    let message = endpoint.recv_timeout(PATIENCE).unwrap();
+    let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
     endpoint.send(&message).unwrap();
 }
 
 fn asks(endpoint: &Endpoint) {
     endpoint.send(b"once").unwrap();
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"once");
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"once");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn role_binds_before() {
     let listener = bind();
     give_up_rights();
     println!("gave up");
-    let accepted = listener.accept_timeout(PATIENCE);
+    let accepted = listener.accept_timeout(TIME_LIMIT);
     if !is_rdma() {
         let endpoint = accepted.unwrap();
         echo(&endpoint);
@@ -176,10 +176,10 @@ fn role_binds_before() {
     // This listener has another engine, with descriptors of its own.
     let listener = Listener::bind((place(), 0)).unwrap();
     println!("again {}", listener.local_addr());
-    let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+    let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
     assert_eq!(endpoint.transport(), Transport::Rdma);
     echo(&endpoint);
-    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     assert!(
         matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
         "{end}"
@@ -210,7 +210,7 @@ fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
 #[ignore = "a program that another test runs"]
 fn role_has_a_connection_before() {
     let listener = bind();
-    let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+    let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
     echo(&endpoint);
     give_up_rights();
     println!("gave up");
@@ -221,7 +221,7 @@ fn role_has_a_connection_before() {
             .find_map(|_| endpoint.send(&[7; 3000]).err())
             .unwrap();
         assert!(end.to_string().contains(REMEDY), "{end}");
-        let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+        let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
         assert!(end.to_string().contains(REMEDY), "{end}");
         assert!(endpoint.close().is_err());
     } else {
@@ -237,9 +237,9 @@ fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     let endpoint = Endpoint::connect(address).unwrap();
     asks(&endpoint);
     role.hears("gave up");
-    role.go_on();
+    role.send_continue();
     if is_rdma() {
-        while endpoint.recv_timeout(PATIENCE).is_ok() {}
+        while endpoint.recv_timeout(TIME_LIMIT).is_ok() {}
         let reason = endpoint.info().close_reason;
         assert!(reason.is_some(), "the other side ends as well");
     } else {
@@ -253,9 +253,9 @@ fn connection_goes_on_over_tcp_and_ends_over_rdma() {
 fn role_gives_up_rights_first() {
     give_up_rights();
     let listener = bind();
-    let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+    let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
     echo(&endpoint);
-    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     assert!(
         matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
         "{end}"

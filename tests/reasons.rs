@@ -14,14 +14,14 @@ use rdmsg::{
     observe::{self, Snapshot},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns a configuration without keepalive, so that only flushes send Pings.
 fn config() -> Config {
     Config::default().with(|config| {
         config.transport = TransportChoice::Tcp;
-        config.connect_timeout = PATIENCE;
-        config.close_timeout = PATIENCE;
+        config.connect_timeout = TIME_LIMIT;
+        config.close_timeout = TIME_LIMIT;
         config.keepalive_interval = None;
     })
 }
@@ -38,7 +38,7 @@ fn pair(config: &Config) -> (Endpoint, Endpoint) {
     let listener = builder().config(config).bind("127.0.0.1:0").unwrap();
     let (address, connector) = (listener.local_addr(), connector().config(config));
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -50,7 +50,7 @@ fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         if is_so(&snapshot) {
             return snapshot;
         }
-        assert!(start.elapsed() < PATIENCE, "{snapshot:#?}");
+        assert!(start.elapsed() < TIME_LIMIT, "{snapshot:#?}");
         thread::yield_now();
     }
 }
@@ -101,7 +101,7 @@ fn reasons_and_round_trips_are_counted() {
     let requests = builder().bind_requests("127.0.0.1:0").unwrap();
     let address = requests.local_addr();
     let rejected = thread::spawn(move || connector().connect(address));
-    let request = requests.requests().recv_timeout(PATIENCE).unwrap();
+    let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
     request.reject(b"no").unwrap();
     let reason = refused(rejected.join().unwrap());
     assert!(matches!(reason, CloseReason::Rejected { .. }), "{reason}");
@@ -156,7 +156,7 @@ fn reasons_and_round_trips_are_counted() {
     // The keepalive of this connection sends Pings.
     let frequent = config().with(|config| {
         config.keepalive_interval = Some(Duration::from_millis(10));
-        config.keepalive_timeout = PATIENCE;
+        config.keepalive_timeout = TIME_LIMIT;
     });
     let idle = pair(&frequent);
     until(|now| now.round_trips.count > 10);

@@ -13,7 +13,7 @@ use raw_session::{
     Answer, BUSY, CLOSE, CLOSE_ACK, OVER, PING, PONG, RESUMES, Raw, Recorder, SESSION, Server,
     UNKNOWN, WINDOW, ask, epoch_and_received, request, resume_data,
 };
-use tcp_peer::PATIENCE;
+use tcp_peer::TIME_LIMIT;
 
 mod log_lines;
 mod raw_session;
@@ -57,7 +57,7 @@ impl Scene {
         };
         Self {
             lines,
-            server: listener.accept_timeout(PATIENCE).unwrap(),
+            server: listener.accept_timeout(TIME_LIMIT).unwrap(),
             listener,
             raw,
             id: data[..].try_into().unwrap(),
@@ -88,14 +88,14 @@ impl Scene {
     /// Sends a message in each direction, and receives it.
     fn assert_well(&mut self) {
         self.raw.send(b"well");
-        assert_eq!(self.server.recv_timeout(PATIENCE).unwrap(), b"well");
+        assert_eq!(self.server.recv_timeout(TIME_LIMIT).unwrap(), b"well");
         self.server.send(b"so am I").unwrap();
         assert_eq!(self.raw.receive(), b"so am I");
     }
 }
 
 /// A session between two honest sides, through a proxy that records their requests and replies.
-struct Honest {
+struct HonestSession {
     lines: &'static Lines,
     engine: Engine,
     listener: Listener,
@@ -104,7 +104,7 @@ struct Honest {
     proxy: Recorder,
 }
 
-impl Honest {
+impl HonestSession {
     fn new() -> Self {
         let lines = Lines::collect();
         let engine = Engine::new().unwrap();
@@ -114,7 +114,7 @@ impl Honest {
         let client = connector.connect(proxy.address).unwrap();
         Self {
             lines,
-            server: listener.accept_timeout(PATIENCE).unwrap(),
+            server: listener.accept_timeout(TIME_LIMIT).unwrap(),
             engine,
             listener,
             client,
@@ -129,7 +129,7 @@ impl Honest {
     fn assert_well(&self, resumes: u64) {
         for (from, to) in [(&self.client, &self.server), (&self.server, &self.client)] {
             from.send(b"well").unwrap();
-            assert_eq!(to.recv_timeout(PATIENCE).unwrap(), b"well");
+            assert_eq!(to.recv_timeout(TIME_LIMIT).unwrap(), b"well");
             assert!(to.try_recv().unwrap().is_none());
             assert_eq!(to.statistics().resumes, resumes);
         }
@@ -138,7 +138,7 @@ impl Honest {
 
 #[test]
 fn guessed_identities_are_not_known() {
-    let honest = Honest::new();
+    let honest = HonestSession::new();
     let id = honest.proxy.session();
     for at in 0..id.len() {
         let mut guess = id;
@@ -158,7 +158,7 @@ fn guessed_identities_are_not_known() {
 
 #[test]
 fn storm_of_guesses_leaves_no_connection() {
-    let honest = Honest::new();
+    let honest = HonestSession::new();
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..2000_u32 {
@@ -179,7 +179,7 @@ fn storm_of_guesses_leaves_no_connection() {
 
 #[test]
 fn stranger_is_refused_while_connection_works() {
-    let honest = Honest::new();
+    let honest = HonestSession::new();
     let id = honest.proxy.session();
     for epoch in [1, 2, 1000, u32::MAX] {
         let (_, answer) = request(honest.address(), &id, epoch, 0);
@@ -197,14 +197,14 @@ fn stranger_is_refused_while_connection_works() {
 fn silent_connection_gives_way_to_later_request() {
     let mut scene = Scene::new();
     scene.raw.send(b"before");
-    assert_eq!(scene.server.recv_timeout(PATIENCE).unwrap(), b"before");
+    assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"before");
     let (_, first) = scene.ask(0);
     assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
     // The endpoint sends a Ping over its connection, which it considers working.
     assert_eq!(scene.raw.next_kind(), PING);
     scene.raw.send(b"a message is no answer");
     assert_eq!(
-        scene.server.recv_timeout(PATIENCE).unwrap(),
+        scene.server.recv_timeout(TIME_LIMIT).unwrap(),
         b"a message is no answer"
     );
     loop {
@@ -250,7 +250,7 @@ fn answer_to_earlier_ping_proves_nothing() {
 
 #[test]
 fn recorded_request_is_refused_when_repeated() {
-    let honest = Honest::new();
+    let honest = HonestSession::new();
     honest.proxy.cut();
     honest.assert_well(1);
     let recorded = honest.proxy.last_request();
@@ -307,7 +307,7 @@ fn impossible_numbers_are_refused() {
     // The peer has released two messages.
     scene.raw.granted = WINDOW + 2;
     scene.raw.send(b"granted");
-    assert_eq!(scene.server.recv_timeout(PATIENCE).unwrap(), b"granted");
+    assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"granted");
     scene.server.send(&[4]).unwrap();
     scene.lose();
     for received in [0, 1, 6, 1 << 31, u32::MAX] {
@@ -388,7 +388,7 @@ fn wrong_answers_end_their_attempt_alone() {
     client.send(Outgoing::from(b"once").with_id(7)).unwrap();
     assert_eq!(raw.receive(), b"once");
     raw.send(b"received");
-    assert_eq!(client.recv_timeout(PATIENCE).unwrap(), b"received");
+    assert_eq!(client.recv_timeout(TIME_LIMIT).unwrap(), b"received");
     raw.hang_up();
     let mut last = 0;
     for (features, data) in [
@@ -410,10 +410,10 @@ fn wrong_answers_end_their_attempt_alone() {
     client.send(b"twice is not sent").unwrap();
     assert_eq!(raw.receive(), b"twice is not sent");
     raw.send(b"well");
-    assert_eq!(client.recv_timeout(PATIENCE).unwrap(), b"well");
+    assert_eq!(client.recv_timeout(TIME_LIMIT).unwrap(), b"well");
     assert_eq!(client.statistics().resumes, 1);
     assert!(matches!(
-        client.next_completion_timeout(PATIENCE).unwrap(),
+        client.next_completion_timeout(TIME_LIMIT).unwrap(),
         Completion::Sent(7)
     ));
     lines.assert_secret(&id);
@@ -433,7 +433,7 @@ fn forged_numbers_of_closed_session_confirm_nothing() {
         raw.hang_up();
         server.reject(OVER, received, sent);
         let end = loop {
-            match client.next_completion_timeout(PATIENCE).unwrap() {
+            match client.next_completion_timeout(TIME_LIMIT).unwrap() {
                 Completion::Disconnected(reason) => break reason,
                 other => println!("{other:?}"),
             }
@@ -446,14 +446,14 @@ fn forged_numbers_of_closed_session_confirm_nothing() {
 #[test]
 fn clean_close_asks_for_nothing() {
     for client_closes in [true, false] {
-        let honest = Honest::new();
+        let honest = HonestSession::new();
         honest.assert_well(0);
         let (closer, other) = match client_closes {
             true => (&honest.client, &honest.server),
             false => (&honest.server, &honest.client),
         };
         closer.close().unwrap();
-        assert!(other.recv_timeout(PATIENCE).is_err());
+        assert!(other.recv_timeout(TIME_LIMIT).is_err());
         other.close().unwrap();
         assert_eq!(honest.proxy.requests(), 1);
     }
@@ -477,8 +477,8 @@ fn last_frame_of_the_peer_is_acknowledged() {
 
 /// A peer that knows the identity of a session can take the session over.
 #[test]
-fn identities_are_not_logged() {
-    let honest = Honest::new();
+fn session_ids_are_not_logged() {
+    let honest = HonestSession::new();
     let id = honest.proxy.session();
     honest.proxy.cut();
     honest.assert_well(1);

@@ -15,7 +15,7 @@ use rdmsg::{
 };
 
 /// A timeout that no call reaches.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The sender of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Proxy {
     fn wait_for_cut(&self) {
         let begun = Instant::now();
         while !self.has_cut() {
-            assert!(begun.elapsed() < PATIENCE, "the frame comes");
+            assert!(begun.elapsed() < TIME_LIMIT, "the frame comes");
             thread::yield_now();
         }
     }
@@ -160,12 +160,12 @@ fn config() -> Config {
     Config::default().with(|config| {
         config.resume = Duration::from_secs(60);
         config.transport = TransportChoice::Tcp;
-        config.close_timeout = PATIENCE;
+        config.close_timeout = TIME_LIMIT;
     })
 }
 
 /// Returns the configuration of a server that does not wait long for its close to complete.
-fn brief() -> Config {
+fn short_close() -> Config {
     config().with(|config| config.close_timeout = Duration::from_millis(200))
 }
 
@@ -175,12 +175,12 @@ fn pair(of_client: &Config, of_server: &Config) -> (Endpoint, Endpoint, Proxy, L
     let proxy = Proxy::new(listener.local_addr());
     let connector = Connector::new().config(of_client);
     let client = connector.connect(proxy.address).unwrap();
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client, server, proxy, listener)
 }
 
 fn next(endpoint: &Endpoint) -> Completion {
-    endpoint.next_completion_timeout(PATIENCE).unwrap()
+    endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
 /// Returns the ids of messages sent, the ids of messages failed, the number of messages received,
@@ -288,7 +288,7 @@ fn lost_acknowledgement_is_sent_after_session_end() {
 /// Makes this cut, and closes the session at the server. Returns the outcome of the client, which
 /// has sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
-    let (client, server, proxy, _listener) = pair(&config(), &brief());
+    let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
     client.flush().unwrap();
     proxy.cut_for_good(Cut {
@@ -341,7 +341,7 @@ fn client_learns_of_message_that_server_missed() {
 
 #[test]
 fn client_that_missed_nothing_learns_of_clean_close() {
-    let (client, server, proxy, _listener) = pair(&config(), &brief());
+    let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
     send(&server, 0..1);
     client.flush().unwrap();
@@ -357,7 +357,7 @@ fn client_that_missed_nothing_learns_of_clean_close() {
 
 #[test]
 fn close_of_client_finds_that_server_has_closed() {
-    let (client, server, proxy, _listener) = pair(&config(), &brief());
+    let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
     client.flush().unwrap();
     for id in 0..2 {

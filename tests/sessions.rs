@@ -20,7 +20,7 @@ use rdmsg::{
     SendBuffer, Transport, TransportChoice, TrySendError,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A proxy that carries TCP connections to a server until a test cuts them.
 struct Proxy {
@@ -221,7 +221,7 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
 fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
     let (mut sent, mut failed) = (Vec::new(), Vec::new());
     loop {
-        match endpoint.next_completion_timeout(PATIENCE).unwrap() {
+        match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
             Completion::Sent(id) => sent.push(id),
             Completion::Failed { id, .. } => failed.push(id),
             Completion::Disconnected(reason) => return (sent, failed, reason),
@@ -247,7 +247,7 @@ fn ids_are_reported_once_over_a_cut() {
             }
             client.close().unwrap();
         });
-        scope.spawn(|| while server.recv_timeout(PATIENCE).is_ok() {});
+        scope.spawn(|| while server.recv_timeout(TIME_LIMIT).is_ok() {});
         outcome(&client)
     });
     assert_eq!(sent, Vec::from_iter(0..200));
@@ -279,7 +279,7 @@ fn id_is_reported_once_if_a_resend_is_cut() {
     proxy.discard(false);
     proxy.open();
     let (sent, failed, _) = thread::scope(|scope| {
-        scope.spawn(|| while server.recv_timeout(PATIENCE).is_ok() {});
+        scope.spawn(|| while server.recv_timeout(TIME_LIMIT).is_ok() {});
         client.close().unwrap();
         outcome(&client)
     });
@@ -393,7 +393,7 @@ fn finish_flush_and_close_wait_for_the_successor() {
 }
 
 #[test]
-fn refused_send_is_told_of_room_after_the_successor() {
+fn refused_send_gets_room_report_after_resume() {
     let (client, server, proxy, _listener) = pair();
     proxy.close();
     while client.try_send(b"any").is_ok() {}
@@ -413,7 +413,7 @@ fn converse(client: &Endpoint, server: &Endpoint, resumes: u64) {
     while number < 50 || client.statistics().resumes < resumes {
         for (from, to) in [(client, server), (server, client)] {
             from.send(&message(number)).unwrap();
-            let received = to.recv_timeout(PATIENCE).unwrap();
+            let received = to.recv_timeout(TIME_LIMIT).unwrap();
             assert!(received == message(number), "message {number}");
         }
         number += 1;
@@ -496,7 +496,7 @@ fn stranger_at_an_alternative_ends_no_session() {
     // The answer of an address that has led to the peer is final.
     server.abort(0);
     drop(server);
-    match client.recv_timeout(PATIENCE) {
+    match client.recv_timeout(TIME_LIMIT) {
         Err(Error::Disconnected(CloseReason::PeerAborted(0) | CloseReason::SessionLost)) => {}
         other => panic!("{other:?}"),
     }

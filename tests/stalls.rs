@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use log_lines::{Lines, PATIENCE};
+use log_lines::{Lines, TIME_LIMIT};
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportChoice};
 
 mod log_lines;
@@ -11,9 +11,9 @@ mod log_lines;
 fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
     let config = Config::default().with(|config| {
         config.transport = TransportChoice::Tcp;
-        config.connect_timeout = PATIENCE;
+        config.connect_timeout = TIME_LIMIT;
         config.keepalive_interval = keepalive;
-        config.keepalive_timeout = PATIENCE;
+        config.keepalive_timeout = TIME_LIMIT;
         config.receive_window = 2;
     });
     let engine = Engine::new().unwrap();
@@ -23,7 +23,7 @@ fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
     let connector = Connector::new().config(&config).engine(&engine);
     let connector = connector.label(label);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -36,7 +36,7 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     let count = lines.count(&line);
     let held = [1, 2].map(|number| {
         client.send(&[number]).unwrap();
-        server.recv_timeout(PATIENCE).unwrap()
+        server.recv_timeout(TIME_LIMIT).unwrap()
     });
     thread::scope(|scope| {
         let third = scope.spawn(|| client.send(&[3]));
@@ -45,7 +45,7 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
         drop(held);
         third.join().unwrap().unwrap();
     });
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [3]);
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), [3]);
     assert_eq!(lines.count(&line), count + 1, "one line for a stall");
 }
 

@@ -63,7 +63,7 @@ fn a_forged_key_ends_the_connection_and_gives_nothing() {
 }
 
 #[test]
-fn auto_takes_tcp_where_no_device_serves_the_address() {
+fn auto_uses_tcp_if_no_device_serves_address() {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config())
@@ -108,7 +108,7 @@ fn rdma_means_rdma_or_an_error() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_said_to_be() {
+fn port_in_use_is_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
     for scheme in ["auto", "tcp"] {
@@ -122,7 +122,7 @@ fn a_port_that_is_taken_is_said_to_be() {
 }
 
 #[test]
-fn nobody_listens_is_said_at_once() {
+fn missing_listener_is_reported_at_once() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = free.local_addr().unwrap();
     drop(free);
@@ -230,7 +230,7 @@ fn retry_refused_outlives_a_server_that_dies() {
 }
 
 #[test]
-fn program_of_another_protocol_is_told_as_such() {
+fn program_of_another_protocol_is_reported() {
     let web = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = web.local_addr().unwrap();
     let client = thread::spawn(move || Connector::new().config(&config()).connect(addr));

@@ -9,7 +9,7 @@ use std::{env, process::Command, time::Duration};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
-use self::apart::{apart, apart_with};
+use self::apart::{apart, in_process_of};
 
 /// A listener and a connector within this process.
 struct Pairs {
@@ -68,7 +68,7 @@ fn idle_connections_reserve_few_addresses() {
     // With one arena, the C library's allocator reserves no address space for threads.
     let mut command = Command::new(env::current_exe().unwrap());
     command.env("MALLOC_ARENA_MAX", "1");
-    apart_with(command, "idle_connections_reserve_few_addresses", || {
+    in_process_of(command, "idle_connections_reserve_few_addresses", || {
         let pairs = Pairs::new();
         let first = pairs.open();
         let before = addresses();

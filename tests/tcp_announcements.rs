@@ -10,7 +10,7 @@ use std::{
 
 use rdmsg::{CloseReason, Completion, Config, Endpoint, Engine, EngineLimits, TransportChoice};
 
-use tcp_peer::{PATIENCE, Peer, Stage, pdu};
+use tcp_peer::{Peer, Stage, TIME_LIMIT, pdu};
 
 #[allow(dead_code)]
 mod tcp_peer;
@@ -69,13 +69,13 @@ fn next_read(peer: &mut Peer) -> Option<usize> {
 fn send_and_receive(from: &Endpoint, to: &Endpoint, len: usize) {
     let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
     from.send(&bytes).unwrap();
-    assert!(*to.recv_timeout(PATIENCE).unwrap() == *bytes);
+    assert!(*to.recv_timeout(TIME_LIMIT).unwrap() == *bytes);
 }
 
 #[test]
-fn announcements_of_more_than_there_is_hold_up_nobody() {
+fn announcements_beyond_memory_delay_no_other() {
     let mut config = config();
-    config.read_timeout = 10 * PATIENCE;
+    config.read_timeout = 10 * TIME_LIMIT;
     let engine = engine();
     let stage = Stage::on(&engine, config);
     let silent: Vec<_> = (0..20)
@@ -140,14 +140,14 @@ fn slow_peer_returns_memory_that_others_need() {
             }
         });
         let reason = loop {
-            let completion = endpoint.next_completion_timeout(PATIENCE).unwrap();
+            let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
             if let Completion::Disconnected(reason) = completion {
                 break reason;
             }
         };
         assert_eq!(reason, CloseReason::ReadTimeout);
         for _ in 0..UNREAD {
-            assert_eq!(stage.far.recv_timeout(PATIENCE).unwrap().len(), LONG / 2);
+            assert_eq!(stage.far.recv_timeout(TIME_LIMIT).unwrap().len(), LONG / 2);
         }
         sender.join().unwrap();
     });

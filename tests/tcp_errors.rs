@@ -30,7 +30,7 @@ use self::{
         apart,
         same::{assert_same, assert_same_connect},
     },
-    tcp_peer::{PATIENCE, Peer},
+    tcp_peer::{Peer, TIME_LIMIT},
 };
 
 fn tcp() -> Config {
@@ -54,8 +54,8 @@ fn take_descriptors() -> Vec<File> {
 }
 
 #[test]
-fn missing_descriptors_are_said() {
-    apart("missing_descriptors_are_said", || {
+fn missing_descriptors_are_reported() {
+    apart("missing_descriptors_are_reported", || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let _engine = Engine::shared().unwrap();
@@ -117,9 +117,9 @@ fn listener_without_descriptors_loses_no_connection() {
         let (family, kind) = (AddressFamily::Inet, SockType::Stream);
         let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
         let files = take_descriptors();
-        let accepting = thread::spawn(move || listener.accept_timeout(PATIENCE).unwrap());
+        let accepting = thread::spawn(move || listener.accept_timeout(TIME_LIMIT).unwrap());
         connect(socket.as_raw_fd(), &SockaddrStorage::from(address)).unwrap();
-        lines.recv_timeout(PATIENCE).unwrap();
+        lines.recv_timeout(TIME_LIMIT).unwrap();
         // A spinning listener would log thousands of lines in this time.
         let (before, end) = (processor_time(), Instant::now() + Duration::from_secs(2));
         let left = || end.saturating_duration_since(Instant::now());
@@ -131,7 +131,7 @@ fn listener_without_descriptors_loses_no_connection() {
         let mut peer = Peer::over(TcpStream::from(socket), 4).unwrap();
         let accepted = accepting.join().unwrap();
         peer.say(&tcp_peer::pdu(1, 0, &tcp_peer::frame(0, b"served")));
-        assert_eq!(*accepted.recv_timeout(PATIENCE).unwrap(), *b"served");
+        assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"served");
     });
 }
 

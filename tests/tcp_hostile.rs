@@ -17,7 +17,7 @@ use rdmsg::{
     TransportChoice,
 };
 
-use tcp_peer::{PATIENCE, Peer, Stage, frame, frame_with, pdu};
+use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
 
 mod tcp_peer;
 
@@ -42,7 +42,7 @@ fn stage() -> Stage {
 
 fn end_of(endpoint: &Endpoint) -> CloseReason {
     loop {
-        let completion = endpoint.next_completion_timeout(PATIENCE).unwrap();
+        let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
         if let Completion::Disconnected(reason) = completion {
             return reason;
         }
@@ -142,7 +142,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
     let addr = stage.listener.local_addr();
     for (reads, expected) in [(1, 1), (5, 5), (255, 16)] {
         let connecting = thread::spawn(move || Peer::serving(TcpStream::connect(addr)?, 4, reads));
-        let endpoint = stage.listener.accept_timeout(PATIENCE).unwrap();
+        let endpoint = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
         let mut peer = connecting.join().unwrap().unwrap();
         let region = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
         let token = [
@@ -331,8 +331,8 @@ fn messages_arrive_however_the_stream_is_cut() {
         peer.say(&[byte]);
         peer.stream.flush().unwrap();
     }
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"one");
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"two");
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"one");
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"two");
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
         // The peer sends nothing after these bytes, so no later event makes the endpoint read them.
         peer.say(&bytes);
         for number in 0..before + 20 {
-            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*message, [number as u8], "{before} before");
         }
         drop(peer);
@@ -382,7 +382,7 @@ fn bytes_before_peer_close_arrive_before_the_end() {
         // If the socket were closed, its unread grants would make the kernel drop unsent bytes.
         peer.stream.shutdown(Shutdown::Write).unwrap();
         for number in 0..COUNT {
-            let message = endpoint.recv_timeout(PATIENCE);
+            let message = endpoint.recv_timeout(TIME_LIMIT);
             let message = message.unwrap_or_else(|error| panic!("{number} of {len}: {error}"));
             assert!(*message == vec![number as u8; len][..], "{number} of {len}");
         }
@@ -422,7 +422,7 @@ fn noise_after_setup_ends_only_its_own_connection() {
 
 /// A peer floods its connection with pings while others exchange messages.
 #[test]
-fn a_flood_of_pings_over_tcp_holds_up_nobody() {
+fn ping_flood_over_tcp_delays_no_other_connection() {
     const PING: u8 = 3;
     let stage = stage();
     let (peer, endpoint) = stage.connect();
@@ -443,7 +443,7 @@ fn a_flood_of_pings_over_tcp_holds_up_nobody() {
             }
         });
         scope.spawn(move || io::copy(&mut answers, &mut io::sink()));
-        // Waits until the sequence numbers of the pings have wrapped around.
+        // Waits until the 16-bit numbers of the pings have wrapped around.
         while sent.load(Ordering::Relaxed) < 2 {
             assert_eq!(endpoint.info().close_reason, None);
             stage.assert_well();
@@ -494,10 +494,10 @@ fn silent_peers_use_no_places_of_other_addresses() {
         .collect();
     // The slow peer also has one of the 256 places, so the library has closed these connections.
     for evicted in &mut silent[..SILENT + 1 - 256] {
-        evicted.set_read_timeout(Some(PATIENCE)).unwrap();
+        evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);
     }
     let _peer = Peer::over(slow, 4).unwrap();
-    stage.listener.accept_timeout(PATIENCE).unwrap();
+    stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     stage.assert_well();
 }

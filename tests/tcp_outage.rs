@@ -20,7 +20,7 @@ use rdmsg::{
     error::PeerTimeout,
 };
 
-use self::tcp_peer::{PATIENCE, Stage as RawStage, pdu};
+use self::tcp_peer::{Stage as RawStage, TIME_LIMIT, pdu};
 
 /// The listener of a test, and the configuration of its connections.
 struct Stage {
@@ -81,7 +81,7 @@ impl Stage {
 
 impl Cut {
     /// Ends the outage: the sockets receive packets again.
-    fn mend(self) {
+    fn restore(self) {
         for fd in &self.0 {
             filter(*fd, false);
         }
@@ -123,7 +123,7 @@ fn filter(fd: RawFd, drops: bool) {
 fn send_all_the_time(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
     let mut count = 0;
     while !ends.load(Ordering::SeqCst) {
-        endpoint.send_timeout(b"a message of a busy connection", PATIENCE)?;
+        endpoint.send_timeout(b"a message of a busy connection", TIME_LIMIT)?;
         count += 1;
         thread::sleep(Duration::from_millis(10));
     }
@@ -134,7 +134,7 @@ fn send_all_the_time(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Erro
 fn count_messages(endpoint: &Endpoint) -> Result<u64, Error> {
     let mut count = 0;
     loop {
-        match endpoint.recv_timeout(PATIENCE) {
+        match endpoint.recv_timeout(TIME_LIMIT) {
             Ok(_) => count += 1,
             Err(Error::PeerFinished) => return Ok(count),
             Err(error) => return Err(error),
@@ -145,7 +145,7 @@ fn count_messages(endpoint: &Endpoint) -> Result<u64, Error> {
 fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     for (from, to) in [(client, server), (server, client)] {
         from.send(b"still there")?;
-        assert_eq!(*to.recv_timeout(PATIENCE)?, *b"still there");
+        assert_eq!(*to.recv_timeout(TIME_LIMIT)?, *b"still there");
     }
     Ok(())
 }
@@ -164,7 +164,7 @@ fn outage_ends_no_idle_connection() {
     }
     let cut = stage.cut();
     thread::sleep(OUTAGE);
-    cut.mend();
+    cut.restore();
     // The kernel retransmits a probe that was lost during the outage.
     thread::sleep(2 * OUTAGE);
     for (client, server, _engine) in &pairs {
@@ -197,7 +197,7 @@ fn longer_outage_ends_no_busy_connection() {
         }
         let cut = stage.cut();
         thread::sleep(OUTAGE);
-        cut.mend();
+        cut.restore();
         thread::sleep(2 * OUTAGE);
         ends.store(true, Ordering::SeqCst);
         let results: Vec<_> = threads
@@ -243,11 +243,14 @@ fn connection_survives_the_configured_outage() {
         assert!(reasons.iter().all(is_silence), "{reasons:?}");
     }
     for cut in cuts {
-        cut.mend();
+        cut.restore();
     }
     let [idle, busy] = surviving;
     for endpoint in [&busy.0, &busy.1] {
-        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"in the outage");
+        assert_eq!(
+            *endpoint.recv_timeout(TIME_LIMIT).unwrap(),
+            *b"in the outage"
+        );
     }
     for (client, server, _engine) in [idle, busy] {
         exchange(client, server).unwrap();
@@ -275,7 +278,7 @@ fn close_survives_the_configured_outage() {
     let error = lost.join().unwrap().unwrap_err();
     assert!(matches!(error, Error::Undelivered(_)), "{error}");
     for cut in cuts {
-        cut.mend();
+        cut.restore();
     }
     closed.join().unwrap().unwrap();
 }
@@ -283,7 +286,7 @@ fn close_survives_the_configured_outage() {
 fn end(endpoint: &Endpoint) -> CloseReason {
     loop {
         if let Completion::Disconnected(reason) =
-            endpoint.next_completion_timeout(PATIENCE).unwrap()
+            endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
         {
             return reason;
         }

@@ -12,7 +12,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
 /// A timeout that no call reaches, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// `INTERVAL` is the silence after which a peer is probed. `TIMEOUT` is the time within which the
 /// peer must answer.
@@ -66,7 +66,7 @@ fn slow_pair(config: &Config, bytes_per_second: usize) -> (Endpoint, Endpoint) {
     let addr = slow_path(listener.local_addr(), bytes_per_second);
     let connector = Connector::new().config(config).engine(&engine);
     let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
     (connecting.join().unwrap(), accepted)
 }
 
@@ -78,14 +78,14 @@ fn slow_frame_is_a_sign_of_life_of_both_sides() {
     let message = vec![7; 1 << 20];
     let start = Instant::now();
     client.send(&message).unwrap();
-    let received = server.recv_timeout(PATIENCE).unwrap();
+    let received = server.recv_timeout(TIME_LIMIT).unwrap();
     assert!(*received == message[..]);
     assert!(start.elapsed() > 2 * TIMEOUT, "the path is slow");
     client.flush().unwrap();
 }
 
 #[test]
-fn read_that_brings_bytes_does_not_stand_still() {
+fn read_with_progress_does_not_stall() {
     let mut config = config();
     config.keepalive_interval = None;
     config.read_timeout = TIMEOUT;
@@ -93,7 +93,7 @@ fn read_that_brings_bytes_does_not_stand_still() {
     let (client, server) = slow_pair(&config, 20_000);
     let message = vec![7; 80_000];
     client.send(&message).unwrap();
-    let received = server.recv_timeout(PATIENCE).unwrap();
+    let received = server.recv_timeout(TIME_LIMIT).unwrap();
     assert!(*received == message[..]);
 }
 

@@ -18,7 +18,7 @@ use std::{
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rdmsg::{CloseReason, Completion, Config, Endpoint, Error, Polling, TransportChoice};
 
-use tcp_peer::{PATIENCE, Peer, Stage, frame, pdu};
+use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, pdu};
 
 mod tcp_peer;
 
@@ -36,7 +36,7 @@ fn config() -> Config {
     config.eager_size = Some(LONG as u32);
     config.max_message = 4 << 20;
     config.keepalive_interval = Some(Duration::from_millis(100));
-    config.keepalive_timeout = 10 * PATIENCE;
+    config.keepalive_timeout = 10 * TIME_LIMIT;
     config
 }
 
@@ -170,8 +170,8 @@ fn peer_that_leaves_is_reported_behind_its_messages() {
     assert_engine_runs(&stage);
     drop(stopped);
     assert_eq!(receiving.result().unwrap(), b"one");
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"two");
-    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"two");
+    let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     let left = matches!(end, Error::Disconnected(CloseReason::PeerDisconnected));
     assert!(left, "{end:?}");
 }
@@ -245,7 +245,7 @@ fn frame_that_the_engine_receives_is_a_sign_of_life() {
         peer.say(piece);
         thread::sleep(TIMEOUT / 20);
     }
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), [7; 60_000]);
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), [7; 60_000]);
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn peer_that_stops_inside_a_frame_is_found_dead() {
     let start = Instant::now();
     let end = loop {
         if let Completion::Disconnected(reason) =
-            endpoint.next_completion_timeout(PATIENCE).unwrap()
+            endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
         {
             break reason;
         }

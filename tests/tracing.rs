@@ -25,7 +25,7 @@ impl io::Write for Events {
 }
 
 #[test]
-fn line_of_a_call_is_an_event_in_the_span_of_its_caller() {
+fn log_line_of_call_is_event_in_callers_span() {
     let (events, filter) = (Events::default(), Targets::new());
     let filter = filter.with_default(Level::INFO);
     let filter = filter.with_target("rdmsg::connection", Level::DEBUG);

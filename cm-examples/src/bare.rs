@@ -16,7 +16,7 @@ use rdmsg::verbs::{
 use crate::{Result, cm::lookup};
 
 /// The time limit for a message from the peer over TCP.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A port of a device, and its address.
 #[derive(Debug)]
@@ -281,7 +281,7 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
     let stream = match server {
         Some(host) => {
             let address = lookup(host, port)?;
-            TcpStream::connect_timeout(&address, PATIENCE)
+            TcpStream::connect_timeout(&address, TIME_LIMIT)
                 .map_err(|error| format!("cannot connect to {address} over TCP: {error}"))?
         }
         None => {
@@ -293,7 +293,7 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
             listener.accept()?.0
         }
     };
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIME_LIMIT))?;
     Ok(stream)
 }
 
@@ -312,7 +312,7 @@ pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
 ///
 /// If the peer closes or is silent. The error has the bytes that arrived.
 pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     let mut bytes = [0; LEN];
     let mut len = 0;
     while len < LEN {
@@ -335,7 +335,7 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
                 format!("the peer closed before it had sent {what}")
             }
             Err((io::ErrorKind::WouldBlock, _)) => {
-                format!("the peer did not send {what} within {PATIENCE:?}")
+                format!("the peer did not send {what} within {TIME_LIMIT:?}")
             }
             Err((_, error)) => format!("{what}: {error}"),
         };
@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_comes_back_as_it_went() {
+    fn address_round_trips() {
         let peer = Peer {
             lid: 0xabc,
             qp_num: 0x11,
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_another_program_is_shown() {
+    fn foreign_message_is_shown() {
         let (ours, peer) = pair();
         tell(&peer, b"GET / HTTP/1.1\r\n").unwrap();
         drop(peer);

@@ -69,14 +69,14 @@ pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Re
     log::info!("{}", event.event());
     match event.event() {
         came if came == wanted && event.status() == 0 => Ok(event),
-        CmEventType::REJECTED => Err(why_rejected(&event).into()),
+        CmEventType::REJECTED => Err(rejection_cause(&event).into()),
         came => Err(format!("{came} instead of {wanted}: {}", event.cm_status()).into()),
     }
 }
 
 /// Returns the cause in a REJECTED event.
 #[must_use]
-pub fn why_rejected(event: &CmEvent) -> String {
+pub fn rejection_cause(event: &CmEvent) -> String {
     let reason = event.reject_reason();
     // The text may be padded with zeros.
     let silent = event.private_data().iter().all(|byte| *byte == 0);

@@ -19,7 +19,7 @@ use crate::{Result, cm::step};
 
 /// The time limit for each step of establishing a connection. Once connected, the peer may be
 /// silent without a limit.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl Connection {
     }
 
     fn established(&mut self, wanted: CmEventType) -> Result<()> {
-        step(&self.events, wanted, PATIENCE)?;
+        step(&self.events, wanted, TIME_LIMIT)?;
         self.connected = true;
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Connection {
         self.id.disconnect()?;
         if self.connected {
             // The work is done even if the peer does not confirm.
-            self.events.wait_event(PATIENCE)?;
+            self.events.wait_event(TIME_LIMIT)?;
         }
         Ok(())
     }

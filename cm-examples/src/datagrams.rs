@@ -13,7 +13,7 @@ use rdmsg::{
 use crate::Result;
 
 /// The longest pause between datagrams. A lost datagram is not repeated.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const SEND: u64 = 0;
 const RECEIVE: u64 = 1;
@@ -138,7 +138,7 @@ impl Datagrams {
     /// If a datagram failed.
     pub fn wait_sent(&mut self) -> Result<()> {
         while self.count > 0 {
-            let completion = self.completion(PATIENCE)?;
+            let completion = self.completion(TIME_LIMIT)?;
             let completion = completion.ok_or("the datagrams are not sent")?;
             if completion.result()?.wr_id == SEND {
                 break;
@@ -156,7 +156,11 @@ impl Datagrams {
     /// If some are missing. The error has the number that arrived.
     pub fn wait_received(&mut self, first: Duration) -> Result<()> {
         while self.received < self.count {
-            let patience = if self.received == 0 { first } else { PATIENCE };
+            let patience = if self.received == 0 {
+                first
+            } else {
+                TIME_LIMIT
+            };
             let Some(completion) = self.completion(patience)? else {
                 let (received, count) = (self.received, self.count);
                 let text = format!(

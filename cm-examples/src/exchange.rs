@@ -16,7 +16,7 @@ use crate::Result;
 const LEN: usize = 16;
 
 /// The time limit for the peer's message, and for the completion of this side's.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A completion queue, with the channel of its events.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Done {
                     .map_err(|error| format!("{what}: {error}"))?;
                 return Ok(completions[0]);
             }
-            if self.channel.wait_event(PATIENCE)?.is_none() {
-                return Err(format!("{what}: nothing within {PATIENCE:?}").into());
+            if self.channel.wait_event(TIME_LIMIT)?.is_none() {
+                return Err(format!("{what}: nothing within {TIME_LIMIT:?}").into());
             }
         }
     }

@@ -12,7 +12,7 @@ use rdmsg::verbs::{
 use crate::Result;
 
 /// The longest silence. Without the connection manager no event reports that the peer has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// A likely cause when not even the first message arrives.
 const ANOTHER: &str = "a reliable connection is expected (ibv_rc_pingpong): the queue pair of ibv_uc_pingpong or ibv_ud_pingpong is of \
                        another kind, and does not answer";
@@ -99,7 +99,7 @@ impl Rules {
 
 /// A queue pair, and one slot in memory for messages in both directions.
 #[derive(Debug)]
-pub struct Game {
+pub struct PingPong {
     /// Must be connected before the game.
     pub qp: QueuePair,
     rules: Rules,
@@ -111,7 +111,7 @@ pub struct Game {
     ticks: Vec<u64>,
 }
 
-impl Game {
+impl PingPong {
     /// Creates a queue pair, in state RESET, and fills the memory.
     ///
     /// # Errors
@@ -256,13 +256,13 @@ impl Game {
                 return Ok(ids);
             }
             let late = if self.rules.events {
-                self.done.wait_event(PATIENCE)?.is_none()
+                self.done.wait_event(TIME_LIMIT)?.is_none()
             } else {
-                start.elapsed() > PATIENCE
+                start.elapsed() > TIME_LIMIT
             };
             if late {
                 let same = "-s, -n and -m must be the same on both sides";
-                return Err(format!("no message for {PATIENCE:?}: {same}{hint}").into());
+                return Err(format!("no message for {TIME_LIMIT:?}: {same}{hint}").into());
             }
         }
     }

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use toolbox::{Line, Process};
 
 /// Longer than any step takes, even if each instruction is emulated.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 const CLIENTS: &str = "500";
 
@@ -44,7 +44,7 @@ struct Statistics {
 /// Reads lines until one has this beginning, and returns it.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
-        match process.line(PATIENCE) {
+        match process.line(TIME_LIMIT) {
             Some(Line::Out(line)) if line.starts_with(beginning) => return line,
             Some(line) => println!("{line:?}"),
             None => panic!("the program has not printed {beginning:?}"),
@@ -83,14 +83,14 @@ impl Server {
             if statistics.connections == connections {
                 return statistics;
             }
-            assert!(began.elapsed() < PATIENCE, "{statistics:?}");
+            assert!(began.elapsed() < TIME_LIMIT, "{statistics:?}");
         }
     }
 
     fn end(mut self) {
         self.0.signal(Signal::SIGTERM).unwrap();
         line(&mut self.0, "0 connections were left");
-        assert!(self.0.finish(PATIENCE).unwrap().succeeded());
+        assert!(self.0.finish(TIME_LIMIT).unwrap().succeeded());
     }
 }
 
@@ -155,7 +155,7 @@ fn serve_many(program: &str) {
     }
 
     line(&mut clients, "closed: everything was delivered");
-    assert!(clients.finish(PATIENCE).unwrap().succeeded());
+    assert!(clients.finish(TIME_LIMIT).unwrap().succeeded());
     let last = server.wait_for(0);
     assert_eq!(last.held, 0);
 

@@ -6,12 +6,12 @@ use std::{env, time::Duration};
 use toolbox::{Line, Process};
 
 /// Longer than any step takes, even in an emulated machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Reads lines until one has this beginning, and returns the rest of it.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
-        match process.line(PATIENCE) {
+        match process.line(TIME_LIMIT) {
             Some(Line::Out(line)) => {
                 if let Some(rest) = line.strip_prefix(beginning) {
                     return rest.to_owned();
@@ -44,5 +44,5 @@ fn each_question_has_its_answer_after_restarts() {
     }
     line(&mut client, "connected to ");
     line(&mut client, "closed: each question has its answer");
-    assert!(client.finish(PATIENCE).unwrap().succeeded());
+    assert!(client.finish(TIME_LIMIT).unwrap().succeeded());
 }

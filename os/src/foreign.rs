@@ -9,8 +9,8 @@
 //!   again. A logger that panics loses the line that it was given and nothing else: no connection
 //!   is at fault, and a second line about the first would meet the same logger.
 //! * A thread that others depend on, the engine's, [collects](collect) its foreign code as
-//!   [errands](Errand) and runs them when it can be relieved. All other threads run foreign code at
-//!   once, and are the only ones that it delays.
+//!   [deferred calls](ForeignCall) and runs them when it can be relieved. All other threads run
+//!   foreign code at once, and are the only ones that it delays.
 //!
 //! A program that is built with `panic = "abort"` ends at the first panic, as always.
 //!
@@ -135,14 +135,14 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 thread_local! {
-    /// Whether this thread collects errands. It is a variable of its own because it needs no
+    /// Whether this thread collects foreign calls. It is a variable of its own because it needs no
     /// destructor, so that other threads pay for one look.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
-    static ERRANDS: RefCell<Vec<Arc<dyn Errand>>> = const { RefCell::new(Vec::new()) };
+    static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Foreign code to be run later, by one thread.
-pub trait Errand: Send + Sync {
+pub trait ForeignCall: Send + Sync {
     /// Runs the code.
     fn run(self: Arc<Self>);
 }
@@ -157,21 +157,21 @@ pub fn collects() -> bool {
     COLLECTS.get()
 }
 
-/// Leaves an errand to this thread, which collects.
-pub fn leave(errand: Arc<dyn Errand>) {
-    ERRANDS.with_borrow_mut(|errands| errands.push(errand));
+/// Queues a foreign call for this thread, which collects such calls.
+pub fn leave(foreign_call: Arc<dyn ForeignCall>) {
+    FOREIGN_CALLS.with_borrow_mut(|foreign_calls| foreign_calls.push(foreign_call));
 }
 
-/// Takes the errands that were left to this thread.
-pub fn take_errands() -> Vec<Arc<dyn Errand>> {
-    ERRANDS.take()
+/// Takes the foreign calls that were queued for this thread.
+pub fn take_foreign_calls() -> Vec<Arc<dyn ForeignCall>> {
+    FOREIGN_CALLS.take()
 }
 
-/// Runs foreign code that is run once: now, or as an errand if this thread collects.
+/// Runs foreign code that is run once: now, or as a queued foreign call if this thread collects.
 pub fn call_once(code: impl FnOnce() + Send + 'static) {
     struct Once<F>(Mutex<Option<F>>);
 
-    impl<F: FnOnce() + Send> Errand for Once<F> {
+    impl<F: FnOnce() + Send> ForeignCall for Once<F> {
         fn run(self: Arc<Self>) {
             let code = lock(&self.0).take();
             // The caller has seen to a panic, or it concerns nothing.
@@ -189,32 +189,33 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
 /// Work for one kind of foreign code, such as a connection's. One thread at a time does it, so that
 /// foreign code that never returns stops one thread only.
 #[derive(Debug, Default)]
-pub struct Owed<T> {
-    owing: Mutex<Owing<T>>,
+pub struct PendingWork<T> {
+    state: Mutex<PendingState<T>>,
     /// No thread does the work any longer.
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Owing<T> {
+struct PendingState<T> {
     work: Option<T>,
-    /// Whether a thread does the work, or has an errand to.
+    /// Whether a thread is doing the work, or a foreign call for it is queued.
     is_taken: bool,
 }
 
-impl<T: Default> Owed<T> {
-    /// Adds work. Returns whether the caller has to leave an errand, because no thread is at it.
+impl<T: Default> PendingWork<T> {
+    /// Adds work. Returns whether the caller has to queue a foreign call, because no thread is
+    /// doing the work.
     pub fn add(&self, add: impl FnOnce(&mut T)) -> bool {
-        let mut owing = lock(&self.owing);
-        add(owing.work.get_or_insert_default());
-        !mem::replace(&mut owing.is_taken, true)
+        let mut state = lock(&self.state);
+        add(state.work.get_or_insert_default());
+        !mem::replace(&mut state.is_taken, true)
     }
 
-    /// Returns the next work, or `None` if there is none, which ends the errand.
+    /// Returns the next work, or `None` if there is none, which ends the foreign call.
     pub fn next(&self) -> Option<T> {
-        let mut owing = lock(&self.owing);
-        let work = owing.work.take();
-        owing.is_taken = work.is_some();
+        let mut state = lock(&self.state);
+        let work = state.work.take();
+        state.is_taken = work.is_some();
         if work.is_none() {
             self.idle.notify_all();
         }
@@ -223,15 +224,14 @@ impl<T: Default> Owed<T> {
 
     /// Waits until no thread does the work, for `bound` at most.
     fn wait(&self, bound: Duration) {
-        let is_taken = |owing: &mut Owing<T>| owing.is_taken;
+        let is_taken = |state: &mut PendingState<T>| state.is_taken;
         drop(
             self.idle
-                .wait_timeout_while(lock(&self.owing), bound, is_taken),
+                .wait_timeout_while(lock(&self.state), bound, is_taken),
         );
     }
 }
 
-/// Takes a lock that no thread holds during foreign code, so that none panics with it.
 /// A line for the log.
 struct Line {
     level: Level,
@@ -249,7 +249,7 @@ struct Lines(VecDeque<Line>, usize);
 /// lines of a burst.
 const MAX_LINES: usize = 4096;
 
-static LINES: PerProcess<Owed<Lines>> = PerProcess::new(Owed::default);
+static LINES: PerProcess<PendingWork<Lines>> = PerProcess::new(PendingWork::default);
 
 /// Waits until the logger has the lines of all engines' threads, for `bound` at most.
 pub fn wait_for_log(bound: Duration) {
@@ -259,7 +259,7 @@ pub fn wait_for_log(bound: Duration) {
 /// Writes [`LINES`].
 struct Writer;
 
-impl Errand for Writer {
+impl ForeignCall for Writer {
     fn run(self: Arc<Self>) {
         while let Some(Lines(lines, lost)) = LINES.get().next() {
             for Line {

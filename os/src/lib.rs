@@ -30,7 +30,7 @@ mod process;
 pub use self::{
     convert::{cvt, cvt_errno, cvt_ptr, failed, log_destroy_error, millis},
     lock::{lock, try_lock, unpoisoned},
-    log_limit::{LogLimit, Others},
+    log_limit::{LogLimit, SuppressedLines},
     memory::{Mapping, SharedBytes},
     process::{PerProcess, Process, Unshared, leak},
 };

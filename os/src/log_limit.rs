@@ -25,7 +25,7 @@ struct Recent {
 
 /// The number of lines that were held before this one. Its text follows the line's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Others(u64);
+pub struct SuppressedLines(u64);
 
 impl Default for LogLimit {
     /// Makes a limit that no line has used.
@@ -40,7 +40,7 @@ impl Default for LogLimit {
 
 impl LogLimit {
     /// Counts a line, and returns whether it passes.
-    pub fn pass(&self, now: Instant) -> Option<Others> {
+    pub fn pass(&self, now: Instant) -> Option<SuppressedLines> {
         let mut recent = lock(&self.0);
         let is_early = |passed| now.saturating_duration_since(passed) < PERIOD;
         if recent.passed.is_some_and(is_early) {
@@ -48,11 +48,11 @@ impl LogLimit {
             return None;
         }
         recent.passed = Some(now);
-        Some(Others(std::mem::take(&mut recent.held)))
+        Some(SuppressedLines(std::mem::take(&mut recent.held)))
     }
 }
 
-impl fmt::Display for Others {
+impl fmt::Display for SuppressedLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
@@ -97,10 +97,10 @@ mod tests {
         let millis = [0, 0, 1, 999, 1000, 1001, 60_000];
         let passed = millis.map(|ms| limit.pass(start + Duration::from_millis(ms)));
         let expected = [Some(0), None, None, None, Some(3), None, Some(1)];
-        assert_eq!(passed, expected.map(|others| others.map(Others)));
-        assert_eq!(Others(0).to_string(), "");
+        assert_eq!(passed, expected.map(|others| others.map(SuppressedLines)));
+        assert_eq!(SuppressedLines(0).to_string(), "");
         assert_eq!(
-            Others(3).to_string(),
+            SuppressedLines(3).to_string(),
             " (3 others since the last such line)"
         );
     }

@@ -206,11 +206,12 @@ impl<T: AsFd + fmt::Debug> fmt::Debug for Unshared<T> {
 
 impl<T: AsFd> Drop for Unshared<T> {
     fn drop(&mut self) {
-        // In a child the number stands for something else.
+        // In a child the descriptor has been replaced, and its number may be that of another file.
         if !self.process.is_this() {
             return;
         }
-        // Until it is closed, so that no child inherits it in between.
+        // The lock is held until the descriptor is closed, so that no other thread forks between
+        // the two steps.
         let mut unshared = unshared();
         unshared.remove(self.fd.as_fd().as_raw_fd());
         // SAFETY: dropped once, here, and not used afterwards.
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn child_makes_global_values_anew() {
+    fn child_creates_new_global_values() {
         let held = NUMBER.get().lock().unwrap();
         let before = Process::this();
         assert!(in_child(|| !before.is_this()

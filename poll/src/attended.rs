@@ -6,18 +6,18 @@ use std::{
 
 use super::{
     poller::Poller,
-    word::{Look, Owner},
+    word::{Owner, OwnerCheck},
 };
 
-/// Time between two looks of the engine at connections that the application polls. A program that
-/// mixes `recv` with `select!` may see a message up to twice this time after its arrival. If a
-/// program polls often, the engine looks once in this time instead of handling one interrupt for
-/// each message.
+/// The time between two checks by the engine of the connections that the application polls. A
+/// program that mixes `recv` with `select!` may see a message up to twice this time after its
+/// arrival. If a program polls often, the engine looks once in this time instead of handling one
+/// interrupt for each message.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// The time between two looks at connections that hold a message back. It is shorter, because the
+/// The time between two checks of connections that hold a message back. It is shorter, because the
 /// message is sent by the next poll.
-const PRESSED_ROUND: Duration = Duration::from_millis(1);
+const HELD_BACK_ROUND: Duration = Duration::from_millis(1);
 
 /// The connections that threads or loops of the application poll, and that the engine's thread
 /// looks after: one table, and one timer.
@@ -27,23 +27,23 @@ const PRESSED_ROUND: Duration = Duration::from_millis(1);
 /// the last look, or hold a message back.
 #[derive(Debug, Default)]
 pub struct Attended {
-    /// The count of visits at the last look, by key.
+    /// The count of visits at the last check, by key.
     seen: HashMap<u64, u32>,
     /// The connections among them that hold a message back.
-    pressed: HashSet<u64>,
+    held_back: HashSet<u64>,
     /// Connections that the engine could not poll, because a thread of the application was polling
     /// them.
     busy: HashSet<u64>,
     /// Whether events are pending for loops.
     loops: bool,
-    /// The time of the next look at all of them.
+    /// The time of the next check of all connections.
     round: Option<Instant>,
-    /// The time of the next look at `pressed` and `busy`.
+    /// The time of the next check of `held_back` and `busy`.
     soon: Option<Instant>,
 }
 
 /// A connection, as [`Attended`] needs it.
-pub trait Attendee {
+pub trait AttendedConnection {
     /// Returns its poller.
     fn poller(&self) -> &Poller;
 
@@ -53,26 +53,26 @@ pub trait Attendee {
 
 impl Attended {
     /// Takes a connection into the table, after a notice from its new owner.
-    pub fn attend(&mut self, key: u64, who: &impl Attendee) {
+    pub fn attend(&mut self, key: u64, who: &impl AttendedConnection) {
         let poller = who.poller();
-        let pressed = poller.is_pressed();
+        let held_back = poller.is_held_back();
         match poller.owner() {
             // The engine has taken it back since.
             Owner::Engine => return,
-            Owner::Loop if !pressed => return,
+            Owner::Loop if !held_back => return,
             Owner::Threads | Owner::Loop => {}
         }
-        // The notice may be 10 ms old: the first look counts it as a visit.
+        // The notice may be 10 ms old, so the first check counts it as a visit.
         self.seen.insert(key, poller.visits().wrapping_sub(1));
         let now = Instant::now();
         self.round.get_or_insert(now + ROUND);
-        if pressed {
-            self.pressed.insert(key);
-            self.soon.get_or_insert(now + PRESSED_ROUND);
+        if held_back {
+            self.held_back.insert(key);
+            self.soon.get_or_insert(now + HELD_BACK_ROUND);
         }
     }
 
-    /// A loop has an event, for the first time since the last look without one.
+    /// Notes that a loop has an event, the first one since a check found none.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
@@ -81,26 +81,26 @@ impl Attended {
     /// Removes a connection that the engine owns, or that has ended.
     pub fn forget(&mut self, key: u64) {
         self.seen.remove(&key);
-        self.pressed.remove(&key);
+        self.held_back.remove(&key);
     }
 
     /// Notes a connection that a thread of the application is polling. The engine polls it again
     /// soon, because that thread may be stopped.
-    pub fn come_back(&mut self, key: u64) {
+    pub fn poll_soon(&mut self, key: u64) {
         self.busy.insert(key);
         self.soon
-            .get_or_insert_with(|| Instant::now() + PRESSED_ROUND);
+            .get_or_insert_with(|| Instant::now() + HELD_BACK_ROUND);
     }
 
-    /// The time of the next look.
+    /// Returns the time of the next check.
     pub fn next(&self) -> Option<Instant> {
         [self.round, self.soon].into_iter().flatten().min()
     }
 
-    /// Looks at the connections that are due. Returns the keys of the connections that the engine
+    /// Checks the connections that are due. Returns the keys of the connections that the engine
     /// arms and polls now. It owns them, because their owner has not polled, or they were busy.
     /// `pending` returns the keys of all connections that have events for loops.
-    pub fn look<'a, A: Attendee + 'a>(
+    pub fn check_due<'a, A: AttendedConnection + 'a>(
         &mut self,
         now: Instant,
         find: impl Fn(u64) -> Option<&'a A>,
@@ -108,37 +108,37 @@ impl Attended {
     ) -> Vec<u64> {
         let mut expired = Vec::new();
         if self.soon.is_some_and(|at| at <= now) {
-            self.look_at_pressed(&find, &mut expired);
-            self.soon = (!self.pressed.is_empty()).then(|| now + PRESSED_ROUND);
-            self.look_at_busy(&find, &mut expired);
+            self.check_held_back(&find, &mut expired);
+            self.soon = (!self.held_back.is_empty()).then(|| now + HELD_BACK_ROUND);
+            self.check_busy(&find, &mut expired);
         }
         if self.round.is_some_and(|at| at <= now) {
             let pending = if self.loops { pending() } else { Vec::new() };
-            self.look_at_all(&find, &pending, &mut expired);
+            self.check_all(&find, &pending, &mut expired);
             let more = self.loops || !self.seen.is_empty();
             self.round = more.then(|| now + ROUND);
         }
         expired
     }
 
-    /// Whether loops had events at the last look. If not, the caller watches for the next one, and
+    /// Whether loops had events at the last check. If not, the caller watches for the next one, and
     /// then calls [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {
         self.loops
     }
 
-    /// Adds one look, even if the table is empty.
-    pub fn come_again(&mut self) {
+    /// Schedules one more check, even if the table is empty.
+    pub fn add_check(&mut self) {
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
     }
 
-    fn look_at_pressed<'a, A: Attendee + 'a>(
+    fn check_held_back<'a, A: AttendedConnection + 'a>(
         &mut self,
         find: impl Fn(u64) -> Option<&'a A>,
         expired: &mut Vec<u64>,
     ) {
         let seen = &mut self.seen;
-        self.pressed.retain(|key| {
+        self.held_back.retain(|key| {
             let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
@@ -148,21 +148,21 @@ impl Attended {
             if !who.holds_back() {
                 return false;
             }
-            who.poller().press_again();
-            match who.poller().look(*count) {
-                Look::Visited(now) => {
+            who.poller().note_held_again();
+            match who.poller().check_owner(*count) {
+                OwnerCheck::Visited(now) => {
                     *count = now;
                     return true;
                 }
-                Look::Expired => expired.push(*key),
-                Look::Left | Look::Owned => {}
+                OwnerCheck::Expired => expired.push(*key),
+                OwnerCheck::Left | OwnerCheck::Owned => {}
             }
             seen.remove(key);
             false
         });
     }
 
-    fn look_at_busy<'a, A: Attendee + 'a>(
+    fn check_busy<'a, A: AttendedConnection + 'a>(
         &mut self,
         find: impl Fn(u64) -> Option<&'a A>,
         due: &mut Vec<u64>,
@@ -175,35 +175,35 @@ impl Attended {
         }
     }
 
-    fn look_at_all<'a, A: Attendee + 'a>(
+    fn check_all<'a, A: AttendedConnection + 'a>(
         &mut self,
         find: impl Fn(u64) -> Option<&'a A>,
         pending: &[u64],
         expired: &mut Vec<u64>,
     ) {
-        let pressed = &self.pressed;
+        let held_back = &self.held_back;
         let is_pending: HashSet<u64> = pending.iter().copied().collect();
         self.seen.retain(|key, count| {
-            let Some(poller) = find(*key).map(Attendee::poller) else {
+            let Some(poller) = find(*key).map(AttendedConnection::poller) else {
                 return false;
             };
             if poller.owner() == Owner::Loop && !is_pending.contains(key) {
-                return pressed.contains(key);
+                return held_back.contains(key);
             }
-            match poller.look(*count) {
-                Look::Visited(now) => {
+            match poller.check_owner(*count) {
+                OwnerCheck::Visited(now) => {
                     *count = now;
                     true
                 }
-                Look::Expired => {
+                OwnerCheck::Expired => {
                     expired.push(*key);
                     false
                 }
-                Look::Left | Look::Owned => false,
+                OwnerCheck::Left | OwnerCheck::Owned => false,
             }
         });
         for key in pending {
-            if let Some(poller) = find(*key).map(Attendee::poller)
+            if let Some(poller) = find(*key).map(AttendedConnection::poller)
                 && poller.owner() == Owner::Loop
             {
                 self.seen.entry(*key).or_insert_with(|| poller.visits());

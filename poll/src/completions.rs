@@ -16,7 +16,8 @@ pub enum Progress {
     Some,
     /// There may be more, for which no event will be raised: poll again.
     More,
-    /// Another thread is polling or receiving, and may be stopped: poll again later.
+    /// Another thread is polling or receiving. The scheduler may have preempted it, so the caller
+    /// does not wait for it but polls again later.
     Busy,
 }
 

@@ -80,7 +80,7 @@ use self::model::system as sys;
 #[cfg(all(feature = "tokio", not(loom)))]
 pub use self::runtime_watch::RuntimeWatch;
 pub use self::{
-    attended::{Attended, Attendee},
+    attended::{Attended, AttendedConnection},
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
     poller::Poller,
@@ -89,7 +89,7 @@ pub use self::{
     sys::{Alarm, Woken},
     tasks::{Awaited, Tasks},
     wait::TimedOut,
-    word::{Look, Owner, Reliance},
+    word::{Owner, OwnerCheck, Reliance},
 };
 #[cfg(not(loom))]
 pub use self::{

@@ -15,7 +15,7 @@ use super::{
     spin::{Polling, SpinRecord},
     sys::{Alarm, Condvar, Line, Mutex, lock, park},
     tasks::Tasks,
-    word::{Look, Owner, Pressed, Reliance, Resigned, Visit, Word},
+    word::{HeldBack, Owner, OwnerCheck, Reliance, Resigned, Visit, Word},
 };
 use crate::sync::{NoticeKind, Readiness};
 
@@ -241,12 +241,12 @@ impl Poller {
         self.word.is_shared()
     }
 
-    /// Compares the visits with the count of the engine's last look. After [`Look::Expired`] the
-    /// engine arms and polls.
+    /// Compares the number of visits with `seen`, the number at the engine's last check. After
+    /// [`OwnerCheck::Expired`] the engine arms and polls.
     #[inline]
-    pub fn look(&self, seen: u32) -> Look {
-        let look = self.word.look(seen);
-        if look == Look::Expired {
+    pub fn check_owner(&self, seen: u32) -> OwnerCheck {
+        let look = self.word.check_owner(seen);
+        if look == OwnerCheck::Expired {
             self.follow_owner();
         }
         look
@@ -282,8 +282,8 @@ impl Poller {
 
     /// Removes the note that `who` relies on the engine's thread.
     #[inline]
-    pub fn rely_no_more(&self, who: Reliance) {
-        self.word.rely_no_more(who);
+    pub fn stop_relying(&self, who: Reliance) {
+        self.word.stop_relying(who);
     }
 
     /// Returns whether `who` relies on the engine's thread.
@@ -310,30 +310,31 @@ impl Poller {
     /// Notes that a message is held back until a poll finds room. The owner may not poll again, so
     /// the engine looks every millisecond.
     #[inline]
-    pub fn press(&self) {
-        match self.word.press() {
-            Pressed::Known => {}
-            Pressed::Tell => self.line.send(NoticeKind::Pressed),
+    pub fn note_held_back(&self) {
+        match self.word.note_held_back() {
+            HeldBack::Known => {}
+            HeldBack::Tell => self.line.send(NoticeKind::HeldBack),
         }
     }
 
-    /// Returns whether the note of [`press`](Self::press) is set.
+    /// Returns whether the note of [`note_held_back`](Self::note_held_back) is set.
     #[inline]
-    pub fn is_pressed(&self) -> bool {
-        self.word.is_pressed()
+    pub fn is_held_back(&self) -> bool {
+        self.word.is_held_back()
     }
 
     /// Clears the note. The caller checks afterwards whether something is held back, and if so
-    /// calls [`press_again`](Self::press_again).
+    /// calls [`note_held_again`](Self::note_held_again).
     #[inline]
     pub fn relax(&self) {
         self.word.relax();
     }
 
-    /// As [`press`](Self::press), by the engine's thread, which looks again in any case.
+    /// As [`note_held_back`](Self::note_held_back), by the engine's thread, which checks again in
+    /// any case.
     #[inline]
-    pub fn press_again(&self) {
-        let _ = self.word.press();
+    pub fn note_held_again(&self) {
+        let _ = self.word.note_held_back();
     }
 
     // Waking.
@@ -425,13 +426,13 @@ impl Leader<'_> {
         self.0.word.is_notified()
     }
 
-    /// The leader is awake. `rung`: the alarm ended the sleep.
+    /// The leader is awake. `alarmed`: the alarm ended the sleep.
     #[inline]
-    pub(super) fn wake_up(&self, rung: bool) {
+    pub(super) fn wake_up(&self, alarmed: bool) {
         // The alarm first. A ring between the two calls stays, and the next sleep takes it. In the
         // other order it would be taken here, and the note of it would stay, with which no thread
         // rings again.
-        if let (true, Some(alarm)) = (rung || self.0.word.is_notified(), self.0.alarm()) {
+        if let (true, Some(alarm)) = (alarmed || self.0.word.is_notified(), self.0.alarm()) {
             alarm.clear();
         }
         self.0.word.wake_up();
@@ -446,7 +447,7 @@ impl Drop for Leader<'_> {
             self.0.wake_followers();
         }
         if asleep {
-            // A panic ended the sleep. The engine has stopped looking, because the thread slept.
+            // A panic ended the sleep. The engine has stopped checking, because the thread slept.
             self.0.call_engine();
         }
     }

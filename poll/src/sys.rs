@@ -58,7 +58,7 @@ impl Line {
         self.notices.send(Notice { key, kind });
     }
 
-    /// Leaves a notice for the next look of the thread, or wakes it if no look is due.
+    /// Queues a notice for the thread's next check, or wakes the thread if no check is scheduled.
     pub fn leave(&self, kind: NoticeKind) {
         let key = self.key;
         self.notices.leave(Notice { key, kind });

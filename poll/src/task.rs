@@ -21,7 +21,7 @@ use crate::sync::Seat;
 
 /// Polls of the queue in one poll of a task, so that other tasks have their turn.
 #[cfg(feature = "tokio")]
-const LOOKS: u32 = 8;
+const MAX_POLLS_PER_TURN: u32 = 8;
 
 /// Users that need the engine's thread to poll in addition to a runtime.
 #[cfg(feature = "tokio")]
@@ -53,7 +53,7 @@ impl Poller {
         #[cfg(feature = "tokio")]
         if self.tasks.are_in_runtime() {
             // The runtime took over in between.
-            self.rely_no_more(Reliance::Tasks);
+            self.stop_relying(Reliance::Tasks);
         }
         queue.poll(1, Answers::AtOnce);
         if let Some(value) = ready() {
@@ -128,7 +128,7 @@ impl Poller {
             }
         }
         let watch = self.tasks.watch()?;
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_POLLS_PER_TURN {
             let calls = watch.calls();
             if progress == Progress::More {
                 progress = queue.poll(1, Answers::MayWait);

@@ -56,7 +56,7 @@ enum Watch {
 
 impl Awaited {
     /// The bits of all events.
-    pub const ANYTHING: u8 = u8::MAX;
+    pub const ALL_EVENTS: u8 = u8::MAX;
 
     /// Returns the bits of the events that happened.
     #[inline]

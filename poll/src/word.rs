@@ -51,10 +51,10 @@ pub(super) enum Visit {
     Guest,
 }
 
-/// The result of a look by the engine at a connection that it does not own.
+/// The result of a check by the engine of a connection that it does not own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// The owner has polled since the last look. The next look takes this count.
+pub enum OwnerCheck {
+    /// The owner has polled since the last check. The caller passes this count to the next check.
     Visited(u32),
     /// A thread sleeps in the kernel and notifies the engine when it wakes up. The engine stops
     /// looking.
@@ -84,7 +84,7 @@ pub(super) struct Resigned {
 
 /// Whether the engine knows of something that is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pressed {
+pub(crate) enum HeldBack {
     /// It does, or need not: it polls itself, or a thread is certain to poll.
     Known,
     /// The caller notifies the engine.
@@ -98,13 +98,13 @@ const OWNER: u64 = 0b11;
 const ENGINE: u64 = 0;
 const THREADS: u64 = 1;
 const LOOP: u64 = 2;
-const LED: u64 = 1 << 2;
+const HAS_LEADER: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
 /// The engine has the connection in its table, or a notice is under way, or it looks again soon.
 const ATTENDED: u64 = 1 << 5;
-const PRESSED: u64 = 1 << 6;
-const RELIED: u64 = 0b1111 << 12;
+const HELD_BACK: u64 = 1 << 6;
+const RELIANCE: u64 = 0b1111 << 12;
 const FOLLOWER: u64 = 1 << 16;
 const FOLLOWERS: u64 = 0xffff << 16;
 /// The count wraps out of the top of the word.
@@ -121,13 +121,13 @@ impl Word {
     /// Takes the lead. Returns false if another thread has it.
     #[inline]
     pub(super) fn lead(&self) -> bool {
-        self.0.fetch_or(LED, Ordering::AcqRel) & LED == 0
+        self.0.fetch_or(HAS_LEADER, Ordering::AcqRel) & HAS_LEADER == 0
     }
 
     /// Gives the lead up.
     #[inline]
     pub(super) fn resign(&self) -> Resigned {
-        let word = self.0.fetch_and(!(LED | ASLEEP), Ordering::AcqRel);
+        let word = self.0.fetch_and(!(HAS_LEADER | ASLEEP), Ordering::AcqRel);
         Resigned {
             followers: word & FOLLOWERS != 0,
             asleep: word & ASLEEP != 0,
@@ -136,7 +136,7 @@ impl Word {
 
     #[inline]
     pub(super) fn has_leader(&self) -> bool {
-        self.0.load(Ordering::Acquire) & LED != 0
+        self.0.load(Ordering::Acquire) & HAS_LEADER != 0
     }
 
     /// Counts a thread that follows.
@@ -205,8 +205,8 @@ impl Word {
             return Visit::Known;
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
-            Owner::Engine if word & RELIED == 0 => Some(word | THREADS | ATTENDED),
-            // The engine stopped looking while the leader slept.
+            Owner::Engine if word & RELIANCE == 0 => Some(word | THREADS | ATTENDED),
+            // The engine stopped checking while the leader slept.
             Owner::Threads => Some(word | ATTENDED),
             Owner::Engine | Owner::Loop => None,
         })
@@ -244,7 +244,7 @@ impl Word {
             {
                 Ok(_) => {
                     return Visit::Acquired {
-                        tell: new & (ATTENDED | PRESSED) != 0,
+                        tell: new & (ATTENDED | HELD_BACK) != 0,
                     };
                 }
                 Err(now) => word = now,
@@ -252,18 +252,18 @@ impl Word {
         }
     }
 
-    /// Compares the visits with the count of the engine's last look.
+    /// Compares the number of visits with `seen`, the number at the engine's last check.
     #[inline]
-    pub(super) fn look(&self, seen: u32) -> Look {
+    pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             let (new, look) = match owner(word) {
-                Owner::Engine => return Look::Owned,
-                Owner::Threads if word & ASLEEP != 0 => (word & !ATTENDED, Look::Left),
+                Owner::Engine => return OwnerCheck::Owned,
+                Owner::Threads if word & ASLEEP != 0 => (word & !ATTENDED, OwnerCheck::Left),
                 Owner::Threads | Owner::Loop if visits(word) != seen => {
-                    return Look::Visited(visits(word));
+                    return OwnerCheck::Visited(visits(word));
                 }
-                Owner::Threads | Owner::Loop => (word & !(OWNER | ATTENDED), Look::Expired),
+                Owner::Threads | Owner::Loop => (word & !(OWNER | ATTENDED), OwnerCheck::Expired),
             };
             match self
                 .0
@@ -308,7 +308,7 @@ impl Word {
     }
 
     #[inline]
-    pub(super) fn rely_no_more(&self, who: Reliance) {
+    pub(super) fn stop_relying(&self, who: Reliance) {
         self.0.fetch_and(!(who as u64), Ordering::AcqRel);
     }
 
@@ -321,35 +321,35 @@ impl Word {
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
-        word & RELIED != 0 || word & OWNER == LOOP
+        word & RELIANCE != 0 || word & OWNER == LOOP
     }
 
     // Holding back.
 
     /// Notes that a message is held back, which only a poll sends. The engine clears the note.
     #[inline]
-    pub(super) fn press(&self) -> Pressed {
-        if self.0.load(Ordering::Relaxed) & PRESSED != 0 {
-            return Pressed::Known;
+    pub(super) fn note_held_back(&self) -> HeldBack {
+        if self.0.load(Ordering::Relaxed) & HELD_BACK != 0 {
+            return HeldBack::Known;
         }
-        let word = self.0.fetch_or(PRESSED, Ordering::AcqRel);
+        let word = self.0.fetch_or(HELD_BACK, Ordering::AcqRel);
         match owner(word) {
             // The engine polls. A thread that sleeps wakes up and polls when room comes.
-            Owner::Engine => Pressed::Known,
-            Owner::Threads if word & ATTENDED == 0 => Pressed::Known,
-            Owner::Threads | Owner::Loop if word & PRESSED == 0 => Pressed::Tell,
-            Owner::Threads | Owner::Loop => Pressed::Known,
+            Owner::Engine => HeldBack::Known,
+            Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,
+            Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::Tell,
+            Owner::Threads | Owner::Loop => HeldBack::Known,
         }
     }
 
     #[inline]
-    pub(super) fn is_pressed(&self) -> bool {
-        self.0.load(Ordering::Acquire) & PRESSED != 0
+    pub(super) fn is_held_back(&self) -> bool {
+        self.0.load(Ordering::Acquire) & HELD_BACK != 0
     }
 
     #[inline]
     pub(super) fn relax(&self) {
-        self.0.fetch_and(!PRESSED, Ordering::AcqRel);
+        self.0.fetch_and(!HELD_BACK, Ordering::AcqRel);
     }
 }
 

@@ -93,8 +93,8 @@ impl Account {
         loop {
             let kept = self.kept.load(Ordering::Relaxed).max(0).cast_unsigned();
             let spare = (free + given).saturating_sub(kept);
-            // A call takes at most a quarter of the room, so that the number of receives does not
-            // oscillate by one between calls.
+            // The number of receives grows by a quarter of the difference at a time, so that two
+            // connections do not pass one receive back and forth.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
             // This is the usual case for a busy connection, and writes to no shared cache line.
@@ -164,13 +164,13 @@ mod tests {
 
     /// `Config::shared_receive` and the example in the crate's documentation state these numbers.
     #[test]
-    fn a_connection_keeps_as_many_as_is_written() {
+    fn connection_keeps_its_written_receives() {
         assert_eq!(Account::least(2), 14);
         assert_eq!(Account::least(8192), 14);
     }
 
     #[test]
-    fn half_is_kept_for_what_connections_need_at_least() {
+    fn half_is_reserved_for_connection_minimums() {
         let account = Account::new(112);
         assert!(account.open(64));
         let mut taken = 0;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_than_its_share_gives_back() {
+    fn connection_above_its_share_returns_receives() {
         let account = Account::new(112);
         assert_eq!(account.trade(0, 0, 40), 40);
         assert_eq!(account.trade(1, 39, 1), 1, "it has less than four times 17");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_within_its_share_changes_nothing() {
+    fn connection_within_its_share_keeps_receives() {
         let account = Account::new(800);
         assert_eq!(account.trade(0, 0, 64), 64);
         let free = account.free();

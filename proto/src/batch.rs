@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_parsed_is_what_comes_out() {
+    fn parsed_batch_yields_its_messages() {
         let payload = b"\0\0\0\x02hi\0\0\0\0\0\0\0\x01!";
         let batch = Batch::parse(payload).unwrap();
         assert_eq!((batch.count, batch.longest), (3, 2));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_add_up_is_a_violation() {
+    fn inconsistent_batch_lengths_are_a_violation() {
         let cases: [(&[u8], u64); 6] = [
             (b"", 0),
             (b"\0\0\0", 3),

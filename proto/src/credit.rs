@@ -130,7 +130,7 @@ pub(super) struct RecvCredit {
     used_up: bool,
     /// Whether a grant is delayed until the application has released more of the messages that it
     /// holds.
-    patient: bool,
+    may_delay_grants: bool,
 }
 
 impl RecvCredit {
@@ -146,7 +146,7 @@ impl RecvCredit {
             limit,
             announced: limit,
             used_up: false,
-            patient: true,
+            may_delay_grants: true,
         }
     }
 
@@ -203,7 +203,7 @@ impl RecvCredit {
         //# received, in addition to those for control frames.
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
-        self.patient |= self.held() == 0;
+        self.may_delay_grants |= self.held() == 0;
     }
 
     /// Counts a receive that is not posted again because the connection is ending.
@@ -218,7 +218,7 @@ impl RecvCredit {
 
     /// Promises the peer all receives of the window except `held` ones, whose places are taken by
     /// messages of the session's earlier connections. Takes back no promise.
-    pub(super) fn leave_out(&mut self, held: u32) {
+    pub(super) fn withhold(&mut self, held: u32) {
         let more = self.window.saturating_sub(held + self.promised());
         self.limit = self.limit.wrapping_add(more);
     }
@@ -243,7 +243,7 @@ impl RecvCredit {
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
-        let enough = !self.patient || more >= self.held();
+        let enough = !self.may_delay_grants || more >= self.held();
         //= PROTOCOL.md#credits
         //# A Grant must not be sent unless (a) `grant` has grown by at least half of the granting
         //# side's window, rounded up, since it was last sent in any frame, (b) the peer has used up
@@ -254,7 +254,7 @@ impl RecvCredit {
     /// Whether the peer waits for a grant that this side delays until the application releases more
     /// messages. An application is free to keep its messages, so the caller limits the delay.
     #[inline]
-    pub(super) fn puts_off_grant(&self) -> bool {
+    pub(super) fn delays_grant(&self) -> bool {
         self.is_awaited() && !self.grant_due()
     }
 
@@ -264,8 +264,8 @@ impl RecvCredit {
     }
 
     /// Sends grants without delay from now until the application holds no message.
-    pub(super) fn lose_patience(&mut self) {
-        self.patient = false;
+    pub(super) fn stop_delaying_grants(&mut self) {
+        self.may_delay_grants = false;
     }
 
     /// Whether the peer has used up its credit and this side can grant more.
@@ -333,8 +333,8 @@ mod tests {
             assert!(!credit.grant_due(), "nothing to grant");
         }
         credit.release(None);
-        assert!(!credit.grant_due() && credit.puts_off_grant());
-        credit.lose_patience();
+        assert!(!credit.grant_due() && credit.delays_grant());
+        credit.stop_delaying_grants();
         assert!(credit.grant_due());
         credit.announce();
         assert!(!credit.grant_due());
@@ -347,21 +347,21 @@ mod tests {
     #[test]
     fn messages_of_earlier_connections_narrow_the_window() {
         let mut credit = RecvCredit::new(8, 3, u32::MAX);
-        credit.leave_out(5);
+        credit.withhold(5);
         assert_eq!(credit.promised(), 3, "as the hello says");
         credit.receive(2);
-        credit.leave_out(4);
+        credit.withhold(4);
         assert_eq!((credit.promised(), credit.held()), (4, 2));
-        credit.leave_out(6);
+        credit.withhold(6);
         assert_eq!(credit.promised(), 4, "a promise is not taken back");
-        credit.leave_out(0);
+        credit.withhold(0);
         assert_eq!(credit.promised(), 8);
         credit.give_up();
         assert_eq!((credit.promised(), credit.held()), (7, 1));
     }
 
     #[test]
-    fn a_peer_may_send_what_it_was_told_of() {
+    fn peer_may_send_announced_limit() {
         let mut credit = RecvCredit::new(2, 2, 0);
         assert!(credit.allows(2) && !credit.allows(3));
         credit.receive(2);

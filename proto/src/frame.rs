@@ -425,7 +425,7 @@ mod tests {
         #![proptest_config(cases(256))]
 
         #[test]
-        fn a_frame_comes_back_as_it_went(
+        fn frame_round_trips(
             kind in kind(),
             sequence in any::<u16>(),
             grant in any::<u32>(),
@@ -461,7 +461,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_taken_is_what_would_be_sent(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn parsed_frame_encodes_to_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(header) = Header::parse(&bytes) {
                 prop_assert_eq!(&header.emit()[..], &bytes[..HEADER_LEN]);
             }

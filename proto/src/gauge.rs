@@ -186,10 +186,10 @@ impl Gauge {
         self.total.used
     }
 
-    /// Claims `bytes` for a claimant of this host, or fetches the claimant's earlier grant. Returns
-    /// true if the claimant has the bytes now. Otherwise the claim is queued, and
-    /// [`served`](Self::served) returns the claimant after the claim was granted. A queued claim
-    /// cannot be changed, only removed with [`forget`](Self::forget).
+    /// Claims `bytes` for claimant `who` of this host. Returns true if the claimant has the bytes
+    /// now, either at once or because its earlier claim was granted. Otherwise returns false and
+    /// queues the claim, if it is not queued already. A queued claim keeps its number of bytes;
+    /// only [`forget`](Self::forget) removes it.
     pub fn claim(&mut self, who: u64, host: Host, bytes: u64, part: Part) -> bool {
         if self.fetch(who) {
             return true;
@@ -245,7 +245,7 @@ impl Gauge {
     }
 
     /// Whether another claim waits that could be granted if this host released bytes.
-    pub fn is_wanted_from(&self, host: Host) -> bool {
+    pub fn is_contended_at(&self, host: Host) -> bool {
         self.waiting > 0
             && self.hosts.iter().any(|(other, share)| {
                 !share.waiting.is_empty() && (*other == host || share.next().is_some())
@@ -428,10 +428,10 @@ mod tests {
             assert!(gauge.claim(who, host(1), 10, Part::Whole));
         }
         assert!(!gauge.claim(8, host(1), 10, Part::Whole));
-        assert!(gauge.is_wanted_from(host(1)) && !gauge.is_wanted_from(host(2)));
+        assert!(gauge.is_contended_at(host(1)) && !gauge.is_contended_at(host(2)));
         assert!(gauge.claim(9, host(2), 25, Part::Whole));
         assert!(!gauge.claim(10, host(2), 25, Part::Whole));
-        assert!(gauge.is_wanted_from(host(1)) && gauge.is_wanted_from(host(2)));
+        assert!(gauge.is_contended_at(host(1)) && gauge.is_contended_at(host(2)));
         assert_eq!(release(&mut gauge, 1, 10), [8]);
         assert_eq!(release(&mut gauge, 1, 20), [10]);
     }

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_comes_back_as_it_went_through_padding() {
+    fn hello_round_trips_through_padding() {
         let mut padded = HELLO.emit(b"user").to_vec();
         assert_eq!(padded.len(), 40);
         padded.resize(56, 0);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hello_is_told_from_another_version() {
+    fn foreign_bytes_differ_from_another_version() {
         assert_eq!(Hello::parse(b""), Err(HelloError::NotRdmsg));
         assert_eq!(Hello::parse(&[0; 56]), Err(HelloError::NotRdmsg));
         let mut other = HELLO.emit(b"").to_vec();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_rsocket_is_told_from_other_strangers() {
+    fn rsocket_is_distinguished_from_other_protocols() {
         let mut data = [0; 56];
         data[..4].copy_from_slice(&[1, 2, 1, 0x80]);
         data[23] = 2;

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_exposed_is_bounded_in_number_and_bytes() {
+    fn exposed_messages_are_bounded_in_number_and_bytes() {
         let mut outbound = Outbound::new(100);
         assert!(outbound.has_room_for(1000), "alone it may be longer");
         outbound.expose(60);

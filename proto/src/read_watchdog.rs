@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use rdma_status::OsError;
 
-/// The wait before the first retry to find memory. Each further wait is twice as long.
+/// The wait before the first retry of a failed allocation. It doubles after each retry.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 /// The longest wait between two tries to find memory.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ enum Watch {
         error: OsError,
         /// The deadline for finding memory.
         until: Instant,
-        /// The time of the next try.
+        /// The time of the next retry.
         retry: Instant,
         backoff: Duration,
     },
@@ -64,7 +64,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Whether the progress since `seen`, which is half a timeout old, is sufficient.
-    fn suffices_since(&self, seen: Self) -> bool {
+    fn is_enough_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
     }
 }
@@ -73,9 +73,9 @@ impl Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
-    /// Ask the system for memory again.
+    /// Retry the allocation.
     Retry,
-    /// Too little has arrived for longer than the timeout.
+    /// Too few bytes have arrived for longer than the timeout.
     Stalled,
     /// There has been no memory for longer than the timeout.
     OutOfMemory(OsError),
@@ -143,7 +143,7 @@ impl ReadWatchdog {
         Verdict::Fine
     }
 
-    /// Records that memory was found.
+    /// Records that an allocation succeeded.
     pub(super) fn memory_found(&mut self) {
         match self.watch {
             Watch::OutOfMemory { .. } | Watch::Retrying { .. } => self.watch = Watch::Off,
@@ -164,7 +164,7 @@ impl ReadWatchdog {
         match self.watch {
             Watch::Reading { check, seen, still } if check <= now => {
                 self.watch = Watch::Off;
-                let too_little = !progress.suffices_since(seen);
+                let too_little = !progress.is_enough_since(seen);
                 if reading && too_little && still {
                     return Verdict::Stalled;
                 }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_stand_still_are_noticed_in_time() {
+    fn stalled_reads_are_detected_in_time() {
         let start = Instant::now();
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         read_watchdog.read_posted(chunks(0), start);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_go_on_are_left_alone_however_slow() {
+    fn slow_reads_with_progress_do_not_time_out() {
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         read_watchdog.read_posted(chunks(0), Instant::now());
         let came = |check: u32| u64::from(check.div_ceil(2));

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_comes_back_as_it_went_through_padding() {
+    fn rejection_round_trips_through_padding() {
         let reject = Reject {
             code: RejectCode::Version,
             own: 1,

@@ -346,7 +346,7 @@ impl<M: Default> Session<M> {
 
     /// Removes and returns the next message that has to be sent again. The caller either sends and
     /// [keeps](Self::keep) the message, or [puts it back](Self::put_back).
-    pub fn next_again(&mut self) -> Option<M> {
+    pub fn next_to_resend(&mut self) -> Option<M> {
         self.again.pop_front().map(|kept| kept.message)
     }
 

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_named_by_its_field() {
+    fn malformed_header_names_its_field() {
         let parse = |bytes: &[u8]| Pdu::parse(bytes).unwrap_err().field();
         for (pdu, good) in all() {
             let mut bytes = good.clone();

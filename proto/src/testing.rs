@@ -130,7 +130,7 @@ impl Exchange {
             // A message in the other direction carries a grant.
             4 => self.grants.push_back((self.receiver.announce(), false)),
             5 => {
-                self.receiver.lose_patience();
+                self.receiver.stop_delaying_grants();
                 self.grant_if_due();
             }
             _ => {}

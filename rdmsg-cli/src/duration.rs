@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_times_that_can_be_waited_for_are_taken() {
+    fn only_valid_durations_are_accepted() {
         for text in ["0.5", "0.5s"] {
             assert_eq!(positive(text), Ok(Duration::from_millis(500)));
         }

@@ -29,7 +29,7 @@ pub(crate) struct Completions {
 Examples:
   rdmsg man /usr/local/share/man/man1
   man rdmsg-doctor")]
-pub(crate) struct Man {
+pub(crate) struct ManualPages {
     /// An existing folder.
     folder: PathBuf,
 }
@@ -43,7 +43,7 @@ pub(crate) fn completions(options: &Completions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn man(options: &Man) -> Result<ExitCode> {
+pub(crate) fn man(options: &ManualPages) -> Result<ExitCode> {
     let folder = &options.folder;
     let written = clap_mangen::generate_to(Cli::command(), folder);
     written.with_context(|| format!("cannot write to {}", folder.display()))?;

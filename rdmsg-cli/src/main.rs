@@ -42,7 +42,7 @@ enum Command {
     Top(top::Options),
     Bridge(bridge::Options),
     Completions(generate::Completions),
-    Man(generate::Man),
+    Man(generate::ManualPages),
 }
 
 fn main() -> ExitCode {

@@ -15,7 +15,7 @@ use std::{
 use nix::sys::signal::Signal;
 use rdmsg::{Engine, Listener, Statistics};
 use stage::{Service, connect, far, far_at, is_reset, near, raise_open_files, random, reset};
-use toolbox::{Bridge, PATIENCE};
+use toolbox::{Bridge, TIME_LIMIT};
 
 /// The two bridges between a service and its clients.
 struct Way {
@@ -171,7 +171,7 @@ fn a_slow_reader_stops_the_writer() {
     let mut way = Way::to(service.local_addr().unwrap());
     let mut client = way.connect();
     let (mut server, _) = service.accept().unwrap();
-    // The bridges have allocated the memory of any connection.
+    // After this exchange the bridges have allocated the memory that each connection needs.
     client.write_all(b"begin").unwrap();
     server.read_exact(&mut [0; 5]).unwrap();
     let before = way.memory();
@@ -272,7 +272,7 @@ fn a_connection_beyond_the_limit_is_reset_and_counted() {
 }
 
 #[test]
-fn a_bridge_tells_of_the_limit_of_the_other() {
+fn bridge_reports_connection_limit_of_the_other() {
     let service = Service::echo();
     let mut way = Way::with(service.address, &[], &["--max-connections", "1"]);
     let mut client = way.connect();
@@ -308,7 +308,7 @@ fn a_reset_goes_to_the_other_end() {
 }
 
 #[test]
-fn a_reset_passes_what_is_stuck() {
+fn reset_overtakes_blocked_bytes() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut way = Way::to(service.local_addr().unwrap());
     let mut client = way.connect();
@@ -331,7 +331,7 @@ fn a_reset_of_one_that_finished_sending_is_noticed() {
     assert_eq!(server.read(&mut [0]).unwrap(), 0);
     reset(client);
     way.both_report("0 open, 1 total, 0 refused, 1 failed");
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     // The end of the stream, which arrived earlier, does not hide the reset.
     let error = loop {
         if let Err(error) = server.write(&[0]) {
@@ -405,7 +405,7 @@ fn connections_may_go_on_after_the_first_signal() {
 }
 
 #[test]
-fn what_does_not_end_in_time_is_reset() {
+fn connections_open_at_the_limit_are_reset() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = service.local_addr().unwrap();
     let Way { mut near, mut far } = Way::with(place, &[], &["--drain", "0.1"]);
@@ -441,7 +441,7 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
-fn a_service_that_is_not_there_is_told_to_the_client() {
+fn missing_service_is_reported_to_client() {
     // The port was free a moment ago, so it has no listener.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -480,7 +480,7 @@ fn one_thread_is_enough() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn invalid_option_is_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = format!("tcp://{}", taken.local_addr().unwrap());
     for (listen, to, status, why) in [
@@ -524,7 +524,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn a_machine_without_rdma_is_told_at_the_start() {
+fn bridge_without_rdma_fails_at_start() {
     if stage::device().is_some() || std::path::Path::new("/dev/infiniband/rdma_cm").exists() {
         return;
     }

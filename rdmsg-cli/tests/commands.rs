@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 use serde_json::Value;
-use toolbox::{Line, PATIENCE, Process, Proxy, await_line};
+use toolbox::{Line, Process, Proxy, TIME_LIMIT, await_line};
 
 fn rdmsg(line: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdmsg"));
@@ -43,7 +43,7 @@ fn serve() -> (Process, String) {
     let argv: Vec<&str> = line.split(' ').collect();
     let mut process = Process::start(&argv).unwrap();
     loop {
-        match process.line(PATIENCE) {
+        match process.line(TIME_LIMIT) {
             Some(Line::Out(line)) => {
                 let words: Vec<&str> = line.split(' ').collect();
                 assert_eq!((words[0], words[1]), ("listening", "on"), "{line}");
@@ -86,7 +86,7 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
         "no colours for a file: {printed}"
     );
     server.signal(Signal::SIGINT).unwrap();
-    let ended = server.end(PATIENCE).unwrap().unwrap();
+    let ended = server.end(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
@@ -192,12 +192,12 @@ fn ping_goes_on_over_a_cut() {
         await_line(&mut ping, ": ");
         proxy.cut();
         await_line(&mut ping, "suspended: the connection is lost");
-        proxy.mend();
+        proxy.restore();
         await_line(&mut ping, "resumed after ");
     }
     await_line(&mut ping, ": ");
     ping.signal(Signal::SIGINT).unwrap();
-    let ended = ping.end(PATIENCE).unwrap().unwrap();
+    let ended = ping.end(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{ended}");
     let summary = "no connection lost, resumed 2 times";
     assert!(ended.output.contains(summary), "{ended}");
@@ -228,15 +228,15 @@ fn serve_survives_failed_thread_creation() {
     let connect = || Connector::new().config(&config).connect(&*address);
     let echo = |endpoint: &Endpoint, message: &[u8]| {
         endpoint.send(message).unwrap();
-        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *message);
+        assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *message);
     };
     let first = connect().unwrap();
     first.send(b"rdmsg-cli/1 echo").unwrap();
-    first.recv_timeout(PATIENCE).unwrap();
+    first.recv_timeout(TIME_LIMIT).unwrap();
     echo(&first, b"before");
     limit_address_space(&server, Some(1 << 20));
     for _ in 0..3 {
-        let refused = connect().unwrap().recv_timeout(PATIENCE).unwrap_err();
+        let refused = connect().unwrap().recv_timeout(TIME_LIMIT).unwrap_err();
         let expected = Error::Disconnected(CloseReason::PeerAborted(1));
         assert_eq!(refused.to_string(), expected.to_string());
         echo(&first, b"meanwhile");
@@ -246,7 +246,7 @@ fn serve_survives_failed_thread_creation() {
     assert!(output.status.success(), "{output:?}");
     echo(&first, b"after");
     server.signal(Signal::SIGINT).unwrap();
-    let ended = server.end(PATIENCE).unwrap().unwrap();
+    let ended = server.end(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
     let said = "cannot start a thread for it: Resource temporarily unavailable";
     assert!(ended.output.contains(said), "{}", ended.output);
@@ -263,16 +263,16 @@ fn echo_of_another_length_is_logged() {
         .unwrap();
     let address = listener.local_addr();
     let serving = thread::spawn(move || {
-        let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+        let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
         assert_eq!(
-            *endpoint.recv_timeout(PATIENCE).unwrap(),
+            *endpoint.recv_timeout(TIME_LIMIT).unwrap(),
             *b"rdmsg-cli/1 echo"
         );
         endpoint.send(b"+").unwrap();
-        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         endpoint.send(&message[1..]).unwrap();
         // Waits until the client has closed.
-        endpoint.recv_timeout(PATIENCE).unwrap_err();
+        endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     });
     let output = rdmsg(&format!("ping {address} --transport tcp -c 1"));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -284,7 +284,7 @@ fn echo_of_another_length_is_logged() {
 }
 
 #[test]
-fn where_nobody_serves_the_commands_say_so() {
+fn commands_report_missing_server() {
     let (mut server, address) = serve();
     server.kill().unwrap();
     for line in [
@@ -299,7 +299,7 @@ fn where_nobody_serves_the_commands_say_so() {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_is_done() {
+fn invalid_arguments_are_refused_before_any_action() {
     for line in ["ping not-a-host.invalid -c1", "man /no/such/folder"] {
         assert_eq!(rdmsg(line).status.code(), Some(1), "{line}");
     }

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_values_are_refused() {
         assert!(Config::default().check().is_ok());
         let changes: [fn(&mut Config); 6] = [
             |config| config.send_buffer = 0,

@@ -11,7 +11,7 @@ use rdma_verbs::verbs::{
     QpInitAttr, QueuePair, RemoteAddr, SendWr,
 };
 
-use self::{notification::Notification, progress::why_rejected};
+use self::{notification::Notification, progress::rejection_cause};
 use super::{
     Config,
     receiving::Receiving,
@@ -215,7 +215,7 @@ impl Link {
         match self.id.connect(&self.param()?) {
             // A driver that connects within the call returns the error that an event would have.
             Err(error) if error.errno == libc::ECONNREFUSED => {
-                let why = why_rejected(RejectReason::from_raw(-error.errno), &[]);
+                let why = rejection_cause(RejectReason::from_raw(-error.errno), &[]);
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, why))
             }
             result => Ok(result?),

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_half_is_announced_at_once() {
+    fn second_half_is_announced_at_once() {
         let mut receiving = Receiving::new(100, 8);
         assert_eq!(receiving.update(), update(8, Some((50..100, 1))));
         assert_eq!(receiving.update(), None);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_without_credits_is_found_out() {
+    fn write_without_credit_is_a_violation() {
         let mut receiving = Receiving::new(100, 2);
         assert_eq!(receiving.arrived(1), Ok(()));
         assert_eq!(receiving.arrived(1), Ok(()));

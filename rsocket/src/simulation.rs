@@ -127,7 +127,7 @@ impl Scene {
     }
 
     /// Runs all steps that are possible without another write.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         while !self.writes.is_empty() || !self.receiving.is_empty() || !self.updates.is_empty() {
             for step in [
                 Step::Arrive,
@@ -154,7 +154,7 @@ proptest! {
         for step in steps {
             scene.step(step);
         }
-        scene.settle();
+        scene.run_until_idle();
         prop_assert_eq!(scene.read, scene.written);
         // Once all is read there is room for more.
         prop_assert!(scene.sending.room(1).is_some());

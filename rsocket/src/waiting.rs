@@ -127,7 +127,7 @@ impl Waiting {
         self.check()?;
         let mut state = self.lock();
         let mut spinning = None;
-        let mut patience = FIRST_NUDGE;
+        let mut time_limit = FIRST_NUDGE;
         loop {
             let progress = state.progress();
             if let Some(value) = ready(&mut state.link) {
@@ -151,7 +151,7 @@ impl Waiting {
                 continue;
             }
             state.sleeper = true;
-            let nudge = state.link.is_unanswered().then_some(patience);
+            let nudge = state.link.is_unanswered().then_some(time_limit);
             drop(state);
             let slept = self.sleep([left, nudge].into_iter().flatten().min());
             state = self.lock();
@@ -160,7 +160,7 @@ impl Waiting {
             slept?;
             if nudge.is_some() && !state.progress() && state.link.is_unanswered() {
                 state.link.keep_alive();
-                patience = (patience * 2).min(LAST_NUDGE);
+                time_limit = (time_limit * 2).min(LAST_NUDGE);
             }
         }
     }

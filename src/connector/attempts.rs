@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn with_auto_each_address_is_tried_over_both_in_its_share() {
+    fn auto_tries_both_transports_per_address_in_time() {
         let start = Instant::now();
         let timeout = Duration::from_secs(8);
         let mut attempts = attempts(2, TransportChoice::Auto, timeout);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_refuses_over_one_transport_is_not_tried_over_the_other() {
+    fn refused_attempt_skips_the_other_transport() {
         let timeout = Duration::from_secs(8);
         let mut attempts = attempts(1, TransportChoice::Auto, timeout);
         let first = attempts.next(None).unwrap();
@@ -227,14 +227,14 @@ mod tests {
     }
 
     #[test]
-    fn without_time_the_first_address_is_tried_and_no_other() {
+    fn zero_timeout_tries_only_the_first_address() {
         let mut attempts = attempts(3, TransportChoice::Tcp, Duration::ZERO);
         let first = attempts.next(None).unwrap();
         assert_eq!(attempts.next(Some(&failed(first.address))), None);
     }
 
     #[test]
-    fn tcp_is_tried_first_at_a_host_that_is_silent_over_rdma() {
+    fn tcp_is_tried_first_at_host_silent_over_rdma() {
         let (rdma, tcp) = (Transport::Rdma, Transport::Tcp);
         let hosts: &'static SilentHosts = Box::leak(Box::default());
         let new = || {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_to_connect_to_are_the_loopback_interface_over_tcp() {
+    fn connecting_to_any_address_means_loopback_over_tcp() {
         for (all, host) in [
             ("0.0.0.0:1", "127.0.0.1:1"),
             ("[::]:1", "[::1]:1"),

@@ -75,8 +75,8 @@ fn attempt(
     let Some(attempt) = attempts.next(failed.as_ref()) else {
         return Err(failed.unwrap_or(Error::TimedOut));
     };
-    let (promise, pledge) = Promise::new();
-    engine.send(connector.command(&attempt, Reply::Task(pledge)))?;
+    let (promise, promise_sender) = Promise::new();
+    engine.send(connector.command(&attempt, Reply::Task(promise_sender)))?;
     Ok(promise)
 }
 

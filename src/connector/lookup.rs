@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     addresses::{Addresses, ToAddresses},
-    engine::{Pledge, Promise},
+    engine::{Promise, PromiseSender},
     os::{PerProcess, lock},
 };
 
@@ -18,7 +18,7 @@ const MAX_THREADS: usize = 8;
 /// Names that wait for a thread.
 #[derive(Default)]
 struct Lookups {
-    waiting: VecDeque<(String, Pledge<Addresses>)>,
+    waiting: VecDeque<(String, PromiseSender<Addresses>)>,
     threads: usize,
 }
 
@@ -26,9 +26,9 @@ static LOOKUPS: PerProcess<Mutex<Lookups>> = PerProcess::new(Mutex::default);
 
 /// Looks a name up. Dropping the promise gives the lookup up, unless it has begun.
 pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
-    let (promise, pledge) = Promise::new();
+    let (promise, promise_sender) = Promise::new();
     let mut lookups = lock(LOOKUPS.get());
-    lookups.waiting.push_back((name, pledge));
+    lookups.waiting.push_back((name, promise_sender));
     if lookups.threads < MAX_THREADS {
         let thread = thread::Builder::new().name("rdmsg-lookup".into());
         match thread.spawn(work) {
@@ -56,10 +56,12 @@ fn work() {
             }
             next
         };
-        let Some((name, pledge)) = next else { return };
-        if pledge.is_wanted() {
+        let Some((name, promise_sender)) = next else {
+            return;
+        };
+        if promise_sender.has_waiter() {
             // A waker that panics has no connection to end.
-            pledge.keep(name.to_addresses(), || ());
+            promise_sender.keep(name.to_addresses(), || ());
         }
     }
 }

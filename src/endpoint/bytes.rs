@@ -179,11 +179,11 @@ impl Endpoint {
     /// Returns whether a receive that does not wait returns something: a message, or the end. It
     /// may return nothing for a completion of another kind, which it removes.
     pub(crate) fn has_arrived(&self) -> bool {
-        !self.inner.completions.is_empty() || self.inner.has_bytes() || self.sends_no_more()
+        !self.inner.completions.is_empty() || self.inner.has_bytes() || self.peer_has_stopped()
     }
 
     /// Returns whether the peer has finished, or the connection has ended.
-    pub(crate) fn sends_no_more(&self) -> bool {
+    pub(crate) fn peer_has_stopped(&self) -> bool {
         let link = &self.inner.link;
         link.peer_has_finished() || link.is_over()
     }

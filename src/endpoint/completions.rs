@@ -52,7 +52,7 @@ impl Endpoint {
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
         self.inner.link.poller.leave_loop();
-        self.inner.link.taker.is_here();
+        self.inner.link.taker.note_taking_thread();
         &self.inner.completions
     }
 
@@ -169,8 +169,8 @@ impl Endpoint {
     }
 
     pub(super) fn take_any(&self) -> Option<Result<Completion, Error>> {
-        self.inner.link.taker.is_here();
-        let taken = match self.take_aside() {
+        self.inner.link.taker.note_taking_thread();
+        let taken = match self.take_set_aside() {
             Some(completion) => Some(Ok(completion)),
             None => match self.inner.completions.try_recv() {
                 Ok(completion) => Some(Ok(completion)),
@@ -193,17 +193,17 @@ impl Endpoint {
             .map(|ended| Err(Error::Disconnected(ended.reason)))
     }
 
-    pub(super) fn take_aside(&self) -> Option<Completion> {
+    pub(super) fn take_set_aside(&self) -> Option<Completion> {
         if self.inner.link.set_aside.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let completion = self.aside().pop_front()?;
+        let completion = self.lock_set_aside().pop_front()?;
         self.inner.link.set_aside.fetch_sub(1, Ordering::Relaxed);
         Some(completion)
     }
 
-    pub(super) fn aside(&self) -> MutexGuard<'_, VecDeque<Completion>> {
-        lock(&self.inner.aside)
+    pub(super) fn lock_set_aside(&self) -> MutexGuard<'_, VecDeque<Completion>> {
+        lock(&self.inner.lock_set_aside)
     }
 }
 
@@ -212,7 +212,7 @@ impl Endpoint {
     /// Moves the pending completions, and directs all later ones, to a group.
     pub(crate) fn join(&self, queue: &Arc<GroupQueue>, key: u64) -> Result<(), Error> {
         let unread = || {
-            self.take_aside()
+            self.take_set_aside()
                 .or_else(|| self.inner.completions.try_recv().ok())
         };
         self.inner.link.join(queue, key, unread)?;
@@ -228,10 +228,10 @@ impl Endpoint {
     /// Keeps a completion that came before a message, for `next_completion`.
     pub(super) fn set_aside(&self, completion: Completion) {
         self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
-        self.aside().push_back(completion);
+        self.lock_set_aside().push_back(completion);
         if self.inner.link.is_grouped() {
             // It joined while this thread had it.
-            self.inner.link.put_late(|| self.take_aside());
+            self.inner.link.put_after_join(|| self.take_set_aside());
         }
     }
 }

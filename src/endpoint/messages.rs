@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The time between two checks of a call that needs a place for its completion.
-const PLACE_LOOKS: Duration = Duration::from_millis(1);
+const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Messages.
 impl Endpoint {
@@ -318,10 +318,10 @@ impl Endpoint {
             let link = &self.inner.link;
             // A grant may have arrived without a thread having polled it.
             link.poll_once();
-            link.want_room();
+            link.prepare_room_fd();
             result = attempt();
             if let Err(TrySendError::Full) = result {
-                link.tell_of_room();
+                link.request_room_report();
             } else {
                 link.need_no_room();
             }
@@ -354,9 +354,9 @@ impl Endpoint {
     ) -> Result<T, Error> {
         let link = &self.inner.link;
         let mut untaken_since = None;
-        let looks = link.checks_stalls_after();
+        let checks_stalls = link.checks_stalls_after();
         loop {
-            let look = looks.map(|after| deadline.at_most(after));
+            let look = checks_stalls.map(|after| deadline.at_most(after));
             let done = link.wait_until(look.as_ref().unwrap_or(deadline), None, || {
                 match attempt() {
                     Ok(done) => Some(Ok(done)),
@@ -366,14 +366,14 @@ impl Endpoint {
             });
             match done {
                 Ok(Err(Error::CompletionsNotTaken))
-                    if !deadline.is_over() && link.is_place_to_come(&mut untaken_since) =>
+                    if !deadline.is_over() && link.may_gain_place(&mut untaken_since) =>
                 {
                     // A channel does not notify threads that wait for room in it.
-                    let look = deadline.at_most(PLACE_LOOKS);
+                    let look = deadline.at_most(PLACE_CHECK_INTERVAL);
                     let _ = link.wait_until(&look, None, || None::<()>);
                 }
                 Ok(done) => return done,
-                Err(_) if looks.is_some() && !deadline.is_over() => link.check_stall(),
+                Err(_) if checks_stalls.is_some() && !deadline.is_over() => link.check_stall(),
                 Err(_) => return Err(Error::TimedOut),
             }
         }
@@ -395,7 +395,7 @@ impl Endpoint {
             self.update_readiness();
             return None;
         }
-        self.take_what_came()
+        self.take_arrived()
     }
 
     /// Whether there is neither a completion nor an end to take, nor bytes of a stream. A wait
@@ -403,11 +403,11 @@ impl Endpoint {
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
-        inner.completions.is_empty() && inner.link.goes_on() && !inner.has_bytes()
+        inner.completions.is_empty() && inner.link.is_receiving() && !inner.has_bytes()
     }
 
     #[inline(never)]
-    fn take_what_came(&self) -> Option<Result<Message, Error>> {
+    fn take_arrived(&self) -> Option<Result<Message, Error>> {
         let taken = self.take();
         match self.inner.inflow.get() {
             None => taken,
@@ -420,7 +420,7 @@ impl Endpoint {
     pub(super) fn take(&self) -> Option<Result<Message, Error>> {
         let taken = loop {
             if self.inner.completions.is_empty() {
-                if self.inner.link.goes_on() {
+                if self.inner.link.is_receiving() {
                     break None;
                 }
                 break self.take_end().or_else(|| self.take_finish());

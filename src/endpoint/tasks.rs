@@ -252,12 +252,12 @@ mod tests {
         transport_choice::TransportChoice,
     };
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIME_LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
     fn runtime_watches_the_next_connection_of_a_session() {
         let config = Config::default().with(|config| {
-            config.resume = PATIENCE;
+            config.resume = TIME_LIMIT;
             config.transport = TransportChoice::Tcp;
         });
         let runtime = Builder::new_current_thread().enable_io().build().unwrap();
@@ -280,7 +280,7 @@ mod tests {
                 };
                 // The engine's thread has the runtime watch a moment after the first message.
                 while !sides.into_iter().all(watched) {
-                    assert!(start.elapsed() < PATIENCE, "round {round}");
+                    assert!(start.elapsed() < TIME_LIMIT, "round {round}");
                     client.send(b"there").await.unwrap();
                     assert_eq!(server.recv().await.unwrap(), b"there");
                     server.send(b"back").await.unwrap();

@@ -1,13 +1,14 @@
 //! Limits the number of connections that are established at a time.
 //!
 //! Establishing a connection costs this host memory registrations, queues, and a wait for the
-//! answer. If many start together, none is established before the last one has begun. So only some
-//! are established at a time, and the others wait for their turn at little cost, the oldest first.
+//! answer. If many attempts start together, none completes before the last one has started. So only
+//! some connections are established at a time. The others wait for their turn, oldest first, and
+//! use no device objects meanwhile.
 //!
-//! A turn ends when the connection is established, or fails. A turn that lasts for longer than the
-//! *patience* goes on, but takes no place: it waits for its peer, not for this host. The next turn
-//! goes to the peer host with the fewest turns. No host gets all places, so connections to a host
-//! that is down do not delay connections to others.
+//! A turn ends when the connection is established, or fails. After [`CONNECT_PLACE_TIME`] or
+//! [`ACCEPT_PLACE_TIME`] a turn continues but no longer takes a place, because it waits for its
+//! peer and not for this host. The next turn goes to the peer host with the fewest turns. No host
+//! gets all places, so connections to a host that is down do not delay connections to others.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,21 +23,22 @@ use crate::proto::Host;
 pub(super) const PLACES: usize = 8;
 
 /// The age after which a turn takes no place, because its connection waits for its peer.
-const PATIENCE_OF_CONNECTS: Duration = Duration::from_secs(2);
+const CONNECT_PLACE_TIME: Duration = Duration::from_secs(2);
 
 /// The age after which the turn of a connection that a peer requested takes no place. It is short,
 /// because after the accept only the peer's last step is missing, so that a peer that never takes
 /// this step delays other connections only for this time.
-const PATIENCE_OF_ACCEPTS: Duration = Duration::from_millis(250);
+const ACCEPT_PLACE_TIME: Duration = Duration::from_millis(250);
 
-/// See the top of this file. Connections go by their keys.
+/// The turns of one direction, as described at the top of this file. Connections are identified by
+/// their keys.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// The number of turns at a time.
+    /// The greatest number of turns that take a place.
     places: usize,
-    /// The number of turns of one host at a time.
+    /// The greatest number of turns of one host that take a place.
     places_of_host: usize,
-    patience: Duration,
+    time_limit: Duration,
     /// The turns that take a place.
     taken: Vec<Turn>,
     hosts: HashMap<Host, OfHost>,
@@ -60,7 +62,7 @@ struct OfHost {
 struct Turn {
     key: u64,
     host: Host,
-    /// The time after which it takes no place.
+    /// The time from which the turn takes no place.
     end: Instant,
 }
 
@@ -71,21 +73,21 @@ enum Member {
 }
 
 impl Admission {
-    /// For connections that this host asks for.
+    /// Creates the turns of connections that this host requests.
     pub(super) fn of_connects() -> Self {
-        Self::new(PLACES, PATIENCE_OF_CONNECTS)
+        Self::new(PLACES, CONNECT_PLACE_TIME)
     }
 
-    /// For connections that this host is asked for.
+    /// Creates the turns of connections that peers request.
     pub(super) fn of_accepts() -> Self {
-        Self::new(PLACES, PATIENCE_OF_ACCEPTS)
+        Self::new(PLACES, ACCEPT_PLACE_TIME)
     }
 
-    fn new(places: usize, patience: Duration) -> Self {
+    fn new(places: usize, time_limit: Duration) -> Self {
         Self {
             places,
             places_of_host: places - places / 4,
-            patience,
+            time_limit,
             taken: Vec::with_capacity(places),
             hosts: HashMap::new(),
             members: HashMap::new(),
@@ -93,7 +95,7 @@ impl Admission {
         }
     }
 
-    /// Adds a connection with this host behind the waiting ones.
+    /// Appends a connection with this host to the waiting connections.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
@@ -140,7 +142,7 @@ impl Admission {
         members.filter_map(move |(key, member)| started(member).then_some(*key))
     }
 
-    /// Whose turn it is now, if there is a place.
+    /// Starts the turn of a waiting connection if a place is free, and returns its key.
     pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
         let hosts = &mut self.hosts;
         self.taken.retain(|turn| {
@@ -167,7 +169,7 @@ impl Admission {
         entry.started += 1;
         entry.taken += 1;
         self.members.insert(key, Member::Started { host });
-        let end = now + self.patience;
+        let end = now + self.time_limit;
         self.taken.push(Turn { key, host, end });
         Some(key)
     }
@@ -193,7 +195,7 @@ impl Admission {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(500);
+    const TIME_LIMIT: Duration = Duration::from_millis(500);
 
     fn host(number: u8) -> Host {
         Host::of([10, 8, 0, number].into())
@@ -206,14 +208,14 @@ mod tests {
     #[test]
     fn oldest_attempts_get_the_limited_places() {
         let now = Instant::now();
-        let mut turns = Admission::new(3, PATIENCE);
+        let mut turns = Admission::new(3, TIME_LIMIT);
         assert_eq!(turns.next_at(now), None);
         for key in [5, 9, 2, 7, 1] {
             turns.join(key, host(1));
         }
         assert_eq!(turns.next_at(now), Some(now));
         assert_eq!(drain(&mut turns, now), [5, 9, 2]);
-        assert_eq!(turns.next_at(now), Some(now + PATIENCE));
+        assert_eq!(turns.next_at(now), Some(now + TIME_LIMIT));
         turns.finish(9);
         assert_eq!(drain(&mut turns, now), [7]);
         turns.leave(5);
@@ -223,9 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_while_waiting_is_not_called() {
+    fn cancelled_attempt_gets_no_turn() {
         let now = Instant::now();
-        let mut turns = Admission::new(1, PATIENCE);
+        let mut turns = Admission::new(1, TIME_LIMIT);
         for key in 1..=3 {
             turns.join(key, host(1));
         }
@@ -237,33 +239,33 @@ mod tests {
     }
 
     #[test]
-    fn silent_host_delays_others_by_patience_at_most() {
+    fn silent_host_delays_others_by_its_limit_at_most() {
         let start = Instant::now();
-        let mut turns = Admission::new(2, PATIENCE);
+        let mut turns = Admission::new(2, TIME_LIMIT);
         for key in 1..=100 {
             turns.join(key, host(1));
         }
         assert_eq!(drain(&mut turns, start), [1, 2]);
         turns.join(101, host(2));
-        let later = start + PATIENCE;
+        let later = start + TIME_LIMIT;
         assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
-        // The connections that joined before still count as those of the silent host.
+        // The earlier connections to the silent host still count as its connections.
         turns.join(102, host(2));
-        assert_eq!(drain(&mut turns, later + PATIENCE), [102, 4]);
+        assert_eq!(drain(&mut turns, later + TIME_LIMIT), [102, 4]);
         turns.leave(1);
-        let left = drain(&mut turns, later + PATIENCE);
+        let left = drain(&mut turns, later + TIME_LIMIT);
         assert!(left.is_empty(), "its place was taken long ago: {left:?}");
     }
 
     #[test]
     fn one_host_does_not_get_all_places() {
         let now = Instant::now();
-        let mut turns = Admission::new(8, PATIENCE);
+        let mut turns = Admission::new(8, TIME_LIMIT);
         for key in 1..=100 {
             turns.join(key, host(1));
         }
         assert_eq!(drain(&mut turns, now), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(turns.next_at(now), Some(now + PATIENCE));
+        assert_eq!(turns.next_at(now), Some(now + TIME_LIMIT));
         for key in 101..=110 {
             turns.join(key, host(2));
         }
@@ -275,9 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_is_last() {
+    fn repeated_attempt_is_last_in_turn() {
         let now = Instant::now();
-        let mut turns = Admission::new(1, PATIENCE);
+        let mut turns = Admission::new(1, TIME_LIMIT);
         turns.join(1, host(1));
         turns.join(2, host(1));
         assert_eq!(turns.next(now), Some(1));

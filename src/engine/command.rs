@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{engine::EngineStatistics, promise::Pledge, relief::Desk};
+use super::{engine::EngineStatistics, promise::PromiseSender, relief::Custody};
 use crate::{
     config::Config,
     error::Error,
@@ -34,11 +34,12 @@ pub(crate) enum Command {
     Listen {
         address: SocketAddr,
         config: Config,
-        intake: Intake,
+        listener_items: ListenerItem,
         engine: Arc<Handle>,
         reply: Sender<Result<Bound, Error>>,
     },
-    /// The listener was closed, or its handle has been dropped. Reply when its address is free.
+    /// Close a listener, because its program has closed or dropped it. Reply when its address is
+    /// free.
     Unlisten { key: u64, reply: Sender<()> },
     /// Connect, and reply once.
     Connect {
@@ -50,13 +51,13 @@ pub(crate) enum Command {
         deadline: Instant,
         reply: Reply,
     },
-    /// Cancel the connection attempt with this number.
+    /// Cancel the connection attempt with this key.
     GiveUp { key: u64 },
     /// Accept a request, and reply once.
     Accept {
         link: Arc<Link>,
         data: Vec<u8>,
-        /// When the application accepted.
+        /// The time at which the application accepted.
         at: Instant,
         reply: Reply,
     },
@@ -68,7 +69,7 @@ pub(crate) enum Command {
     Device(DeviceEvent),
     /// End all listeners, and reply when there is no connection left.
     Drain { reply: Sender<()> },
-    /// The last handle of the engine has been dropped: end when all connections have.
+    /// The last handle of the engine has been dropped: end when all connections have ended.
     Retire,
     /// Close everything, then end.
     ShutDown,
@@ -80,21 +81,22 @@ pub(crate) enum Command {
 /// The handles' common access to the engine's thread.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
-    /// Where to wait for the engine's end. `None` after a fork: a child has no thread to wait for.
-    desk: Option<Arc<Desk>>,
+    /// The object to wait on for the engine's end. `None` after a fork: a child has no thread to
+    /// wait for.
+    custody: Option<Arc<Custody>>,
     process: Process,
 }
 
-/// The items that a listener's program takes. The engine's thread brings them.
+/// The queue of items that a listener's program takes and the engine's thread adds.
 #[derive(Clone, Debug)]
-pub(crate) enum Intake {
+pub(crate) enum ListenerItem {
     /// The engine accepts each request at once. The program takes established connections.
     Connections(Arc<dyn Incoming<Result<Established, Error>>>),
     /// The program takes requests and answers them.
     Requests(Arc<dyn Incoming<Request>>),
 }
 
-/// A listener's queue, as the engine's thread knows it.
+/// A listener's queue, as the engine's thread uses it.
 pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     /// Appends an item.
     fn bring(&self, item: T);
@@ -103,7 +105,7 @@ pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     fn waiting(&self) -> usize;
 
     /// Ends the queue. Only the reason of the first call counts. Peers whose items can no longer be
-    /// taken are turned away.
+    /// taken are rejected as busy.
     fn finish(&self, why: Error);
 }
 
@@ -124,14 +126,14 @@ pub(crate) struct Established {
     pub(crate) inflow: Option<Arc<Inflow>>,
 }
 
-/// Where an established connection, or the reason that there is none, is sent.
+/// The destination of an established connection, or of the error if it was not established.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// To the thread that waits for it.
+    /// The thread that waits for the reply.
     Caller(Sender<Result<Established, Error>>),
-    /// To the task that awaits it.
-    Task(Pledge<Established>),
-    /// To the listener's queue of established connections.
+    /// The task that awaits the reply.
+    Task(PromiseSender<Established>),
+    /// The listener's queue of established connections.
     Backlog(Arc<dyn Incoming<Result<Established, Error>>>),
 }
 
@@ -139,7 +141,7 @@ pub(crate) enum Reply {
 ///
 /// A [`RequestListener`](crate::RequestListener) returns them.
 pub struct Request {
-    /// `None` once it is answered.
+    /// `None` after the answer.
     open: Option<Open>,
     peer: SocketAddr,
     local: SocketAddr,
@@ -150,15 +152,15 @@ pub struct Request {
 pub(crate) struct Open {
     pub(crate) link: Arc<Link>,
     pub(crate) engine: Arc<Handle>,
-    /// How long accepting it may take.
+    /// The time limit for accepting the request.
     pub(crate) timeout: Duration,
 }
 
 impl Handle {
-    pub(super) fn new(commands: Arc<Mailbox<Command>>, desk: Arc<Desk>) -> Self {
+    pub(super) fn new(commands: Arc<Mailbox<Command>>, custody: Arc<Custody>) -> Self {
         Self {
             commands,
-            desk: Some(desk),
+            custody: Some(custody),
             process: Process::this(),
         }
     }
@@ -167,7 +169,7 @@ impl Handle {
     pub(super) fn forked() -> Self {
         Self {
             commands: Mailbox::closed(),
-            desk: None,
+            custody: None,
             process: Process::this(),
         }
     }
@@ -190,22 +192,24 @@ impl Handle {
         }
     }
 
-    /// Whether the engine's thread still runs.
+    /// Returns whether the engine's thread still runs.
     pub(super) fn runs(&self) -> bool {
         !self.is_inherited() && self.commands.is_read()
     }
 
     /// Waits for the engine's end. Fails if its thread panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
-        self.desk.as_ref().map_or(Ok(()), |desk| desk.join())
+        self.custody
+            .as_ref()
+            .map_or(Ok(()), |custody| custody.join())
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // Its threads cannot be joined or detached here.
-            leak((self.desk.take(), Arc::clone(&self.commands)));
+            // The engine's threads belong to the parent and cannot be joined or detached here.
+            leak((self.custody.take(), Arc::clone(&self.commands)));
             return;
         }
         self.commands.send(Command::Retire);
@@ -225,12 +229,12 @@ impl Reply {
                 // The send fails if the caller no longer waits.
                 let _ = sender.send(result);
             }
-            Self::Task(pledge) => {
+            Self::Task(promise_sender) => {
                 let link = match &result {
                     Ok(established) => Some(Arc::clone(&established.link)),
                     Err(_) => None,
                 };
-                pledge.keep(result, move || {
+                promise_sender.keep(result, move || {
                     link.iter().for_each(Link::handle_waker_panic)
                 });
             }
@@ -238,18 +242,18 @@ impl Reply {
         }
     }
 
-    /// Records that the connection begins with number `key`. Returns whether the caller still waits
+    /// Records that the attempt of connection `key` begins. Returns whether the caller still waits
     /// for it.
     pub(super) fn begin(&self, key: u64) -> bool {
         match self {
-            Self::Task(pledge) => pledge.begin(key),
+            Self::Task(promise_sender) => promise_sender.begin(key),
             Self::Caller(_) | Self::Backlog(_) => true,
         }
     }
 }
 
 /// Waits for the reply about a connection. The engine has the same deadline, and closes a
-/// connection whose caller waits no longer. The caller also enforces the deadline, because an
+/// connection whose caller no longer waits. The caller also enforces the deadline, because an
 /// engine that serves many connections may reply late.
 pub(crate) fn wait_for_reply(
     result: &Receiver<Result<Established, Error>>,
@@ -267,7 +271,7 @@ pub(crate) fn wait_for_reply(
     }
 }
 
-impl Intake {
+impl ListenerItem {
     /// Returns the number of items that the program has not taken.
     pub(super) fn waiting(&self) -> usize {
         match self {
@@ -318,18 +322,18 @@ impl Request {
 
     /// Returns the private data that the peer's program sent with the request.
     ///
-    /// The peer gave it to [`Connector::private_data`](crate::Connector::private_data). Empty if it
-    /// gave none.
+    /// The peer's program passed it to [`Connector::private_data`](crate::Connector::private_data).
+    /// It is empty if that program passed none.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Rejects it because the listener has ended.
-    pub(crate) fn turn_away(mut self) {
+    /// Rejects the request because the listener has ended.
+    pub(crate) fn reject_untaken(mut self) {
         if let Some(open) = self.open.take() {
             count_refusal(Refusal::Closed);
-            open.link.turn_away();
+            open.link.reject_untaken();
         }
     }
 

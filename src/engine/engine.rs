@@ -9,7 +9,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use super::{
     command::{Command, Handle},
     reactor::Reactor,
-    relief::Desk,
+    relief::Custody,
 };
 use crate::{
     error::Error,
@@ -72,11 +72,11 @@ impl Engine {
         let commands = Mailbox::new().map_err(Error::from_os)?;
         let reactor =
             Reactor::new(manager, Arc::clone(&commands), budget).map_err(Error::from_os)?;
-        let desk = Desk::start(Box::new(reactor))
+        let custody = Custody::start(Box::new(reactor))
             .map_err(failed("pthread_create"))
             .map_err(Error::Os)?;
         Ok(Self {
-            inner: Arc::new(Handle::new(commands, desk)),
+            inner: Arc::new(Handle::new(commands, custody)),
         })
     }
 
@@ -147,21 +147,21 @@ impl Engine {
         if self.inner.join().is_err() {
             error!(
                 Engine,
-                "engine: its thread panicked, all of its connections have ended"
+                "engine: the engine's thread panicked, which ended all of its connections"
             );
         }
     }
 
     /// Stops listening, and waits until all connections of this engine have ended.
     ///
-    /// It waits no longer than `timeout`, and returns the number of connections that were still
-    /// open then; 0 means that all have ended and everything of them was released. Each listener of
-    /// the engine is closed, as by [`Listener::close`](crate::Listener::close). Connections end
+    /// The call waits for at most `timeout`, and returns the number of connections that were still
+    /// open then; 0 means that all have ended and all their resources were released. Each listener
+    /// of the engine is closed, as by [`Listener::close`](crate::Listener::close). Connections end
     /// when their users on either side close them. The call also waits for connections that are
-    /// being closed in the background because their last handle was dropped. The engine goes on;
+    /// being closed in the background because their last handle was dropped. The engine continues;
     /// [`shutdown`](Self::shutdown) closes the remaining connections.
     ///
-    /// [The guide](crate::guide::ending) has a server that ends so on a signal.
+    /// [The guide](crate::guide::ending) has a server that ends in this way on a signal.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ impl Engine {
         Self { inner }
     }
 
-    /// Returns the engine of stand-ins. It has no thread.
+    /// Returns the engine for stand-ins of inherited objects. It has no thread.
     pub(crate) fn forked() -> Self {
         Self::of(Arc::new(Handle::forked()))
     }

@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) id: ConnectionId,
     pub(super) config: Config,
     pub(super) role: Role,
-    /// Gets the report that the connection is established, or failed.
+    /// The destination of the report that the connection was established, or failed.
     pub(super) reply: Option<Reply>,
     /// The receiving end of the completions, until an endpoint takes it.
     pub(super) receiver: Option<Receiver<Completion>>,
@@ -44,7 +44,7 @@ pub(super) enum Role {
     Active,
     /// A trial for the session of the connection with this key: this side connects only to find out
     /// whether the transport works.
-    Look(u64),
+    TryRdma(u64),
     /// A peer requested the connection. Until it is established, it counts as half open.
     Passive(Option<HalfOpen>),
 }
@@ -53,14 +53,14 @@ impl Role {
     /// Returns the value for its side.
     pub(super) fn choose<T>(&self, active: T, passive: T) -> T {
         match self {
-            Self::Active | Self::Look(_) => active,
+            Self::Active | Self::TryRdma(_) => active,
             Self::Passive(_) => passive,
         }
     }
 }
 
 impl Entry {
-    /// Does one thing that the state machine wants of the connection manager.
+    /// Makes one call of the connection manager, as the state machine requested.
     pub(super) fn execute(
         &mut self,
         op: CmOp,
@@ -105,13 +105,14 @@ impl Entry {
     ) -> Result<(), OsError> {
         self.id.release_reserve();
         self.link.poller.prepare()?;
-        // The owner of an earlier connection's events is that of none of the new ones.
+        // The thread that owned the events of the earlier connection does not own those of the new
+        // one.
         self.link.poller.expire();
         let key = self.link.key;
-        let customer = budget.customer(self.link.notices(), key, Host::of(self.peer.ip()));
+        let client = budget.client(self.link.notices(), key, Host::of(self.peer.ip()));
         let transport = self
             .id
-            .create_transport(manager, key, &self.config, customer)?;
+            .create_transport(manager, key, &self.config, client)?;
         let events = Arc::clone(transport.poll_side.events());
         let traits = transport.allocator.domain().traits();
         self.link.install(transport);
@@ -127,11 +128,11 @@ impl Entry {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match self.role {
             Role::Passive(_) if accepting => self.id.is_withdrawn(error),
-            Role::Active | Role::Look(_) | Role::Passive(_) => false,
+            Role::Active | Role::TryRdma(_) | Role::Passive(_) => false,
         }
     }
 
-    /// Whether it was accepted for the program of this listener, and is not established.
+    /// Whether the connection was accepted for this listener, and is not established yet.
     pub(super) fn is_accepted_for(&self, listener: &HalfOpen) -> bool {
         match (&self.role, &self.reply) {
             (Role::Passive(Some(half_open)), Some(Reply::Backlog(_))) => half_open.is(listener),
@@ -160,8 +161,7 @@ impl Entry {
         }));
     }
 
-    /// Logs the end of a connection without handles, if messages were sent that may not have
-    /// arrived.
+    /// Logs the end of a connection without handles, if sent messages may not have arrived.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {
@@ -174,7 +174,7 @@ impl Entry {
         }
         let link = &self.link;
         match reason {
-            // An application that aborts does not want it delivered.
+            // An application that aborts does not expect its messages to arrive.
             CloseReason::LocallyAborted => {}
             CloseReason::LocallyClosed => warn_sparsely!(
                 Connection,

@@ -1,14 +1,13 @@
-//! Closes the connections of a process that ends normally, as a kernel does for sockets.
+//! Closes the connections when the process ends normally, as a kernel does for sockets.
 //!
-//! A close takes an exchange with the peer, and a process that ends takes the engines' threads
-//! along. So the first engine registers an exit handler. It has all engines close their
-//! connections, and waits for each engine within the longest time limit of its connections. Two
-//! things could go wrong:
+//! A close is an exchange with the peer, and the end of a process ends the engines' threads. So the
+//! first engine registers an exit handler. It has all engines close their connections, and waits
+//! for each engine within the longest time limit of its connections. Two cases need care:
 //!
-//! * A forked child inherits the handler, but no thread of any engine, and perhaps a list that is
-//!   locked for good. It has a list of its own, with its own engines.
+//! * A forked child inherits the handler, but no thread of any engine, and perhaps a list whose
+//!   lock is never released. So each process has a list of its own, with its own engines.
 //! * The thread that ends the process may be an engine's own, in a waker or a logger. It holds no
-//!   lock then, and the engine's [relief](super::relief) closes the connections.
+//!   lock then, so the engine's [relief](super::relief) closes the connections.
 
 use std::{
     collections::BTreeMap,
@@ -36,26 +35,26 @@ struct Engines {
     /// The engines whose threads run, including engines without handles that still close
     /// connections.
     running: Mutex<Vec<Arc<Running>>>,
-    /// One of them has ended.
+    /// Notified when an engine has ended.
     ended: Condvar,
 }
 
-/// Time for the report of a connection whose close took all of its `close_timeout`.
+/// The additional time for the report of a connection whose close took all of its `close_timeout`.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// An engine whose thread runs, or is about to.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
     /// The number of connections with each `close_timeout`.
-    patience: Mutex<BTreeMap<Duration, usize>>,
-    /// Whether the end of the process waits for it.
+    time_limit: Mutex<BTreeMap<Duration, usize>>,
+    /// Whether the exit handler waits for this engine.
     awaited: AtomicBool,
 }
 
 impl Running {
     /// Returns the longest time that a close may take; `None` without connections.
     fn longest(&self) -> Option<Duration> {
-        lock(&self.patience).keys().next_back().copied()
+        lock(&self.time_limit).keys().next_back().copied()
     }
 }
 
@@ -66,7 +65,7 @@ pub(super) struct Registration(Arc<Running>);
 pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, OsError> {
     let running = Arc::new(Running {
         mailbox,
-        patience: Mutex::default(),
+        time_limit: Mutex::default(),
         awaited: AtomicBool::new(false),
     });
     let mut all = lock(&ENGINES.get().running);
@@ -80,8 +79,8 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 
 impl Registration {
     /// Adds a connection whose close may take this time.
-    pub(super) fn connection_opened(&self, patience: Duration) {
-        *lock(&self.0.patience).entry(patience).or_default() += 1;
+    pub(super) fn connection_opened(&self, time_limit: Duration) {
+        *lock(&self.0.time_limit).entry(time_limit).or_default() += 1;
     }
 
     /// Sends a command to all other engines of this process.
@@ -92,12 +91,12 @@ impl Registration {
         }
     }
 
-    /// Such a connection has ended.
-    pub(super) fn connection_closed(&self, patience: Duration) {
-        let mut all = lock(&self.0.patience);
-        match all.get_mut(&patience) {
+    /// Removes a connection with this time limit, which has ended.
+    pub(super) fn connection_closed(&self, time_limit: Duration) {
+        let mut all = lock(&self.0.time_limit);
+        match all.get_mut(&time_limit) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(all.remove(&patience)),
+            _ => drop(all.remove(&time_limit)),
         }
     }
 }
@@ -117,7 +116,7 @@ extern "C" fn close_all() {
     let all = lock(running);
     let mut bound = Duration::ZERO;
     for running in all.iter() {
-        // Before the command, after which the connections become fewer.
+        // The time is read before the command is sent, because connections end after it.
         let longest = running.longest();
         running.mailbox.send(Command::Exit);
         if let Some(longest) = longest {
@@ -128,6 +127,6 @@ extern "C" fn close_all() {
     let is_awaited = |running: &Arc<Running>| running.awaited.load(Ordering::Relaxed);
     let waited = ended.wait_timeout_while(all, bound, |all| all.iter().any(is_awaited));
     drop(waited);
-    // The thread that ended the last engine may have left its lines to another thread.
+    // The thread that ended the last engine may have queued log lines for another thread.
     foreign::wait_for_log(MARGIN);
 }

@@ -1,8 +1,8 @@
-//! One listener as the engine's thread keeps it.
+//! A listener's state in the engine's thread.
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
-use super::command::{Handle, Intake};
+use super::command::{Handle, ListenerItem};
 use crate::{
     config::{Config, Label},
     error::Error,
@@ -20,9 +20,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Config,
-    pub(super) intake: Intake,
+    pub(super) listener_items: ListenerItem,
     pub(super) engine: Arc<Handle>,
-    /// Requests that are not established yet.
+    /// Counts the requests whose connections are not established yet.
     pub(super) half_open: HalfOpen,
     /// The listener over RDMA, if there is one.
     rdma: Option<Place>,
@@ -49,17 +49,17 @@ enum Place {
     Lost { wait: Duration },
 }
 
-/// A listener's count of connections that are not established yet: there is a clone with each.
+/// Counts a listener's connections that are not established yet: each of them has a clone.
 #[derive(Clone, Default)]
 pub(super) struct HalfOpen(Arc<()>);
 
 impl HalfOpen {
-    /// Returns the number of clones, without the one of the listener.
+    /// Returns the number of clones, except the listener's own.
     pub(super) fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 
-    /// Whether these are of the same listener.
+    /// Whether both belong to the same listener.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -70,13 +70,13 @@ impl Listening {
         (rdma, tcp): (Option<ListenId>, Option<ListenId>),
         local: SocketAddr,
         config: Config,
-        intake: Intake,
+        listener_items: ListenerItem,
         engine: Arc<Handle>,
     ) -> Self {
         Self {
             local,
             config,
-            intake,
+            listener_items,
             engine,
             half_open: HalfOpen::default(),
             rdma: rdma.map(|id| Place::Bound { _id: id }),
@@ -84,30 +84,30 @@ impl Listening {
         }
     }
 
-    /// Returns its name for the log.
+    /// Returns the listener's name for the log.
     pub(super) fn name(&self, key: u64) -> ListenerName<'_> {
         ListenerName(key, &self.config.label, self.local)
     }
 
-    /// Whether it stays when its device is removed: the engine binds it again, or it listens over
-    /// TCP as well.
+    /// Whether the listener continues when its device is removed: the engine binds it again, or it
+    /// listens over TCP as well.
     pub(super) fn outlives_device(&self) -> bool {
         self.config.listening.rebind || self.tcp.is_some()
     }
 
     /// Whether the backlog is full.
     pub(super) fn is_full(&self) -> bool {
-        self.intake.waiting() >= self.config.listening.backlog.into()
+        self.listener_items.waiting() >= self.config.listening.backlog.into()
     }
 
-    /// Drops the id of a removed device or address, for which the device waits. Returns the wait
-    /// before the next try.
+    /// Drops the id of a removed device or address. The removal of the device waits for that.
+    /// Returns the wait before the next try.
     pub(super) fn lose(&mut self) -> Duration {
         self.rdma = Some(Place::Lost { wait: FIRST_WAIT });
         FIRST_WAIT
     }
 
-    /// Binds it again, if it is lost. Returns the wait before the next try.
+    /// Binds a listener again that lost its device. Returns the wait before the next try.
     pub(super) fn try_again(&mut self, manager: &ConnectionManager, key: u64) -> Option<Duration> {
         let Some(Place::Lost { wait }) = &mut self.rdma else {
             return None;
@@ -123,12 +123,12 @@ impl Listening {
             }
             Ok(_) => debug!(
                 Listener,
-                "{}: no RDMA device has its address yet, retries the bind in {wait:?}",
+                "{}: no RDMA device has the listener's address yet; retries the bind in {wait:?}",
                 self.name(key)
             ),
             Err(no) => debug!(
                 Listener,
-                "{}: cannot bind yet, retries in {wait:?}: {}",
+                "{}: cannot bind yet; retries in {wait:?}: {}",
                 self.name(key),
                 no.error
             ),
@@ -138,15 +138,16 @@ impl Listening {
 }
 
 impl Listening {
-    /// Ends it with its engine, which has failed.
+    /// Ends the listener because its engine has failed.
     pub(super) fn end(self, reason: CloseReason) {
         let address = self.local;
-        self.intake.finish(Error::ListenerEnded { address, reason });
+        self.listener_items
+            .finish(Error::ListenerEnded { address, reason });
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.intake.finish(Error::EngineShutDown);
+        self.listener_items.finish(Error::EngineShutDown);
     }
 }

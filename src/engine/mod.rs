@@ -1,9 +1,9 @@
-//! The engine: one thread that makes and ends connections.
+//! The engine: one thread that establishes and ends connections.
 //!
 //! It handles the connection manager's events, deadlines, and the completion queues that no thread
-//! of the application polls. Only this thread makes calls of the connection manager. The handles
-//! above send it commands ([`command`]) and connections send it notices; it answers through
-//! channels and never waits for either.
+//! of the application polls. Only this thread calls the connection manager. The handles above send
+//! it commands ([`command`]) and connections send it notices; it answers through channels and never
+//! waits for either.
 //!
 //! It does not depend on the handles. It hands out established connections and requests, of which
 //! the handles make `Endpoint`s.
@@ -28,8 +28,8 @@ pub use self::{
     engine::{Engine, EngineStatistics},
 };
 pub(crate) use self::{
-    command::{Bound, Command, Established, Incoming, Intake, Reply, wait_for_reply},
+    command::{Bound, Command, Established, Incoming, ListenerItem, Reply, wait_for_reply},
     device_events::device_events,
     listening::ListenerName,
-    promise::{Pledge, Promise},
+    promise::{Promise, PromiseSender},
 };

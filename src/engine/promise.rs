@@ -21,29 +21,26 @@ enum State<T> {
         waker: Option<Waker>,
     },
     Kept(Result<T, Error>),
-    /// The result was taken, or the task has given the connection up.
+    /// The result was taken, or the task has cancelled the attempt.
     Over,
 }
 
 /// The engine's end of a promise. Dropping it fails the promise with [`Error::EngineShutDown`].
 #[derive(Debug)]
-pub(crate) struct Pledge<T>(Arc<Promise<T>>);
+pub(crate) struct PromiseSender<T>(Arc<Promise<T>>);
 
 impl<T> Promise<T> {
-    pub(crate) fn new() -> (Arc<Self>, Pledge<T>) {
+    pub(crate) fn new() -> (Arc<Self>, PromiseSender<T>) {
         let state = State::Open {
             key: None,
             waker: None,
         };
         let promise = Arc::new(Self(Mutex::new(state)));
-        (Arc::clone(&promise), Pledge(promise))
+        (Arc::clone(&promise), PromiseSender(promise))
     }
 
-    /// Takes the reply, or has the task woken when it comes.
-    ///
-    /// # Panics
-    ///
-    /// After it was taken.
+    /// Takes the reply, or has the task woken when it comes. It stays pending after the reply was
+    /// taken.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Error>> {
         let mine = cx.waker().clone();
         let mut state = lock(&self.0);
@@ -63,8 +60,8 @@ impl<T> Promise<T> {
         }
     }
 
-    /// Gives the promise up. Returns the connection to cancel, if it has begun and is not
-    /// established.
+    /// Cancels the promise. Returns the key of the connection to cancel, if its attempt has begun
+    /// and it is not established.
     pub(crate) fn give_up(&self) -> Option<u64> {
         let state = mem::replace(&mut *lock(&self.0), State::Over);
         match state {
@@ -74,14 +71,14 @@ impl<T> Promise<T> {
     }
 }
 
-impl<T> Pledge<T> {
-    /// Whether the task still wants it.
-    pub(crate) fn is_wanted(&self) -> bool {
+impl<T> PromiseSender<T> {
+    /// Whether the task still waits for the reply.
+    pub(crate) fn has_waiter(&self) -> bool {
         matches!(*lock(&self.0.0), State::Open { .. })
     }
 
-    /// Records that the connection begins, with this number. Returns whether the task still waits
-    /// for it.
+    /// Records that the attempt of this connection begins. Returns whether the task still waits for
+    /// it.
     pub(super) fn begin(&self, number: u64) -> bool {
         match &mut *lock(&self.0.0) {
             State::Open { key, .. } => {
@@ -100,7 +97,8 @@ impl<T> Pledge<T> {
     fn set(&self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.0.0);
         let State::Open { waker, .. } = &mut *state else {
-            // A connection that was given up closes without the lock.
+            // The result of a cancelled attempt is dropped without the lock, because that closes
+            // its connection.
             drop(state);
             return drop(result);
         };
@@ -117,9 +115,9 @@ impl<T> Pledge<T> {
     }
 }
 
-impl<T> Drop for Pledge<T> {
+impl<T> Drop for PromiseSender<T> {
     fn drop(&mut self) {
-        // There is no connection to end.
+        // There is no connection to end, so `on_panic` does nothing.
         self.set(Err(Error::EngineShutDown), || ());
     }
 }
@@ -143,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_wakes_the_task_and_is_taken_once() {
-        let (promise, pledge) = Promise::<()>::new();
+    fn kept_promise_wakes_task_and_is_taken_once() {
+        let (promise, promise_sender) = Promise::<()>::new();
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let cx = Context::from_waker(&waker);
         assert!(promise.poll(&cx).is_pending());
-        assert!(pledge.begin(7));
-        pledge.keep(Err(Error::TimedOut), || ());
+        assert!(promise_sender.begin(7));
+        promise_sender.keep(Err(Error::TimedOut), || ());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert!(matches!(
             promise.poll(&cx),
@@ -160,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_ends_breaks_it() {
-        let (promise, pledge) = Promise::<()>::new();
-        drop(pledge);
+    fn dropped_sender_fails_the_promise() {
+        let (promise, promise_sender) = Promise::<()>::new();
+        drop(promise_sender);
         let cx = Context::from_waker(Waker::noop());
         assert!(matches!(
             promise.poll(&cx),
@@ -172,13 +170,13 @@ mod tests {
 
     #[test]
     fn abandoned_command_is_cancelled_or_never_begun() {
-        let (promise, pledge) = Promise::<()>::new();
-        assert!(pledge.begin(7));
+        let (promise, promise_sender) = Promise::<()>::new();
+        assert!(promise_sender.begin(7));
         assert_eq!(promise.give_up(), Some(7));
-        pledge.keep(Err(Error::TimedOut), || ());
+        promise_sender.keep(Err(Error::TimedOut), || ());
 
-        let (promise, pledge) = Promise::<()>::new();
+        let (promise, promise_sender) = Promise::<()>::new();
         assert_eq!(promise.give_up(), None);
-        assert!(!pledge.begin(8));
+        assert!(!promise_sender.begin(8));
     }
 }

@@ -50,10 +50,10 @@ use crate::{
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
 const COMMANDS: u64 = 0;
-/// The tokens of the connection managers, and the timer keys of their next look.
+/// The tokens of the connection managers, and the timer keys of their next poll.
 const CM_RDMA: u64 = 1;
 const CM_TCP: u64 = 7;
-/// The timer key of the next look at the connections that the application polls.
+/// The timer key of the next check of the connections that the application polls.
 const ATTENDED: u64 = 2;
 /// The timer key of connections that wait for their turn.
 const TURNS: u64 = 3;
@@ -66,12 +66,12 @@ const FIRST_KEY: u64 = 16;
 /// number identifies one connection in logs, metrics and groups. A forked child goes on counting.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
-/// Delay of a deadline that cannot be judged, because a thread of the application keeps the
-/// completion queue's lock.
+/// The delay of a deadline whose check needs the completion queue, while a thread of the
+/// application keeps the lock of the queue.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// How many commands, and how many connection manager events, are taken before the completion
-/// queues are looked at again. Deadlines are looked at after each.
+/// The number of commands, and of connection manager events, that are taken before the completion
+/// queues are polled again. Deadlines are checked after each.
 const BATCH: usize = 32;
 
 /// A part of each round.
@@ -81,32 +81,32 @@ enum Stage {
     Wait,
     /// Handle the ready descriptors.
     Events,
-    /// Commands, notices, deadlines, and completion queues with more in them.
+    /// Handle commands, notices, deadlines, and completion queues that were left with completions.
     Rest,
 }
 
 pub(super) struct Reactor {
     /// The next step.
     stage: Stage,
-    /// The tokens of the descriptors that were ready and were not looked after.
+    /// The tokens of the ready descriptors that were not handled yet.
     ready: VecDeque<u64>,
-    /// The error that ends the engine: of waiting, or of the connection manager.
+    /// The error that ends the engine: a failed wait, or a failed connection manager.
     failed: Option<OsError>,
-    /// How often the connection manager of RDMA has failed in a row.
+    /// The number of times that the connection manager of RDMA has failed in a row.
     failures: u32,
     epolls: Arc<Epolls>,
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
-    /// Boxed, because a table has up to two places for each connection.
+    /// The entries are boxed, because a hash table reserves up to two places for each.
     links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
     /// The sessions of connections that this host accepted.
     sessions: HashMap<SessionId, u64>,
     /// The sessions that were suspended, oldest first. Some of them have been resumed since.
     suspended: VecDeque<u64>,
-    /// The connection that looks for a session whether RDMA works.
-    look: Option<u64>,
+    /// The key of the connection that tries for a session whether RDMA works.
+    trial: Option<u64>,
     /// The numbers of sessions that ended with a close.
     closed: Tombstones,
     timers: Timers,
@@ -114,22 +114,23 @@ pub(super) struct Reactor {
     attended: Attended,
     /// Disconnects of connections that a thread of the application is polling.
     late: HashMap<u64, Event>,
-    /// Connections whose queues were left with something in them, so that the others get their
+    /// Connections whose queues were left with completions, so that other connections get their
     /// turn.
     unfinished: BTreeSet<u64>,
     /// The turns of outgoing and incoming connections.
     connects: Admission,
     accepts: Admission,
-    /// Whether something was left to do, so that the rest gets its turn.
+    /// Whether work was left, so that the other stages get their turn. The next wait then returns
+    /// at once.
     more: bool,
     /// The number of processors that were available when the engine started.
     processors: usize,
     /// The identity in the hellos of this engine's connections.
     identity: u64,
     peers: Peers,
-    /// Set by `Retire` and `ShutDown`: end when nothing is left.
+    /// Set by `Retire` and `ShutDown`: end when there is no connection left.
     ending: bool,
-    /// Set by `ShutDown`: take on nothing new.
+    /// Set by `ShutDown`: accept no new connections or listeners.
     refusing: bool,
     /// Set by `Exit`: no handle will report the ends of connections.
     exiting: bool,
@@ -163,7 +164,7 @@ impl Reactor {
             listeners: HashMap::new(),
             sessions: HashMap::new(),
             suspended: VecDeque::new(),
-            look: None,
+            trial: None,
             closed: Tombstones::default(),
             timers: Timers::default(),
             attended: Attended::default(),
@@ -172,7 +173,7 @@ impl Reactor {
             connects: Admission::of_connects(),
             accepts: Admission::of_accepts(),
             more: false,
-            // If it is unknown, a spin finds out whether it pays.
+            // If the number is unknown, spinning is permitted: spins measure whether they pay off.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
             identity: random(),
             peers: Peers::default(),
@@ -220,22 +221,22 @@ impl Reactor {
             device if device & DEVICE != 0 => self.handle_device_events(device & !DEVICE),
             key => self.handle_completion_event(key),
         }
-        self.keep_time();
+        self.handle_deadlines();
     }
 
     /// Handles the deadlines that have passed. Called after each step that may take some time, so
     /// that many steps in a row do not delay a deadline.
-    fn keep_time(&mut self) {
+    fn handle_deadlines(&mut self) {
         let now = Instant::now();
         while let Some(key) = self.timers.pop(now) {
             if key == ATTENDED {
-                self.look_after_attended(now);
+                self.check_attended(now);
             } else if key == TURNS {
                 self.more = true;
             } else if key == CM_RDMA {
-                self.look_again(Transport::Rdma);
+                self.resume_manager(Transport::Rdma);
             } else if key == CM_TCP {
-                self.look_again(Transport::Tcp);
+                self.resume_manager(Transport::Tcp);
             } else if let Some(entry) = self.links.get(&key) {
                 let (passed, stall) = {
                     let mut core = entry.link.core();
@@ -245,12 +246,11 @@ impl Reactor {
                     entry.link.report_stall(stall);
                 }
                 if let Some(next) = passed {
-                    // If the engine has many idle connections, nearly all of them take this path
-                    // each time.
+                    // With many idle connections, almost every deadline takes this path.
                     self.timers.set(key, next);
                     continue;
                 }
-                // A deadline judges the peer by everything that has come from it.
+                // Before a deadline judges the peer, all completions that have arrived are handled.
                 if !entry.link.catch_up() {
                     self.timers.set(key, Some(now + AGAIN));
                     continue;
@@ -268,8 +268,8 @@ impl Reactor {
         self.failed.get_or_insert(error);
     }
 
-    /// Lets those establish their connections whose turn it is.
-    fn give_turns(&mut self) {
+    /// Starts the attempts of connections whose turn it is.
+    fn start_attempts(&mut self) {
         for _ in 0..2 * PLACES {
             let now = Instant::now();
             // Incoming connections first, because their peers have done a part of the work already.
@@ -277,7 +277,7 @@ impl Reactor {
                 break;
             };
             self.take_turn(key, now);
-            self.keep_time();
+            self.handle_deadlines();
         }
         let now = Instant::now();
         let next = [self.accepts.next_at(now), self.connects.next_at(now)];
@@ -302,7 +302,7 @@ impl Reactor {
             .map_err(failed("epoll_ctl"))
     }
 
-    /// Takes a connection into the tables.
+    /// Adds a connection to the tables.
     fn adopt(
         &mut self,
         key: u64,
@@ -312,16 +312,17 @@ impl Reactor {
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // The channel never refuses. It has a place for each message that the peer has credit for,
+        // The channel is never full. It has a place for each message that the peer has credit for,
         // the same number for large ones, one each for the peer's Finish, for room and for the end;
-        // and one for each operation with an id: those are accepted only while fewer than
-        // `most_ids` completions are in flight or unread.
+        // and one for each operation with an id: those are accepted only while fewer than `max_ids`
+        // completions are in flight or unread.
         let messages = 2 * usize::from(config.receive_window) + 2;
-        let most_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
+        let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
         let (sender, receiver) = if config.resume.is_zero() {
-            bounded(messages + most_ids + 1)
+            bounded(messages + max_ids + 1)
         } else {
-            // Messages of a lost connection stay in the channel beside those of the next one.
+            // The channel is unbounded, because messages of a lost connection stay in it while
+            // those of the next one arrive.
             unbounded()
         };
         let way = Way::new(peer, id.transport());
@@ -332,7 +333,7 @@ impl Reactor {
             Arc::clone(&self.notices),
             conn,
             sender,
-            most_ids,
+            max_ids,
         );
         self.registration.connection_opened(config.longest_close());
         if !config.resume.is_zero() {
@@ -370,7 +371,7 @@ impl Reactor {
         }
     }
 
-    // Driving a connection: the outputs of its state machine for this thread.
+    // Driving a connection: carries out the outputs of its state machine that need this thread.
 
     fn drive(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
@@ -395,7 +396,7 @@ impl Reactor {
             }
             let call = op.call();
             if let Err(error) = entry.execute(op, &mut self.manager, &self.epolls, &self.budget) {
-                debug!(Connection, "{}: {error}", entry.link);
+                debug!(Connection, "{}: {call:?} failed: {error}", entry.link);
                 if is_of_manager(error) {
                     self.failed.get_or_insert(error);
                 }
@@ -418,9 +419,10 @@ impl Reactor {
         };
         let (established, ended, deadline, has_turn, sends_again) = {
             let mut core = entry.link.core();
-            if core.established && core.life.is_none() {
+            if core.established && core.liveness.is_none() {
                 let engine = core.conn.peer_engine();
-                core.life = engine.map(|engine| self.peers.life_of(entry.peer.ip(), engine));
+                core.liveness =
+                    engine.map(|engine| self.peers.liveness_of(entry.peer.ip(), engine));
                 entry.link.set_local_addr(entry.id.local_addr());
             }
             (
@@ -437,8 +439,8 @@ impl Reactor {
             turns.finish(key);
         }
         if established {
-            if let Role::Look(_) = entry.role {
-                // The peer should have refused it.
+            if let Role::TryRdma(_) = entry.role {
+                // The peer should have refused the request of this trial.
                 entry.link.abort(0);
             }
             entry.report_established();
@@ -457,7 +459,7 @@ impl Reactor {
         self.attended.forget(key);
         let link = self.links.get(&key).map(|entry| &entry.link);
         if link.is_some_and(|link| !link.is_released()) {
-            return self.come_back(key, None);
+            return self.poll_soon(key, None);
         }
         self.late.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
@@ -467,14 +469,14 @@ impl Reactor {
         turns.leave(key);
         entry.link.end_watch();
         entry.link.uninstall();
-        self.bury_session(&mut entry);
+        self.forget_session(&mut entry);
         self.registration
             .connection_closed(entry.config.longest_close());
         if self.exiting || entry.link.is_abandoned() {
             entry.report_undelivered(&reason);
         }
-        if let Role::Look(key) = entry.role {
-            self.looked(key, &reason);
+        if let Role::TryRdma(key) = entry.role {
+            self.record_trial(key, &reason);
             return self.report_drained();
         }
         self.past.ended += 1;
@@ -488,12 +490,12 @@ impl Reactor {
             reply.send(Err(error));
         }
         self.report_drained();
-        // The id goes with the entry, after its queue pair.
+        // The drop of the entry destroys the id, after its queue pair.
     }
 }
 
 impl Work for Reactor {
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         let is_empty = self.links.is_empty() && self.listeners.is_empty();
         let is_over = self.failed.is_some() || (self.ending && is_empty);
         !is_over
@@ -512,8 +514,8 @@ impl Work for Reactor {
             Stage::Rest => {
                 self.take_commands();
                 self.take_notices();
-                self.keep_time();
-                self.give_turns();
+                self.handle_deadlines();
+                self.start_attempts();
                 for key in std::mem::take(&mut self.unfinished) {
                     self.poll(key);
                 }
@@ -524,8 +526,8 @@ impl Work for Reactor {
 }
 
 impl Drop for Reactor {
-    /// Connections are left only if the thread ends abnormally: by a panic, or because a call fails
-    /// permanently.
+    /// There are connections left only if the thread ends abnormally: by a panic, or because a call
+    /// fails permanently.
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();
@@ -536,7 +538,8 @@ impl Drop for Reactor {
             let (links, listeners) = (self.links.len(), self.listeners.len());
             error!(
                 Engine,
-                "engine: ends with {links} connections and {listeners} listeners: {reason}"
+                "engine: stops with {links} open connections and {listeners} open listeners: \
+                 {reason}"
             );
         }
         for (_, listener) in self.listeners.drain() {
@@ -559,13 +562,13 @@ impl Drop for Reactor {
     }
 }
 
-/// Whether an error is none of a connection or listener, but of the connection manager's
-/// descriptor, by which the kernel refuses all further calls.
+/// Whether an error concerns the descriptor of the connection manager instead of one connection or
+/// listener, so that all further calls fail too.
 fn is_of_manager(error: OsError) -> bool {
     error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
 }
 
-/// Returns the number of a new connection or listener, which no other one of the process has.
+/// Returns the key of a new connection or listener, which is unique in this process.
 fn new_key() -> u64 {
     NEXT_KEY.fetch_add(1, Ordering::Relaxed)
 }
@@ -589,7 +592,7 @@ mod tests {
         Reactor::new(manager, Mailbox::new().unwrap(), Budget::shared()).unwrap()
     }
 
-    /// The descriptors of connection managers that the engine sleeps on.
+    /// Returns the transports whose connection managers the engine waits for.
     fn watched(reactor: &Reactor) -> Vec<Transport> {
         let again = reactor.manager.fds().filter(|(_, fd)| {
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN, CM_TCP);
@@ -599,17 +602,17 @@ mod tests {
     }
 
     #[test]
-    fn manager_that_fails_is_left_alone_for_a_while() {
+    fn failing_manager_is_paused() {
         let mut reactor = reactor();
         let all = watched(&reactor);
         let error = OsError::new("epoll_wait", libc::EINVAL);
-        reactor.leave_alone(Transport::Tcp, error);
-        reactor.leave_alone(Transport::Tcp, error);
+        reactor.pause_manager(Transport::Tcp, error);
+        reactor.pause_manager(Transport::Tcp, error);
         let left = watched(&reactor);
         assert!(!left.contains(&Transport::Tcp));
         assert_eq!(left.len() + 1, all.len(), "the other one goes on");
         assert_ne!(reactor.timeout(), EpollTimeout::NONE);
-        reactor.look_again(Transport::Tcp);
+        reactor.resume_manager(Transport::Tcp);
         assert_eq!(watched(&reactor), all);
     }
 
@@ -632,7 +635,7 @@ mod tests {
         fn flush(&self) {}
     }
 
-    /// A second panic out of a destructor would end the process.
+    /// A second panic, in a destructor, would abort the process.
     #[test]
     fn engine_that_panics_cuts_off_its_connections() {
         log::set_logger(&Fails).unwrap();

@@ -1,11 +1,11 @@
-//! Keeps an engine at work while foreign code blocks its thread.
+//! Keeps an engine running while foreign code blocks its thread.
 //!
 //! The engine's thread has the reactor, and collects the foreign code that it comes across: wakers,
-//! log lines. Between two steps of the reactor it puts the reactor on a [`Desk`], runs that code,
-//! and takes the reactor back. Code that returns quickly costs two short locks, and no other thread
-//! stands between the engine and a task. A second thread, the relief, looks at the desk every
-//! [`PATIENCE`]. If the same code still runs, the relief takes the reactor and becomes the
-//! engine's thread. The first thread ends when the code returns:
+//! log lines. Between two steps of the reactor it puts the reactor into [`Custody`], runs that
+//! code, and takes the reactor back. Code that returns quickly costs two short locks, and no switch
+//! to another thread. A second thread, the relief, checks the custody every [`FOREIGN_CALL_LIMIT`].
+//! If the same code still runs, the relief takes the reactor and becomes the engine's thread. The
+//! first thread ends when the code returns:
 //!
 //! ```text
 //!            put                     take back
@@ -14,15 +14,15 @@
 //!                        └────────────────────> ends
 //! ```
 //!
-//! So a waker or a logger that blocks delays the engine once, by two times [`PATIENCE`] at most. A
-//! relief that comes too early, because the system did not run the first thread, does no harm.
+//! So a waker or a logger that blocks delays the engine once, by two times [`FOREIGN_CALL_LIMIT`]
+//! at most. If the first thread was merely not scheduled, the relief does no harm.
 //!
-//! Each connection's code is run by one thread at a time ([`Owed`](foreign::Owed)), and so are the
-//! log's lines. A connection whose waker never returns keeps one thread, and its other
-//! tasks wait behind that waker; other connections go on.
+//! Each connection's code is run by one thread at a time ([`PendingWork`](foreign::PendingWork)),
+//! and so are the log's lines. A connection whose waker never returns keeps one thread, and its
+//! other tasks wait behind that waker. Other connections continue.
 //!
-//! The relief is started with the first foreign code. A program whose threads wait for their
-//! connections themselves, and that logs nothing, has none.
+//! The relief is started with the first foreign code. A program that uses blocking calls only and
+//! does not log never starts it.
 
 use std::{
     collections::HashMap,
@@ -34,34 +34,35 @@ use std::{
 
 use crate::os::{foreign, lock, unpoisoned};
 
-/// How long foreign code may run before the relief takes the reactor: far longer than a waker
-/// takes, and shorter than a peer notices.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// The time that foreign code may run before the relief takes the reactor. It is far longer than a
+/// usual waker takes, and too short for a peer to notice.
+const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 
-/// How many looks the relief takes without any foreign code before it sleeps until there is some.
-const IDLE_LOOKS: u32 = 100;
+/// The number of checks without foreign code after which the relief sleeps until the engine runs
+/// some.
+const IDLE_CHECKS: u32 = 100;
 
-/// A reactor, as a desk uses it.
+/// A reactor, as [`Custody`] uses it.
 pub(super) trait Work: Send {
     /// Whether there is anything left to do.
-    fn goes_on(&self) -> bool;
+    fn is_running(&self) -> bool;
 
     /// Takes one step. The thread may change between two steps.
     fn step(&mut self);
 }
 
 /// Holds the reactor while the engine's thread runs foreign code.
-pub(super) struct Desk {
+pub(super) struct Custody {
     state: Mutex<State>,
-    /// The engine has ended, or the relief sleeps and is needed.
+    /// Notified when the engine has ended, and when a sleeping relief is needed.
     changed: Condvar,
-    /// The engine's thread and the relief, to be joined. Taken after `state`.
+    /// The threads to join: the engine's and the relief. Its lock is taken after that of `state`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
 }
 
 struct State {
     reactor: Option<Box<dyn Work>>,
-    /// How often the reactor was put here.
+    /// The number of times that the reactor was put here.
     puts: u64,
     /// The thread that put it here last.
     holder: Option<ThreadId>,
@@ -72,21 +73,21 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relief {
     None,
-    /// The relief looks at the engine's thread every [`PATIENCE`].
+    /// The relief checks the engine's thread every [`FOREIGN_CALL_LIMIT`].
     Looks,
     Sleeps,
 }
 
-/// Ends the engine when its thread does, also by a panic.
+/// Marks the engine as ended when its thread ends, also by a panic.
 struct EndGuard<'a> {
-    desk: &'a Desk,
+    custody: &'a Custody,
     is_over: bool,
 }
 
-impl Desk {
+impl Custody {
     /// Starts the engine's thread.
     pub(super) fn start(reactor: Box<dyn Work>) -> io::Result<Arc<Self>> {
-        let desk = Arc::new(Self {
+        let custody = Arc::new(Self {
             state: Mutex::new(State {
                 reactor: None,
                 puts: 0,
@@ -97,8 +98,8 @@ impl Desk {
             changed: Condvar::new(),
             threads: Mutex::default(),
         });
-        desk.spawn("rdmsg-engine", |desk| desk.serve(reactor))?;
-        Ok(desk)
+        custody.spawn("rdmsg-engine", |custody| custody.serve(reactor))?;
+        Ok(custody)
     }
 
     fn spawn(
@@ -106,11 +107,11 @@ impl Desk {
         name: &str,
         body: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) -> io::Result<()> {
-        let desk = Arc::clone(self);
+        let custody = Arc::clone(self);
         let mut threads = lock(&self.threads);
         let thread = thread::Builder::new()
             .name(name.into())
-            .spawn(move || body(&desk))?;
+            .spawn(move || body(&custody))?;
         threads.insert(thread.thread().id(), thread);
         Ok(())
     }
@@ -119,18 +120,18 @@ impl Desk {
     fn serve(self: &Arc<Self>, mut reactor: Box<dyn Work>) {
         // Dropped after the reactor.
         let mut shift = EndGuard {
-            desk: self,
+            custody: self,
             is_over: false,
         };
         foreign::collect(true);
-        while reactor.goes_on() {
+        while reactor.is_running() {
             reactor.step();
-            let errands = foreign::take_errands();
-            if errands.is_empty() {
+            let foreign_calls = foreign::take_foreign_calls();
+            if foreign_calls.is_empty() {
                 continue;
             }
             self.put(reactor);
-            run(errands);
+            run(foreign_calls);
             let Some(back) = self.take_back() else {
                 shift.is_over = true;
                 return;
@@ -151,8 +152,7 @@ impl Desk {
                 state.relief = Relief::Looks;
                 self.changed.notify_all();
             }
-            // If the system has no memory for this thread, the engine's thread waits for the
-            // foreign code.
+            // If the relief cannot be started, the engine's thread waits for the foreign code.
             Relief::None => {
                 if self.spawn("rdmsg-relief", Self::relieve).is_ok() {
                     state.relief = Relief::Looks;
@@ -161,7 +161,7 @@ impl Desk {
         }
     }
 
-    /// Returns the reactor, unless the relief has it, or had it.
+    /// Takes the reactor back, unless the relief has taken it meanwhile.
     fn take_back(&self) -> Option<Box<dyn Work>> {
         let mut state = lock(&self.state);
         if state.holder != Some(thread::current().id()) {
@@ -170,7 +170,7 @@ impl Desk {
         state.reactor.take()
     }
 
-    /// The body of the relief.
+    /// Runs the relief's thread.
     fn relieve(self: &Arc<Self>) {
         let (mut seen, mut idle) = (0, 0);
         let mut state = lock(&self.state);
@@ -184,10 +184,10 @@ impl Desk {
             }
             idle = if state.puts == seen { idle + 1 } else { 0 };
             seen = state.puts;
-            state = self.look_again(state, idle > IDLE_LOOKS);
+            state = self.wait_for_change(state, idle > IDLE_CHECKS);
         };
         state.relief = Relief::None;
-        // A thread that may never end is not joined.
+        // The relieved thread may never end, so it is not joined.
         if let Some(holder) = state.holder.take() {
             lock(&self.threads).remove(&holder);
         }
@@ -195,18 +195,18 @@ impl Desk {
         foreign::collect(true);
         debug!(
             Engine,
-            "engine: a waker or the logger blocks its thread; another thread continues"
+            "engine: a waker or the logger blocks the engine's thread; another thread takes over"
         );
         self.serve(reactor);
     }
 
-    fn look_again<'a>(
+    fn wait_for_change<'a>(
         &self,
         mut state: MutexGuard<'a, State>,
         sleeps: bool,
     ) -> MutexGuard<'a, State> {
         if !sleeps {
-            return unpoisoned(self.changed.wait_timeout(state, PATIENCE)).0;
+            return unpoisoned(self.changed.wait_timeout(state, FOREIGN_CALL_LIMIT)).0;
         }
         state.relief = Relief::Sleeps;
         let is_needless = |state: &mut State| !state.ended && state.relief == Relief::Sleeps;
@@ -229,10 +229,10 @@ impl Desk {
     }
 }
 
-fn run(errands: Vec<Arc<dyn foreign::Errand>>) {
+fn run(foreign_calls: Vec<Arc<dyn foreign::ForeignCall>>) {
     foreign::collect(false);
-    for errand in errands {
-        errand.run();
+    for foreign_call in foreign_calls {
+        foreign_call.run();
     }
     foreign::collect(true);
 }
@@ -242,14 +242,15 @@ impl Drop for EndGuard<'_> {
         if self.is_over {
             return;
         }
-        let errands = foreign::take_errands();
-        if !errands.is_empty() {
-            // They may block, and the program may wait for the end.
-            lock(&self.desk.threads).remove(&thread::current().id());
+        let foreign_calls = foreign::take_foreign_calls();
+        if !foreign_calls.is_empty() {
+            // The calls may block this thread, and a program that waits for the engine's end must
+            // not wait for them.
+            lock(&self.custody.threads).remove(&thread::current().id());
         }
-        lock(&self.desk.state).ended = true;
-        self.desk.changed.notify_all();
-        run(errands);
+        lock(&self.custody.state).ended = true;
+        self.custody.changed.notify_all();
+        run(foreign_calls);
     }
 }
 
@@ -267,7 +268,7 @@ mod tests {
     }
 
     impl Work for Script {
-        fn goes_on(&self) -> bool {
+        fn is_running(&self) -> bool {
             !self.is_over
         }
 
@@ -287,7 +288,7 @@ mod tests {
 
     type Steps = Sender<Box<dyn FnOnce() + Send>>;
 
-    fn start() -> (Arc<Desk>, Steps, Receiver<ThreadId>) {
+    fn start() -> (Arc<Custody>, Steps, Receiver<ThreadId>) {
         let (steps, script) = channel();
         let (dropped, drops) = channel();
         let script = Script {
@@ -295,10 +296,10 @@ mod tests {
             is_over: false,
             dropped,
         };
-        (Desk::start(Box::new(script)).unwrap(), steps, drops)
+        (Custody::start(Box::new(script)).unwrap(), steps, drops)
     }
 
-    /// The thread that takes the next step.
+    /// Returns the thread that takes the next step.
     fn thread_of(steps: &Steps) -> ThreadId {
         let (says, said) = channel();
         let step = move || says.send(thread::current().id()).unwrap();
@@ -307,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn foreign_code_runs_in_the_thread_that_finds_it() {
-        let (desk, steps, drops) = start();
+    fn foreign_code_runs_in_the_calling_thread() {
+        let (custody, steps, drops) = start();
         let (calls, called) = channel();
         for _ in 0..1000 {
             let calls = calls.clone();
@@ -322,13 +323,13 @@ mod tests {
             assert_eq!(finds, runs);
         }
         drop(steps);
-        assert!(desk.join().is_ok());
+        assert!(custody.join().is_ok());
         assert!(drops.recv().is_ok());
     }
 
     #[test]
     fn foreign_code_that_blocks_is_relieved() {
-        let (desk, steps, drops) = start();
+        let (custody, steps, drops) = start();
         let mut before = thread_of(&steps);
         let mut leaves = Vec::new();
         for _ in 0..3 {
@@ -349,16 +350,16 @@ mod tests {
         let step = || foreign::call_once(move || assert!(left.recv().is_err()));
         steps.send(Box::new(step)).unwrap();
         drop(steps);
-        assert!(desk.join().is_ok(), "the end does not wait for it");
+        assert!(custody.join().is_ok(), "the end does not wait for it");
         assert!(drops.recv().is_ok());
         drop(leave);
     }
 
     #[test]
     fn foreign_code_may_wait_for_the_end() {
-        let (desk, steps, _drops) = start();
+        let (custody, steps, _drops) = start();
         let (done, ended) = channel();
-        let waits = Arc::clone(&desk);
+        let waits = Arc::clone(&custody);
         let step = || {
             foreign::call_once(move || {
                 waits.join().unwrap();
@@ -372,7 +373,7 @@ mod tests {
 
     #[test]
     fn panic_of_the_engine_ends_it_behind_its_errands() {
-        let (desk, steps, drops) = start();
+        let (custody, steps, drops) = start();
         let (calls, called) = channel();
         let step = || {
             foreign::call_once(|| panic!("foreign code that fails"));
@@ -380,7 +381,7 @@ mod tests {
             panic!("a step that fails");
         };
         steps.send(Box::new(step)).unwrap();
-        let _ = desk.join();
+        let _ = custody.join();
         assert!(drops.recv().is_ok());
         assert!(called.recv().is_ok());
     }

@@ -28,12 +28,12 @@ impl Timers {
         }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         self.queue.first().map(|&(at, _)| at)
     }
 
-    /// Takes a key whose deadline is past.
+    /// Takes a key whose deadline has passed.
     pub(super) fn pop(&mut self, now: Instant) -> Option<u64> {
         let &(at, key) = self.queue.first()?;
         if at > now {

@@ -1,4 +1,4 @@
-//! The numbers of sessions that this engine has closed while their peers were cut off.
+//! The message counts of sessions that this engine has closed while their peers had no connection.
 
 use std::{
     collections::VecDeque,
@@ -7,8 +7,8 @@ use std::{
 
 use crate::proto::{SessionId, SessionOver};
 
-/// The number of closed sessions that are remembered, of about 48 bytes each. The oldest one gives
-/// way to another.
+/// The number of closed sessions that are remembered, of about 48 bytes each. A further one
+/// replaces the oldest.
 const MOST: usize = 4096;
 
 /// Closed sessions, oldest first.
@@ -39,8 +39,8 @@ impl Tombstones {
         self.0.push_back(Tombstone { id, over, until });
     }
 
-    /// Returns the numbers of a session. It compares all of them, which takes some microseconds:
-    /// less than a connect request costs.
+    /// Returns the message counts of a session. It compares the id with all entries, which takes
+    /// some microseconds, less than a connect request costs.
     pub(super) fn find(&self, id: &SessionId, now: Instant) -> Option<SessionOver> {
         let mut lasting = self.0.iter().filter(|other| other.until > now);
         lasting.find(|other| other.id == *id).map(|it| it.over)

@@ -1,4 +1,4 @@
-//! The calls of a connection's handles, except for the waiting ones.
+//! The calls of a connection's handles that do not block.
 
 use std::{io::IoSlice, net::IpAddr, ops::Range, sync::Arc, time::Instant};
 
@@ -41,7 +41,7 @@ impl Link {
         }
     }
 
-    /// Returns the outcome of both hellos.
+    /// Returns the values that both sides' hellos determine.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         self.core().conn.negotiated()
     }
@@ -97,7 +97,7 @@ impl Link {
 
 /// Messages.
 impl Link {
-    /// Sends a message, or returns why not.
+    /// Sends a message, or returns the reason that it cannot be sent now.
     pub(crate) fn try_send(
         self: &Arc<Self>,
         message: &mut Sending<'_>,
@@ -105,8 +105,9 @@ impl Link {
         loop {
             match self.with_core(|core| core.try_send(message))? {
                 Attempt::Sent => return Ok(()),
-                // Copying and registering takes time, so it is done without the locks; the next
-                // attempt finds the room taken or not.
+                // Copying and registering the message takes time, so it is done without the locks.
+                // Another thread may use up the room meanwhile, in which case the next attempt is
+                // refused.
                 Attempt::NotExposed => {
                     let (allocator, generation) = self.allocator_of_generation()?;
                     message.expose(&allocator, generation)?;
@@ -122,7 +123,7 @@ impl Link {
         messages: &[IoSlice<'_>],
     ) -> Result<usize, TrySendError> {
         match self.with_core(|core| core.try_send_batch(messages))? {
-            // Alone it needs no length before it, and it may be a large one.
+            // A single message is sent without a length field, and may be above the eager size.
             0 | 1 => {
                 self.try_send(&mut Sending::new(&messages[..1], None))?;
                 Ok(1)
@@ -131,11 +132,11 @@ impl Link {
         }
     }
 
-    /// Whether a place for one more completion may become free without the calling thread. It may
-    /// if another thread takes completions, or if no completion can be taken because all messages
-    /// with ids are still in flight. `untaken_since` is the time since which the caller has seen
-    /// completions wait.
-    pub(crate) fn is_place_to_come(&self, untaken_since: &mut Option<Instant>) -> bool {
+    /// Whether a place for one more completion may become free without the calling thread. That is
+    /// so if another thread takes completions, or if there is nothing to take yet because all
+    /// messages with ids are still in flight. `untaken_since` is the time since which the caller
+    /// has seen completions wait.
+    pub(crate) fn may_gain_place(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
         if !core.has_reports() {
             *untaken_since = None;
@@ -143,14 +144,13 @@ impl Link {
         }
         let since = *untaken_since.get_or_insert_with(Instant::now);
         let grouped = core.completions.as_ref();
-        let grouped = grouped.and_then(Outbox::group_is_taken_elsewhere);
-        let is_taken = || grouped.unwrap_or_else(|| self.taker.is_elsewhere());
-        since.elapsed() < Taker::PATIENCE && is_taken()
+        let grouped = grouped.and_then(Outbox::is_group_taken_by_other);
+        let is_taken = || grouped.unwrap_or_else(|| self.taker.is_other_thread());
+        since.elapsed() < Taker::TIME_LIMIT && is_taken()
     }
 
-    /// Allocates a buffer of `len` bytes for a message of this connection's. A suspended session
-    /// has no memory to allocate from. That of an attempt to resume may not be used, because it is
-    /// freed if the attempt fails.
+    /// Allocates a buffer of `len` bytes for a message. Fails while the session is suspended: it
+    /// has no transport then, and the memory of an attempt to resume is freed if the attempt fails.
     pub(crate) fn try_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
         let is_suspended = {
             let core = self.core();
@@ -165,16 +165,18 @@ impl Link {
         }
     }
 
-    /// Returns the allocator of the present connection, and which of the session's this is.
+    /// Returns the allocator of the present connection, and the connection's generation in its
+    /// session.
     fn allocator_of_generation(&self) -> Result<(Arc<Allocator>, u32), TrySendError> {
-        // In this order: a connection that was lost meanwhile has another generation.
-        let (generation, is_barred) = {
+        // The generation is read before the allocator. If the connection is lost in between, the
+        // generation no longer matches, and the buffer is copied.
+        let (generation, blocks_new_messages) = {
             let core = self.core();
-            (core.generation(), core.is_barred())
+            (core.generation(), core.blocks_new_messages())
         };
         match self.allocator() {
             Some(allocator) => Ok((allocator, generation)),
-            None if is_barred => Err(TrySendError::Full),
+            None if blocks_new_messages => Err(TrySendError::Full),
             None => Err(self.disconnected().into()),
         }
     }
@@ -188,15 +190,17 @@ impl Link {
                 .is_some_and(|allocator| allocator.owns(buffer))
     }
 
-    /// Starts to find out whether the peer has all that was sent so far.
+    /// Starts a flush: asks the peer's library whether all messages that were sent so far have
+    /// arrived.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {
         self.with_core(Core::flush)
     }
 
-    /// Whether the peer has everything from before `flush`, or never will.
+    /// Returns `Ok` once everything that was sent before `flush` has arrived, an error if the
+    /// connection ended before that, and `None` until then.
     pub(crate) fn is_flushed(self: &Arc<Self>, flush: &mut Flush) -> Option<Result<(), Error>> {
         if let Flush::Held(joined) = *flush {
-            let asked = self.with_core(|core| core.cork.has_let_go(joined).then(|| core.ask()));
+            let asked = self.with_core(|core| core.cork.has_sent(joined).then(|| core.ask()));
             match asked {
                 Some(Ok(asked)) => *flush = asked,
                 Some(Err(error)) => return Some(Err(error)),
@@ -234,23 +238,24 @@ impl Link {
         completions.map(Outbox::carry_bytes).unwrap_or_default()
     }
 
-    /// Takes some of the bytes of these parts, of which there is at least one, and returns how
-    /// many.
+    /// Takes bytes from the start of `parts`, which hold at least one, and returns the number of
+    /// bytes taken.
     pub(crate) fn try_write(
         self: &Arc<Self>,
         parts: &[IoSlice<'_>],
     ) -> Result<usize, TrySendError> {
         let (written, holds) = self.with_core(|core| (core.try_write(parts), core.holds_back()));
         if holds {
-            // This thread may not return, so the engine looks soon whether there is room.
-            self.poller.press();
+            // This thread may make no further call, so the engine checks within 1 ms whether there
+            // is room.
+            self.poller.note_held_back();
         }
         if let Some(written) = written? {
             return Ok(written);
         }
         let piece = self.send_limit().min(self.core().conn.stream_piece());
         if piece == 0 {
-            // The connection was lost in between, or has ended: the next try finds that.
+            // The connection was suspended or ended in between. The next try returns that error.
             return Err(TrySendError::Full);
         }
         self.try_write_large(parts, usize::try_from(piece).unwrap_or(usize::MAX))
@@ -263,7 +268,7 @@ impl Link {
             if core.ended.is_some() {
                 return true;
             }
-            if core.is_barred() {
+            if core.blocks_new_messages() {
                 return false;
             }
             let limit = core.conn.negotiated().map_or(0, |both| both.send_limit);
@@ -305,7 +310,7 @@ impl Link {
 
 /// One-sided operations.
 impl Link {
-    /// Registers memory that peers may access as `access` says.
+    /// Registers memory that peers may access with the rights in `access`.
     pub(crate) fn region(
         self: &Arc<Self>,
         len: usize,
@@ -326,7 +331,7 @@ impl Link {
         Ok(region)
     }
 
-    /// Checks bounds, rights and support on this side.
+    /// Checks the bounds of the region, its rights, and whether both devices support the operation.
     pub(crate) fn check(
         &self,
         op: OneSidedOp,
@@ -337,7 +342,7 @@ impl Link {
         Checked::new(self.allocator().as_deref(), op, here, there, id)
     }
 
-    /// Starts an operation, or returns why not.
+    /// Starts an operation, or returns the reason that it cannot be started now.
     pub(crate) fn try_operate(self: &Arc<Self>, checked: &Checked) -> Result<(), TrySendError> {
         self.with_core(|core| core.try_operate(checked))
     }
@@ -345,9 +350,9 @@ impl Link {
 
 /// A group, and room for calls that do not wait.
 impl Link {
-    /// Moves the completions of the own channel, which `unread` takes, to a group's queue, and
-    /// directs all later ones there, under this key. The engine's thread begins to watch the
-    /// connection.
+    /// Moves the completions of the connection's own channel, which `unread` takes out one by one,
+    /// to a group's queue, and directs later completions there, under `key`. From now on the
+    /// engine's thread watches the connection.
     pub(crate) fn join(
         self: &Arc<Self>,
         queue: &Arc<GroupQueue>,
@@ -365,9 +370,9 @@ impl Link {
         Ok(())
     }
 
-    /// Puts a completion into the group's queue that a thread had taken out of the own channel when
-    /// the connection joined.
-    pub(crate) fn put_late(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
+    /// Puts completions into the group's queue that a thread had already taken out of the
+    /// connection's own channel when the connection joined the group.
+    pub(crate) fn put_after_join(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
         self.with_core(|core| {
             if core.is_grouped() {
                 core.put_all(unread);
@@ -375,8 +380,8 @@ impl Link {
         });
     }
 
-    /// Directs later completions to the own channel again. Returns whether the connection was in
-    /// this group.
+    /// Directs later completions to the connection's own channel again. Returns whether the
+    /// connection was in this group.
     pub(crate) fn leave(self: &Arc<Self>, queue: &Arc<GroupQueue>) -> bool {
         self.with_core(|core| {
             let outbox = core.completions.as_mut();
@@ -389,7 +394,7 @@ impl Link {
         })
     }
 
-    /// Whether a group gets the completions, and not the callers of the connection.
+    /// Whether completions go to a group instead of the connection's own channel.
     pub(crate) fn is_grouped(&self) -> bool {
         if !self.may_be_grouped() {
             return false;
@@ -403,15 +408,15 @@ impl Link {
 
     /// Requests [`Completion::Room`] after a refused send, unless the application watches the fd
     /// for room.
-    pub(crate) fn tell_of_room(self: &Arc<Self>) {
-        if self.leave_room_to_engine() {
+    pub(crate) fn request_room_report(self: &Arc<Self>) {
+        if self.delegate_room() {
             return;
         }
         self.with_core(|core| {
             core.room_wanted = true;
-            if !core.conn.is_blocked() && !core.is_barred() {
-                // The room came between the refusal and this call.
-                core.room_came();
+            if !core.conn.is_blocked() && !core.blocks_new_messages() {
+                // Credits arrived between the refusal and this call.
+                core.report_room();
             }
         });
     }
@@ -434,21 +439,21 @@ impl Link {
         self.with_core(|core| core.abort(code, Instant::now()));
     }
 
-    /// Rejects the request that this connection is, without private data.
+    /// Rejects the peer's request for this connection, without private data.
     pub(crate) fn reject(self: &Arc<Self>) {
         self.with_core(|core| core.conn.reject(&[], Instant::now()));
     }
 
     /// Rejects the request, or ends the connection, because the program of the listener has not
     /// taken it. The peer may try again.
-    pub(crate) fn turn_away(self: &Arc<Self>) {
-        self.with_core(|core| core.conn.turn_away(Instant::now()));
+    pub(crate) fn reject_untaken(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.reject_untaken(Instant::now()));
     }
 
-    /// Has waiting threads look again.
+    /// Wakes waiting threads, which check their conditions again.
     pub(crate) fn wake(self: &Arc<Self>) {
         self.poller.wake();
-        self.wake_tasks(Awaited::ANYTHING);
+        self.wake_tasks(Awaited::ALL_EVENTS);
         if self.is_over_tcp() {
             // The answer wakes a thread that waits in the call that receives.
             let _ = self.with_core(|core| core.conn.flush());

@@ -1,4 +1,5 @@
-//! The peer's claims about a session: that it has lost the connection, or closed the session.
+//! Requests in which the peer claims that it has lost the connection of a session, or has closed
+//! the session.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +13,16 @@ use super::{
 };
 use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
 
-/// The time for the answer of a peer that uses the last connection. A peer that answers later loses
-/// that connection to a request with the right identity, and resumes in turn.
+/// The time within which a peer that still uses the last connection must answer a ping. If it
+/// answers later, a request with the right session id takes the session over, and the peer resumes
+/// the session with a request of its own.
 const ANSWER: Duration = Duration::from_millis(250);
 
-/// The engine's thread.
+/// Calls of the engine's thread.
 impl Core {
-    /// Judges the peer's request, and fences the last connection: it delivers nothing more. Returns
-    /// false and changes nothing while the peer may still use that connection: the caller refuses
-    /// the request, and the peer repeats it.
+    /// Checks the peer's request, and fences the last connection, so that it delivers nothing more.
+    /// Returns false and changes nothing while the peer may still use that connection. The caller
+    /// then refuses the request, and the peer repeats it.
     ///
     /// The caller has taken everything that has arrived.
     pub(crate) fn supersede(
@@ -44,7 +46,7 @@ impl Core {
         session.messages.take_attempt(request.epoch);
         match &mut session.state {
             State::Working(_) => self.lose(now),
-            // A connection that is not established has delivered nothing.
+            // An attempt that is not established has delivered nothing, so it needs no fence.
             State::Suspended(suspension) if matches!(suspension.step, Step::Attempt(_)) => {
                 suspension.step = Step::Lost;
                 self.cm_ops.clear();
@@ -54,8 +56,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Whether the peer may use the connection that works here: it has answered a ping, or has time
-    /// left to answer it.
+    /// Whether the peer may still use the connection, which works on this side: the peer has
+    /// answered a ping, or has time left to answer it.
     fn is_in_use(&mut self, now: Instant) -> bool {
         let Some(session) = &mut self.session else {
             return false;
@@ -68,8 +70,9 @@ impl Core {
         //# request alone: it sends a Ping over it, and refuses the request if the Pong comes.
         match doubt {
             Some(doubt) if !self.conn.has_proof(doubt.answer) => now < doubt.until,
-            // The peer has left the connection before it sends a request. So only the pong of a
-            // later ping counts, and nothing else that still arrives.
+            // A peer sends a request only after it has left the connection. So only the pong of a
+            // ping sent after the request proves that the peer uses the connection. Other frames
+            // may have been sent before.
             Some(_) | None => {
                 let until = now + ANSWER;
                 *doubt = self
@@ -83,8 +86,9 @@ impl Core {
 }
 
 impl Core {
-    /// The peer has closed the session while this side was cut off. Reports the messages that have
-    /// arrived. Returns the end; `None` if the numbers are impossible.
+    /// Handles the news that the peer closed the session while this side had no connection. Reports
+    /// the messages that have arrived. Returns the end, or `None` if the peer's numbers are
+    /// impossible.
     pub(super) fn conclude(&mut self, over: SessionOver) -> Option<Ended> {
         let session = self.session.as_mut()?;
         let State::Suspended(suspension) = &session.state else {
@@ -122,8 +126,8 @@ impl Core {
     }
 
     /// Returns the numbers of a session of the passive side that ends with a close, for a peer that
-    /// is cut off. A session that the application has aborted leaves none, because a handle that is
-    /// dropped closes it as well.
+    /// is cut off. A session that the application has aborted leaves no numbers. `is_aborted` marks
+    /// it, because dropping its last handle sets `closing` as a close does.
     pub(super) fn leave_numbers(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {

@@ -1,13 +1,13 @@
 use super::message::Message;
 use crate::{proto::CloseReason, transport_choice::Transport};
 
-/// Something that happened on a connection.
+/// An event on a connection.
 ///
 /// [`Endpoint::completions`](crate::Endpoint::completions) and
 /// [`Endpoint::next_completion`](crate::Endpoint::next_completion) return them. Each message that
-/// arrives is reported once. Each operation that was given an id, and was accepted, ends in exactly
-/// one completion with that id: that of its success, or [`Failed`](Self::Failed). Ids are the
-/// application's; they need not differ.
+/// arrives is reported once. Each accepted operation with an id ends in exactly one completion with
+/// that id: the one for its success, or [`Failed`](Self::Failed). The application chooses the ids,
+/// which need not differ.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Completion {
@@ -16,19 +16,19 @@ pub enum Completion {
     /// A message that was sent with this id has arrived.
     ///
     /// The peer's device has acknowledged it or, if it is large, the peer's library has read it,
-    /// and also every large message that was sent before it. On iWARP, whose devices do not tell,
-    /// the peer's library has said so. These completions come in the order of sending. They do not
-    /// mean that the peer's application has received the message.
+    /// and also every large message that was sent before it. On iWARP, whose devices do not report
+    /// this, the peer's library has confirmed it. These completions come in the order of sending.
+    /// They do not mean that the peer's application has received the message.
     Sent(u64),
     /// A one-sided [`read`](crate::OneSided::read) is done: the bytes are in the region.
     Read(u64),
     /// A one-sided [`write`](crate::OneSided::write) is done.
     ///
-    /// The peer's device has acknowledged the bytes or, on iWARP, its library has.
+    /// The peer's device or, on iWARP, the peer's library has acknowledged the bytes.
     Written(u64),
     /// An atomic operation is done.
     ///
-    /// It was a [`fetch_add`](crate::OneSided::fetch_add) or
+    /// The operation was a [`fetch_add`](crate::OneSided::fetch_add) or
     /// [`compare_swap`](crate::OneSided::compare_swap).
     Fetched {
         /// The operation's id.
@@ -36,9 +36,9 @@ pub enum Completion {
         /// The old value of the number in the peer's memory.
         value: u64,
     },
-    /// The peer has written to this side's memory and notifies this side.
+    /// The peer has written to this side's memory, and notifies this side of the write.
     ///
-    /// It did so by [`write_with_imm`](crate::OneSided::write_with_imm).
+    /// The peer called [`write_with_imm`](crate::OneSided::write_with_imm).
     Immediate(Immediate),
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
@@ -50,24 +50,24 @@ pub enum Completion {
         id: u64,
         /// The reason.
         ///
-        /// If the device failed the operation it has the device's status, and the connection ends
-        /// with it.
+        /// If the device failed the operation, this is the device's status, with which the
+        /// connection ends.
         reason: CloseReason,
     },
     /// There is room for a send that was refused.
     ///
     /// After a `try_send`, or another call that does not wait, was refused as
-    /// [full](crate::TrySendError::Full), this comes once when another one may succeed, or fails
-    /// for a reason. It is not repeated before it was taken, so a send that is tried after it may
-    /// be refused again, and then the next one comes. Calls that wait cause none.
-    /// [`Endpoint::recv`](crate::Endpoint::recv) drops it. Programs that have requested the
-    /// [fd](crate::Interest::Writable) for the same event do not get it.
+    /// [full](crate::TrySendError::Full), this completion comes once, when another send can
+    /// succeed, or would fail for another reason. It is not repeated before it was taken. A send
+    /// that is tried after it may be refused again, and another `Room` follows then. Calls that
+    /// wait cause no `Room`. [`Endpoint::recv`](crate::Endpoint::recv) drops it. Programs that have
+    /// requested the [fd](crate::Interest::Writable) for the same event do not get it.
     Room,
-    /// The connection was lost, and its session goes on.
+    /// The connection was lost. Its session continues, and will get another connection.
     ///
     /// Only connections with [`Config::resume`](crate::Config::resume) have it. It comes after all
-    /// messages that arrived before the loss. [`Resumed`](Self::Resumed) follows, or the end. Calls
-    /// that send or wait go on waiting in between.
+    /// messages that arrived before the loss. [`Resumed`](Self::Resumed) follows, or the end of the
+    /// session. In between, calls that send or wait continue to wait.
     ///
     /// At most one pair of `Suspended` and `Resumed` waits to be taken: while it does, later losses
     /// are not reported. [`Endpoint::recv`](crate::Endpoint::recv) drops both, and a
@@ -105,7 +105,7 @@ pub enum Completion {
     },
     /// The session has another connection.
     ///
-    /// It comes before all messages that arrive over it, and only after
+    /// It comes before all messages that arrive over the new connection, and only after
     /// [`Suspended`](Self::Suspended).
     Resumed {
         /// The number of resumptions so far, this one included:
@@ -121,7 +121,7 @@ pub enum Completion {
 }
 
 impl Completion {
-    /// The id of the operation that it ends.
+    /// The id of the operation that this completion ends.
     pub(super) fn id(&self) -> Option<u64> {
         match self {
             Self::Sent(id)
@@ -148,7 +148,7 @@ impl Completion {
 pub struct Immediate {
     imm_data: u32,
     len: u32,
-    /// Held for its drop.
+    /// Held because its drop releases the place in the window.
     _place: Message,
 }
 
@@ -180,6 +180,6 @@ impl Immediate {
 pub(crate) struct Ended {
     /// The first cause.
     pub(crate) reason: CloseReason,
-    /// Whether everything that was sent is known to be with the peer's library.
+    /// Whether the peer's library is known to have received everything that was sent.
     pub(crate) delivered: bool,
 }

@@ -1,4 +1,4 @@
-//! The state machine of a connection and the work queues that it rules, under one lock: see
+//! The state machine of a connection and the work queues that it controls, under one lock: see
 //! [`Link`](super::link::Link).
 
 use std::{
@@ -13,15 +13,15 @@ use log::Level;
 use super::{
     completion::{Completion, Ended, Immediate},
     cork::Cork,
-    deferred::{Deferred, Later},
-    liveness::Life,
-    message::{Batches, Handoff, Home, Message, Place},
+    deferred::{Deferred, DeferredAction},
+    liveness::PeerLiveness,
+    message::{Batches, Handoff, Message, MessageOwner, Place},
     outbox::Outbox,
     reports::report_failed,
-    sent_order::{Gone, SentOrder, Unproven},
+    sent_order::{CompletedSend, SentOrder, Unproven},
     session::LinkSession,
     stall::StallWatch,
-    successor::home_of,
+    successor::owner_of,
 };
 use crate::{
     error::Error,
@@ -34,7 +34,7 @@ use crate::{
     transport::{Done, Posted, ReceiveShare, WorkQueues},
 };
 
-/// The state machine with the work queues that it rules.
+/// The state machine with the work queues that it controls.
 pub(crate) struct Core {
     pub(crate) conn: Connection,
     pub(crate) queues: Option<WorkQueues>,
@@ -46,13 +46,14 @@ pub(crate) struct Core {
     pub(super) cork: Cork,
     /// Messages with a pending report.
     pub(super) order: SentOrder,
-    /// Sends and writes that are completed and may not have arrived.
+    /// Sends and writes that the device has completed, but that are not known to have arrived at
+    /// the peer.
     pub(super) unproven: Unproven,
     /// Pending calls of the connection manager, which the engine's thread makes.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
     /// The signs of life that all connections with the peer's engine share, once it is established.
-    pub(crate) life: Option<Life>,
+    pub(crate) liveness: Option<PeerLiveness>,
     /// The end of the connection, and whether all messages arrived. Set once, together with the
     /// completion of the end.
     pub(crate) ended: Option<Ended>,
@@ -61,19 +62,20 @@ pub(crate) struct Core {
     pub(crate) completions: Option<Outbox>,
     /// The counters of the session's earlier connections.
     pub(super) past: Option<Box<Statistics>>,
-    /// The part that survives the loss of the connection.
+    /// The state that survives the loss of a connection, if there is a session.
     pub(crate) session: Option<Box<LinkSession>>,
     /// The numbers of the session, once this side has closed it.
     pub(crate) over: Option<SessionOver>,
-    /// Which of the session's connections this is, from 0.
+    /// The position of this connection among those of the session, from 0.
     pub(super) generation: u32,
-    /// To which messages of a connection that resumes a session give their place back.
-    pub(super) ring: Option<Arc<dyn Home>>,
+    /// The object to which messages of a connection that resumes a session return their place in
+    /// the window.
+    pub(super) ring: Option<Arc<dyn MessageOwner>>,
     /// Whether the peer's Finish was delivered.
     pub(super) finish_came: bool,
     /// The stall of sends, for the log.
     pub(super) stall: StallWatch,
-    /// When the last ping was posted, until its pong.
+    /// The time at which the last ping was posted; `None` once its pong has arrived.
     pinged: Option<Instant>,
     /// Whether [`Completion::Room`] is due after a refused send.
     pub(super) room_wanted: bool,
@@ -82,7 +84,7 @@ pub(crate) struct Core {
     pub(super) set_aside: Arc<AtomicUsize>,
     /// The number of operations that may be in flight, or reported and not taken. The channel has a
     /// place for each.
-    pub(super) most_ids: usize,
+    pub(super) max_ids: usize,
 }
 
 /// Reads the clock when it is asked.
@@ -97,8 +99,8 @@ impl Clock for SystemClock {
 
 /// The recipient of arriving messages.
 pub(super) struct Recipient<'a, H> {
-    /// To which messages give their place back.
-    pub(super) home: &'a Arc<H>,
+    /// The object to which messages return their place in the window.
+    pub(super) owner: &'a Arc<H>,
     /// The direct handoff of the thread that polls, if it waits for a message.
     pub(super) handoff: Option<&'a Handoff>,
 }
@@ -108,7 +110,7 @@ impl Core {
         conn: Connection,
         completions: Sender<Completion>,
         set_aside: Arc<AtomicUsize>,
-        most_ids: usize,
+        max_ids: usize,
     ) -> Self {
         Self {
             conn,
@@ -120,7 +122,7 @@ impl Core {
             unproven: Unproven::default(),
             cm_ops: VecDeque::new(),
             established: false,
-            life: None,
+            liveness: None,
             ended: None,
             completions: Some(Outbox::new(completions)),
             past: None,
@@ -134,7 +136,7 @@ impl Core {
             room_wanted: false,
             deferred: Deferred::default(),
             set_aside,
-            most_ids,
+            max_ids,
         }
     }
 
@@ -147,15 +149,16 @@ impl Core {
         }
     }
 
-    /// Returns the next deadline if only the keepalive's check is due, and the peer is alive.
-    /// Frames in the completion queue need no look, because they could only confirm that.
+    /// Returns the next deadline if only the keepalive's check is due, and the peer is alive. The
+    /// completion queue is not polled for this, because frames in it could only confirm that the
+    /// peer is alive.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
-        let looks = self.look_at().is_some_and(|at| at <= now);
-        let life = self
-            .life
+        let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
+        let liveness = self
+            .liveness
             .as_ref()
-            .filter(|_| !self.sends_again() && !looks)?;
-        let passes = self.conn.passes_check(life.activity(), now);
+            .filter(|_| !self.sends_again() && !tries_rdma)?;
+        let passes = self.conn.passes_check(liveness.activity(), now);
         passes.then(|| self.next_timeout())
     }
 
@@ -166,27 +169,28 @@ impl Core {
         if self.expire_session(now) {
             return;
         }
-        if self.conn.is_judged_at(now)
+        if self.conn.judges_peer_at(now)
             && let Some(moved) = self.queues.as_ref().and_then(WorkQueues::moved)
         {
             let before = self.conn.peer_activity();
             self.conn.set_moved(moved);
-            if let Some(life) = &self.life {
-                life.add(before, self.conn.peer_activity());
+            if let Some(liveness) = &self.liveness {
+                liveness.add(before, self.conn.peer_activity());
             }
         }
-        if let Some(life) = &self.life {
-            self.conn.set_engine_activity(life.activity());
+        if let Some(liveness) = &self.liveness {
+            self.conn.set_engine_activity(liveness.activity());
         }
         if self.conn.judges_reads_at(now)
             && let Some(queues) = &self.queues
         {
-            self.conn.set_wanted(queues.in_flight.is_wanted());
+            self.conn.set_wanted(queues.in_flight.is_contended());
         }
         self.conn.handle_timeout(now);
     }
 
-    /// Refuses calls after the end, which the state machine may not know: see `cut_off`.
+    /// Returns the error of the end, if the connection has ended. The state machine does not know
+    /// of an end by `cut_off`.
     pub(crate) fn check_not_ended(&self) -> Result<(), Error> {
         match &self.ended {
             None => Ok(()),
@@ -195,12 +199,16 @@ impl Core {
     }
 
     /// Passes a completion to the state machine, and carries out its outputs.
-    pub(super) fn handle_done<H: Home + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
+    pub(super) fn handle_done<H: MessageOwner + 'static>(
+        &mut self,
+        done: Done,
+        to: &Recipient<'_, H>,
+    ) {
         self.take_in(done, to);
         self.apply_outputs(to);
     }
 
-    fn take_in<H: Home + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
+    fn take_in<H: MessageOwner + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
         let Some(queues) = &self.queues else { return };
         let conn = &mut self.conn;
         if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {
@@ -245,24 +253,25 @@ impl Core {
     /// Carries out the outputs of the state machine until there are none. Called after every input,
     /// before the lock is released. Most inputs cause no output.
     #[inline]
-    pub(super) fn apply_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
+    pub(super) fn apply_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         if !self.conn.is_settled() || self.deferred.room {
             self.apply_all_outputs(to);
         }
     }
 
     #[inline(never)]
-    fn apply_all_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
+    fn apply_all_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         loop {
-            self.apply_those_there_are(to);
-            // Not before: frames are posted in the order in which they were made.
+            self.apply_pending(to);
+            // Held messages are sent only after all outputs were posted, because frames are posted
+            // in the order in which the state machine made them.
             if !(self.deferred.room && self.uncork()) {
                 break;
             }
         }
     }
 
-    fn apply_those_there_are<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
+    fn apply_pending<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         while let Some(output) = self.conn.poll_output() {
             match output {
                 Output::Cm(op) => {
@@ -281,7 +290,7 @@ impl Core {
                 Output::Copy(fragment) => self.copy(&fragment),
                 Output::Repost(buffer) => self.post(|queues| queues.post_recv(buffer)),
                 Output::Release(buffer) => {
-                    // As if the application had had it for a moment.
+                    // The buffer returns as if the application had released the message.
                     if let Some(share) = &mut self.share {
                         share.lend(buffer);
                     }
@@ -302,8 +311,8 @@ impl Core {
                     self.deferred.room = true;
                     // If messages are being sent again, the engine's thread sends the next one.
                     self.deferred.drive |= self.sends_again();
-                    if !self.is_barred() {
-                        self.room_came();
+                    if !self.blocks_new_messages() {
+                        self.report_room();
                     }
                 }
                 Output::Event(Event::Answered) => {
@@ -346,9 +355,9 @@ impl Core {
             }
             while let Some(gone) = self.unproven.take() {
                 match gone {
-                    // The order has its id.
-                    Gone::Message => {}
-                    Gone::Write(id) => report_failed(Some(id), reason, completions),
+                    // `order` has the id of the message.
+                    CompletedSend::Message => {}
+                    CompletedSend::Write(id) => report_failed(Some(id), reason, completions),
                 }
             }
             for id in self.order.abandon() {
@@ -356,11 +365,11 @@ impl Core {
             }
         }
         self.fail_kept(&ended.reason);
-        // The channel has a place for it in addition to those for messages. The receiver may be
-        // gone; then the error is ignored.
+        // The channel has a place for this completion, in addition to those for messages. The put
+        // fails if the receiver has been dropped, which is no error here.
         if let Some(mut completions) = self.completions.take() {
             let _ = completions.put(Completion::Disconnected(reason.clone()));
-            self.deferred.later.push(Later::Close(completions));
+            self.deferred.later.push(DeferredAction::Close(completions));
         }
         self.ended = Some(ended);
         self.deferred.drive = true;
@@ -393,7 +402,7 @@ impl Core {
 
     /// Hands a message to the application. The channel has a place for every message that the peer
     /// has credit for.
-    fn deliver<H: Home + 'static>(&mut self, arrival: Arrival, to: &Recipient<'_, H>) {
+    fn deliver<H: MessageOwner + 'static>(&mut self, arrival: Arrival, to: &Recipient<'_, H>) {
         let Some(queues) = &mut self.queues else {
             return;
         };
@@ -407,7 +416,7 @@ impl Core {
             share.lend(*buffer);
         }
         let ring = &self.ring;
-        let home = || home_of(ring, to);
+        let owner = || owner_of(ring, to);
         let inflow = self.completions.as_ref().and_then(Outbox::inflow);
         let completion = match arrival {
             Arrival::Message {
@@ -420,7 +429,7 @@ impl Core {
                     && self
                         .conn
                         .may_copy(len, inflow.buffered() as u64, to.handoff.is_some())
-                    && inflow.put_copy(&bytes, |len| queues.in_flight.place_copy(len), home)
+                    && inflow.put_copy(&bytes, |len| queues.in_flight.place_copy(len), owner)
                 {
                     drop(bytes);
                     self.conn.copied(len);
@@ -428,7 +437,7 @@ impl Core {
                     self.deferred.arrived = true;
                     return self.release(buffer);
                 }
-                Completion::Received(Message::eager(home(), bytes))
+                Completion::Received(Message::eager(owner(), bytes))
             }
             Arrival::Batch { buffer, len, count } => {
                 return self.deliver_batch(buffer, len, count, to);
@@ -446,7 +455,7 @@ impl Core {
                     && inflow.put_copy(
                         inbound.bytes(),
                         |len| queues.in_flight.place_copy(len),
-                        home,
+                        owner,
                     )
                 {
                     drop(inbound);
@@ -455,14 +464,14 @@ impl Core {
                     self.deferred.arrived = true;
                     return;
                 }
-                Completion::Received(Message::large(home(), inbound))
+                Completion::Received(Message::large(owner(), inbound))
             }
             Arrival::Immediate {
                 buffer,
                 imm_data,
                 len,
             } => {
-                let place = Message::eager(home(), queues.received(buffer, 0));
+                let place = Message::eager(owner(), queues.received(buffer, 0));
                 Completion::Immediate(Immediate::new(imm_data, len, place))
             }
             Arrival::Finish => {
@@ -477,7 +486,7 @@ impl Core {
     }
 
     /// Hands the messages of a batch to the application, one by one.
-    fn deliver_batch<H: Home + 'static>(
+    fn deliver_batch<H: MessageOwner + 'static>(
         &mut self,
         buffer: u32,
         len: u32,
@@ -489,7 +498,8 @@ impl Core {
         for _ in 0..count {
             let Some(queues) = &self.queues else { return };
             let frame = queues.frame(buffer, HEADER_LEN as u32 + len);
-            // The state machine has checked it, and the device has finished writing there.
+            // The state machine has checked the offsets, and the device no longer writes to this
+            // buffer.
             let rest = &frame[HEADER_LEN + at as usize..];
             let Some((start, len)) = parts(rest).next() else {
                 return;
@@ -497,22 +507,27 @@ impl Core {
             let offset = HEADER_LEN as u32 + at + start;
             at += start + len;
             let bytes = queues.received(buffer, offset + len).part(offset, len);
-            let message = Message::part(home_of(&self.ring, to), bytes);
+            let message = Message::part(owner_of(&self.ring, to), bytes);
             self.hand_over(Completion::Received(message), to);
         }
     }
 
     /// Hands the completion to a thread that waits for one, or puts it into the channel.
-    fn hand_over<H: Home + 'static>(&mut self, completion: Completion, to: &Recipient<'_, H>) {
+    fn hand_over<H: MessageOwner + 'static>(
+        &mut self,
+        completion: Completion,
+        to: &Recipient<'_, H>,
+    ) {
         let Some(completions) = &mut self.completions else {
-            // The receiver is gone. The place of the message is released after the lock.
-            return self.deferred.later.push(Later::Drop(completion));
+            // The receiver has been dropped. The message is dropped without the lock, because its
+            // drop takes the lock to release its place.
+            return self.deferred.later.push(DeferredAction::Drop(completion));
         };
         let completion = match (completion, to.handoff) {
             // The channel is empty, and no other thread must be woken, because this thread waits
             // for the message.
             (Completion::Received(message), Some(handoff))
-                if handoff.is_empty() && completions.may_be_passed() =>
+                if handoff.is_empty() && completions.may_hand_over() =>
             {
                 return handoff.put(message);
             }
@@ -523,7 +538,7 @@ impl Core {
                 self.deferred.wake = true;
                 self.deferred.arrived = true;
             }
-            Err(refused) => self.deferred.later.push(Later::Drop(refused)),
+            Err(refused) => self.deferred.later.push(DeferredAction::Drop(refused)),
         }
     }
 
@@ -544,8 +559,8 @@ impl Core {
         }
     }
 
-    /// Posts a buffer that the application is done with, then tells the state machine, so that a
-    /// grant never runs ahead.
+    /// Posts a buffer that the application has released, and then notifies the state machine, so
+    /// that no grant is sent before the receive is posted.
     fn release(&mut self, buffer: u32) {
         let posted = match (&mut self.share, &self.queues) {
             // Other connections can use the buffer, even if this connection has ended.

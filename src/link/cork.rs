@@ -1,12 +1,13 @@
 //! Bytes of a stream that were written while the window was full.
 //!
 //! They go into the [`Cork`], in several frames up to the size of its send buffer, and leave when
-//! the peer grants credits. So a writer that is faster than its reader sends long frames. Only
-//! writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than a wait. Held
-//! bytes leave before a Finish and a Close, and a flush waits for them.
+//! the peer grants credits. So a writer that is faster than the peer's reader sends long frames.
+//! Only writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than a wait.
+//! Held bytes leave before a Finish and a Close, and a flush waits for them.
 //!
-//! The writer may not return, and if the engine took the connection over for each pile, its thread
-//! would wake twice. So the engine looks every 1 ms while a connection holds bytes.
+//! The writer may make no further call that would send the held bytes. So the engine checks the
+//! connection every 1 ms while it holds bytes. It does not take the connection over, because its
+//! thread would then wake twice for each frame.
 
 use std::{io::IoSlice, mem};
 
@@ -20,16 +21,16 @@ pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 /// thread that finds room sends them, in full frames, so no send waits for another one.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
-    /// As in a batch: each message behind its length. The memory of a frame is kept when it is
-    /// empty, so that joining allocates nothing.
+    /// The messages, in the format of a batch: a length field precedes each message. When `bytes`
+    /// is empty it keeps the memory of one frame, so that the next message allocates nothing.
     bytes: Vec<u8>,
-    /// The number of bytes at the beginning that have left.
+    /// The number of bytes at the beginning that have been sent.
     gone: usize,
     /// The offset of the last message, behind its length.
     last: usize,
-    /// The longest frame, with a length, at the last joining.
+    /// The longest payload of a frame plus a length field, when bytes were last added.
     frame: usize,
-    /// How many bytes ever joined, and how many of them have left.
+    /// The number of bytes that were ever added, and the number of those that were sent.
     joined: u64,
     left: u64,
 }
@@ -37,7 +38,7 @@ pub(super) struct Cork {
 /// The first of the messages in a cork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Front {
-    /// How many: at least one.
+    /// The number of messages, at least one.
     pub(super) count: usize,
     /// The bytes of the messages and of their length fields.
     pub(super) len: usize,
@@ -52,24 +53,25 @@ impl Cork {
         self.bytes.len() - self.gone
     }
 
-    /// How many bytes ever joined.
+    /// Returns the number of bytes that were ever added.
     pub(super) fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// Whether this number of all bytes that joined have left.
-    pub(super) fn has_let_go(&self, joined: u64) -> bool {
+    /// Returns whether the first `joined` of all bytes that were ever added have been sent.
+    pub(super) fn has_sent(&self, joined: u64) -> bool {
         self.left >= joined
     }
 
-    /// Returns the number of bytes of a stream that may join.
+    /// Returns the number of bytes of a stream that may be added.
     pub(super) fn room(&self, longest: usize, most: usize) -> usize {
         let most = most.max(PART_HEADER_LEN + longest);
         most.saturating_sub(self.len().max(PART_HEADER_LEN))
     }
 
-    /// Lets bytes of these parts join, up to `most` in all or a frame: in the last message, up to
-    /// `longest`, and in further ones. Returns how many did.
+    /// Adds bytes of these parts: first to the last message, up to `longest` bytes, and then as
+    /// further messages. It holds up to `most` bytes in all, but at least one frame. Returns the
+    /// number of bytes added.
     pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize, most: usize) -> usize {
         let room = self.room(longest, most);
         let mut left = room;
@@ -106,7 +108,7 @@ impl Cork {
         (self.joined, self.left) = (before.joined, before.left);
     }
 
-    /// A message begins, whose length is not known yet.
+    /// Begins a message, with an empty length field that [`end`](Self::end) fills in.
     fn begin(&mut self, longest: usize) {
         self.frame = PART_HEADER_LEN + longest;
         if self.is_empty() {
@@ -123,12 +125,12 @@ impl Cork {
         self.bytes[self.last - PART_HEADER_LEN..self.last].copy_from_slice(&len.to_be_bytes());
     }
 
-    /// The first messages, for which there is room in a frame.
+    /// Returns the first messages, as many as fit one frame.
     pub(super) fn front(&self, room: BatchRoom) -> Front {
         let mut front = Front { count: 0, len: 0 };
         for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MAX_PARTS)) {
             let end = start as usize + len as usize;
-            // Alone it needs no length before it.
+            // A single message is sent without a length field.
             if front.count > 0 && end > room.bytes {
                 break;
             }
@@ -146,11 +148,12 @@ impl Cork {
         &self.bytes[self.gone..][start..front.len]
     }
 
-    /// These messages have left.
-    pub(super) fn let_go(&mut self, front: Front) {
+    /// Removes these messages, which have been sent.
+    pub(super) fn mark_sent(&mut self, front: Front) {
         self.gone += front.len;
         self.left += (front.len - front.count * PART_HEADER_LEN) as u64;
-        // A byte is moved once at most, on average.
+        // The rest is moved only when at least half of the bytes have been sent, so on average each
+        // byte is moved at most once.
         if 2 * self.gone >= self.bytes.len() {
             self.bytes.drain(..self.gone);
             self.last = self.last.saturating_sub(self.gone);
@@ -188,15 +191,15 @@ mod tests {
             let front = cork.front(room);
             assert_eq!((front.count, cork.payload(front).len()), (1, 4));
             left.extend_from_slice(cork.payload(front));
-            cork.let_go(front);
+            cork.mark_sent(front);
         }
         while !cork.is_empty() {
             let front = cork.front(room);
             left.extend_from_slice(cork.payload(front));
-            cork.let_go(front);
+            cork.mark_sent(front);
         }
         assert_eq!(left, written);
-        assert!(cork.has_let_go(cork.joined()));
+        assert!(cork.has_sent(cork.joined()));
     }
 
     #[test]
@@ -214,8 +217,8 @@ mod tests {
             let front = cork.front(room);
             assert_eq!(cork.payload(front).len(), longest);
             left.extend_from_slice(cork.payload(front));
-            cork.let_go(front);
-            assert!(!cork.has_let_go(joined));
+            cork.mark_sent(front);
+            assert!(!cork.has_sent(joined));
             assert_eq!(cork.extend(&[IoSlice::new(b"x")], longest, 1000), 1);
         }
         while !cork.is_empty() {
@@ -223,10 +226,10 @@ mod tests {
             for (start, len) in parts(&cork.bytes[cork.gone..]).take(front.count) {
                 left.extend_from_slice(&cork.bytes[cork.gone..][start as usize..][..len as usize]);
             }
-            cork.let_go(front);
+            cork.mark_sent(front);
         }
         assert_eq!(left, [&bytes[..], b"xxx"].concat());
-        assert!(cork.has_let_go(cork.joined()));
+        assert!(cork.has_sent(cork.joined()));
     }
 
     #[test]
@@ -242,7 +245,7 @@ mod tests {
         });
         assert_eq!(front.count, 1);
         assert_eq!(cork.payload(front), b"abcdeab");
-        cork.let_go(front);
+        cork.mark_sent(front);
         assert_eq!(cork.extend(&parts[1..], 7, 0), 2);
         assert_eq!(cork.payload(cork.front(EVERYTHING)), b"de");
     }

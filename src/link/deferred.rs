@@ -3,26 +3,27 @@ use std::mem;
 use super::{completion::Completion, outbox::Outbox};
 use crate::proto::Note;
 
-/// The work that [`Link::settle`](super::link::Link::settle) does after the locks are released.
+/// The work that [`Link::run_deferred`](super::link::Link::run_deferred) does after the locks are
+/// released.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     /// The engine's thread has to drive the connection.
     pub(super) drive: bool,
-    /// Waiting threads and tasks have to look again.
+    /// Waiting threads and tasks are woken, and check their conditions again.
     pub(super) wake: bool,
-    /// Something was put into the channel.
+    /// A completion was put into the channel.
     pub(super) arrived: bool,
     /// The peer has finished.
     pub(super) finished: bool,
     /// A send that was refused may be tried again.
     pub(super) room: bool,
-    /// In the order in which they came.
-    pub(super) later: Vec<Later>,
+    /// The actions, in the order in which they were deferred.
+    pub(super) later: Vec<DeferredAction>,
 }
 
-/// Something that must not happen under a lock of the connection.
+/// An action that must not be performed under a lock of the connection.
 #[derive(Debug)]
-pub(super) enum Later {
+pub(super) enum DeferredAction {
     /// Drop the sending end of the channel. This may drop its unread messages, and the release of
     /// each message takes the locks.
     Close(Outbox),
@@ -43,7 +44,8 @@ impl Deferred {
         (self.drive || self.wake || !self.later.is_empty()).then(|| mem::take(self))
     }
 
-    /// Whether [`Link::settle`](super::link::Link::settle) has anything to do.
+    /// Whether any deferred work is left for
+    /// [`Link::run_deferred`](super::link::Link::run_deferred).
     pub(super) fn is_left(&self) -> bool {
         self.wake || !self.later.is_empty()
     }
@@ -68,8 +70,8 @@ impl Deferred {
         self.later.append(&mut other.later);
     }
 
-    /// Has a line written, if the program logs lines of its level.
+    /// Defers a line for the log, if the program logs lines of its level.
     pub(super) fn log(&mut self, note: Option<Note>) {
-        self.later.extend(note.map(Later::Log));
+        self.later.extend(note.map(DeferredAction::Log));
     }
 }

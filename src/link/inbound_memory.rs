@@ -6,18 +6,18 @@ use super::core::{Core, SystemClock};
 use crate::{proto::FragmentCopy, status::OsError};
 
 impl Core {
-    /// Finds a place in memory for a large message.
+    /// Reserves memory for a large message.
     pub(super) fn begin(&mut self, id: u32, len: u64) {
         let Some(queues) = &mut self.queues else {
             return;
         };
         match queues.in_flight.begin(id, len) {
             Ok(()) => self.conn.handle_memory(id, SystemClock),
-            Err(error) => self.starve(error),
+            Err(error) => self.handle_allocation_error(error),
         }
     }
 
-    /// Makes memory ready for a chunk of a large message.
+    /// Prepares memory for a chunk of a large message.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) {
         let queues = self.queues.as_mut();
         let Some(inbound) = queues.and_then(|queues| queues.in_flight.inbound(id)) else {
@@ -26,7 +26,7 @@ impl Core {
         match inbound.prepare(offset as usize, len as usize) {
             Ok(Some(ready)) => self.conn.handle_prepared(ready as u64, SystemClock),
             Ok(None) => {}
-            Err(error) => self.starve(error),
+            Err(error) => self.handle_allocation_error(error),
         }
     }
 
@@ -37,21 +37,21 @@ impl Core {
         };
         match queues.copy_fragment(fragment) {
             Ok(true) => self.conn.handle_copied(SystemClock),
-            // There is no memory, and a notice follows when there is.
+            // There is no memory now. The budget sends a notice when memory becomes free.
             Ok(false) => {}
-            Err(error) => self.starve(error),
+            Err(error) => self.handle_allocation_error(error),
         }
     }
 
-    /// Handles an error of the system, which may be temporary if it is a lack of memory.
-    fn starve(&mut self, error: OsError) {
+    /// Handles the failure of a system call. A lack of memory may be temporary.
+    fn handle_allocation_error(&mut self, error: OsError) {
         match (error.call, error.errno) {
             // The kernel returns EPERM if the process may not lock any memory.
             (_, libc::ENOMEM) | ("ibv_reg_mr", libc::EPERM) => {}
             _ => return self.conn.handle_post_failure(error, Instant::now()),
         }
         if let Some(queues) = &self.queues {
-            queues.in_flight.starve();
+            queues.in_flight.await_memory();
         }
         self.conn.handle_out_of_memory(error, Instant::now());
     }

@@ -6,7 +6,7 @@ use std::{
     },
 };
 
-use super::message::{Home, LONGEST_COPY, Message};
+use super::message::{LONGEST_COPY, Message, MessageOwner};
 use crate::{os::lock, transport::Charge};
 
 /// The bytes of a stream that have arrived and that no reader has taken.
@@ -15,8 +15,7 @@ use crate::{os::lock, transport::Charge};
 /// when unread messages hold more than half of the receive buffers, so that the peer's credits do
 /// not depend on the length of its writes. Copied bytes join earlier copies.
 ///
-/// A thread may take its lock while it holds the lock of `core`. The lock of the budget is taken
-/// under it.
+/// Lock order: `core`, then `queue`, then the lock of the budget.
 #[derive(Debug, Default)]
 pub(crate) struct Inflow {
     queue: Mutex<VecDeque<Message>>,
@@ -37,7 +36,7 @@ impl Inflow {
         self.buffered.load(Ordering::Relaxed)
     }
 
-    /// Adds a message behind the others.
+    /// Appends a message.
     pub(super) fn put(&self, message: Message) {
         let mut queue = lock(&self.queue);
         self.buffered
@@ -46,7 +45,7 @@ impl Inflow {
         self.count(&queue);
     }
 
-    /// Adds messages that arrived before all others.
+    /// Inserts messages at the front, because they arrived before all others.
     pub(crate) fn put_first(&self, messages: Vec<Message>) {
         let mut queue = lock(&self.queue);
         for message in messages.into_iter().rev() {
@@ -57,13 +56,12 @@ impl Inflow {
         self.count(&queue);
     }
 
-    /// Adds a copy of `bytes` behind the others, if there is a `place` of this length for it.
-    /// Returns whether there is.
+    /// Appends a copy of `bytes`, if `place` grants memory of this length. Returns whether it did.
     pub(super) fn put_copy(
         &self,
         bytes: &[u8],
         place: impl FnOnce(u64) -> Option<Charge>,
-        home: impl FnOnce() -> Arc<dyn Home>,
+        owner: impl FnOnce() -> Arc<dyn MessageOwner>,
     ) -> bool {
         let mut queue = lock(&self.queue);
         if queue.back_mut().is_some_and(|last| last.append(bytes)) {
@@ -73,7 +71,7 @@ impl Inflow {
         let Some(place) = place(len as u64) else {
             return false;
         };
-        queue.push_back(Message::copied(home(), bytes, place));
+        queue.push_back(Message::copied(owner(), bytes, place));
         self.count(&queue);
         true
     }
@@ -91,7 +89,7 @@ impl Inflow {
         Some(message)
     }
 
-    /// Copies bytes without taking them, and returns how many.
+    /// Copies bytes without taking them. Returns the number of copied bytes.
     pub(crate) fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut copied = 0;
         for message in &*lock(&self.queue) {

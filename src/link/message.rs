@@ -9,67 +9,68 @@ use crate::{
 ///
 /// It dereferences to its bytes. A held message occupies its buffer, and with it one credit of the
 /// peer or, above the eager size, its part of
-/// [`Config::large_memory`](crate::Config::large_memory). Dropping it, in any thread, releases
-/// both. So a receiver slows its peer down by holding messages. [`Message::into_vec`] keeps the
-/// bytes and releases the place. A message stays readable after its connection has ended, and in a
-/// child that inherits it by fork(2).
+/// [`Config::large_memory`](crate::Config::large_memory). Dropping the message, in any thread,
+/// releases the buffer and the credit. So a receiver slows its peer down by holding messages.
+/// [`Message::into_vec`] keeps the bytes and releases the place. A message stays readable after its
+/// connection has ended, and in a child that inherits it by fork(2).
 pub struct Message {
     /// `None` only while it is dropped.
     inner: Option<Inner>,
 }
 
-/// The length up to which copies join. A read that ends a copy releases its bytes at once.
+/// The length up to which copied bytes are appended to an earlier copy. A copy is released as a
+/// whole, when a read has taken its last byte.
 pub(super) const LONGEST_COPY: usize = 64 << 10;
 
 struct Copied {
     bytes: Vec<u8>,
-    /// A part of the budget, released after the bytes.
+    /// The charge to the memory budget, released after the bytes.
     _place: Charge,
-    home: Arc<dyn Home>,
+    owner: Arc<dyn MessageOwner>,
 }
 
 enum Inner {
     /// In a receive buffer of the connection.
     Eager {
         bytes: RecvSlice,
-        home: Arc<dyn Home>,
+        owner: Arc<dyn MessageOwner>,
     },
     /// In a receive buffer of the connection that holds the other messages of a batch too.
     Part {
         bytes: RecvSlice,
-        home: Arc<dyn Home>,
+        owner: Arc<dyn MessageOwner>,
     },
-    /// The copy of bytes of a stream. In a box: a channel has a place for each message that may
-    /// come.
+    /// A copy of bytes of a stream. It is boxed to keep `Inner` small, because a channel reserves a
+    /// place for each message that may arrive.
     Copied(Box<Copied>),
     /// In a buffer of its own.
     Large {
         inbound: Box<InboundBuffer>,
-        home: Arc<dyn Home>,
+        owner: Arc<dyn MessageOwner>,
     },
 }
 
 impl Message {
-    pub(super) fn eager(home: Arc<dyn Home>, bytes: RecvSlice) -> Self {
+    pub(super) fn eager(owner: Arc<dyn MessageOwner>, bytes: RecvSlice) -> Self {
         Self {
-            inner: Some(Inner::Eager { bytes, home }),
+            inner: Some(Inner::Eager { bytes, owner }),
         }
     }
 
     /// One of several messages in a buffer.
-    pub(super) fn part(home: Arc<dyn Home>, bytes: RecvSlice) -> Self {
+    pub(super) fn part(owner: Arc<dyn MessageOwner>, bytes: RecvSlice) -> Self {
         Self {
-            inner: Some(Inner::Part { bytes, home }),
+            inner: Some(Inner::Part { bytes, owner }),
         }
     }
 
     /// Bytes of a stream that are copied out of their receive buffer.
-    pub(super) fn copied(home: Arc<dyn Home>, bytes: &[u8], place: Charge) -> Self {
+    pub(super) fn copied(owner: Arc<dyn MessageOwner>, bytes: &[u8], place: Charge) -> Self {
         Self {
             inner: Some(Inner::Copied(Box::new(Copied {
                 bytes: bytes.to_vec(),
                 _place: place,
-                home,
+                owner,
             }))),
         }
     }
@@ -94,21 +95,21 @@ impl Message {
         fits
     }
 
-    pub(super) fn large(home: Arc<dyn Home>, inbound: Box<InboundBuffer>) -> Self {
+    pub(super) fn large(owner: Arc<dyn MessageOwner>, inbound: Box<InboundBuffer>) -> Self {
         Self {
-            inner: Some(Inner::Large { inbound, home }),
+            inner: Some(Inner::Large { inbound, owner }),
         }
     }
 
     #[cold]
     fn is_inherited(&self) -> bool {
-        let home = self.inner.as_ref().map(|inner| match inner {
-            Inner::Eager { home, .. } | Inner::Part { home, .. } | Inner::Large { home, .. } => {
-                home
+        let owner = self.inner.as_ref().map(|inner| match inner {
+            Inner::Eager { owner, .. } | Inner::Part { owner, .. } | Inner::Large { owner, .. } => {
+                owner
             }
-            Inner::Copied(copied) => &copied.home,
+            Inner::Copied(copied) => &copied.owner,
         });
-        home.is_some_and(|home| home.is_inherited())
+        owner.is_some_and(|owner| owner.is_inherited())
     }
 
     /// Copies the bytes and releases the buffer at once.
@@ -175,31 +176,31 @@ impl From<Message> for Vec<u8> {
 impl Drop for Message {
     fn drop(&mut self) {
         if Process::is_child() && self.is_inherited() {
-            // Only the parent may give the place back.
+            // Only the parent process may return the place.
             leak(self.inner.take());
             return;
         }
         match self.inner.take() {
-            // The view first: the release gives the buffer to the device.
-            Some(Inner::Eager { bytes, home }) => {
+            // The view is dropped first, because the release posts the buffer to the device.
+            Some(Inner::Eager { bytes, owner }) => {
                 let buffer = bytes.buffer();
                 drop(bytes);
-                home.give_back(Place::Buffer(buffer));
+                owner.give_back(Place::Buffer(buffer));
             }
-            Some(Inner::Part { bytes, home }) => {
+            Some(Inner::Part { bytes, owner }) => {
                 let buffer = bytes.buffer();
                 drop(bytes);
-                home.give_back(Place::Part(buffer));
+                owner.give_back(Place::Part(buffer));
             }
             Some(Inner::Copied(copied)) => {
-                let Copied { bytes, home, .. } = *copied;
-                home.give_back(Place::Copied(bytes.len() as u64));
+                let Copied { bytes, owner, .. } = *copied;
+                owner.give_back(Place::Copied(bytes.len() as u64));
             }
-            Some(Inner::Large { inbound, home }) => {
+            Some(Inner::Large { inbound, owner }) => {
                 let len = inbound.len() as u64;
                 // The memory is dropped first, so that the next message can reuse it.
                 drop(inbound);
-                home.give_back(Place::Large(len));
+                owner.give_back(Place::Large(len));
             }
             None => {}
         }
@@ -214,15 +215,16 @@ impl fmt::Debug for Message {
     }
 }
 
-/// The connection that received a message, to which its place in the peer's window returns.
+/// The connection that received a message. Dropping the message returns its place in the peer's
+/// window to the connection.
 ///
-/// A message knows its connection only as this, and so the module of messages does not depend on
-/// the one of connections, which makes them.
-pub(crate) trait Home: fmt::Display + Send + Sync {
+/// A message refers to its connection only by this trait, so that the module of messages does not
+/// depend on the module of connections.
+pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
     /// Returns whether another process made the connection.
     fn is_inherited(&self) -> bool;
 
-    /// Takes back the place of a message that was dropped, whatever has become of the connection.
+    /// Takes back the place of a dropped message, even if the connection has ended.
     fn give_back(self: Arc<Self>, place: Place);
 }
 
@@ -241,7 +243,7 @@ pub(crate) enum Place {
 }
 
 /// A direct handoff: the thread that waits for a message and polls the completion queue itself gets
-/// the next message past the channel, if nothing is in there.
+/// the next message without the channel, if the channel is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Handoff(RefCell<Option<Message>>);
 
@@ -264,17 +266,17 @@ impl Handoff {
 /// The initial capacity in buffers, the number of places in the default window.
 const USUAL: usize = 32;
 
-/// The receive buffers that hold several messages, each with the number of messages that the
-/// application has.
+/// The receive buffers that hold several messages, each with its number of messages that the
+/// application has not released.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    /// No more than the window has places. Its memory is kept, so that nothing is allocated for a
-    /// message.
+    /// Pairs of a buffer and its number of messages. There are at most as many as the window has
+    /// places. The memory is kept, so that no message allocates any.
     held: Vec<(u32, u32)>,
 }
 
 impl Batches {
-    /// So many messages lie in this buffer.
+    /// Records that `buffer` holds `count` messages.
     pub(super) fn put(&mut self, buffer: u32, count: u32) {
         if self.held.capacity() == 0 {
             self.held.reserve(USUAL);
@@ -285,7 +287,8 @@ impl Batches {
     /// Records that a message in this buffer was released. Returns whether it was the last message
     /// of the buffer.
     pub(super) fn take(&mut self, buffer: u32) -> bool {
-        // The oldest are released first, most of the time.
+        // Applications usually release the oldest message first, so the search usually ends at
+        // once.
         let Some(place) = self.held.iter().position(|(held, _)| *held == buffer) else {
             debug_assert!(false, "no more is released than was delivered");
             return false;

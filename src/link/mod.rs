@@ -20,7 +20,7 @@
 //! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
 //!
 //! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
-//! connection only as their [`Home`](message::Home).
+//! connection only as their [`MessageOwner`](message::MessageOwner).
 
 mod calls;
 mod claims;

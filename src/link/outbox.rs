@@ -19,15 +19,16 @@ pub(crate) struct Outbox {
     own: Sender<Completion>,
     /// The queue for the messages of a stream.
     inflow: Option<Arc<Inflow>>,
-    /// How many were put into the own channel.
+    /// The number of completions that were ever put into the connection's own channel.
     put: u64,
     member: Option<Member>,
-    /// Places of completions with ids that may still wait to be taken.
+    /// The positions, in the order of puts, of completions with ids that may not have been taken
+    /// yet.
     reports: VecDeque<u64>,
-    /// The place of the last [`Completion::Room`] that may not have been taken yet.
+    /// The position of the last [`Completion::Room`] that may not have been taken yet.
     room: Option<u64>,
-    /// Place of the last [`Completion::Suspended`] or [`Completion::Resumed`] that may still wait
-    /// to be taken.
+    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`] that may not
+    /// have been taken yet.
     session: Option<u64>,
     /// Whether the last loss was not reported.
     silent: bool,
@@ -54,14 +55,14 @@ impl Outbox {
         }
     }
 
-    /// Whether there is nothing in the own channel, nor of a stream.
+    /// Whether both the connection's own channel and the unread bytes of a stream are empty.
     pub(super) fn is_empty(&self) -> bool {
         self.own.is_empty() && self.inflow.as_ref().is_none_or(|inflow| inflow.is_empty())
     }
 
     /// Whether a message may be handed directly to the thread that waits for it, because no earlier
-    /// completion is in here.
-    pub(super) fn may_be_passed(&self) -> bool {
+    /// completion waits.
+    pub(super) fn may_hand_over(&self) -> bool {
         self.member.is_none() && self.is_empty()
     }
 
@@ -93,14 +94,15 @@ impl Outbox {
         Ok(())
     }
 
-    /// As [`put`](Self::put), and returns the place: how many were put there before.
+    /// As [`put`](Self::put). Returns the completion's position: the number of completions that
+    /// were put into the same queue before.
     fn put_at(&mut self, mut completion: Completion) -> Result<u64, Completion> {
         if let Some(member) = &mut self.member {
             match member.queue.put(member.key, completion) {
                 Ok(at) => return Ok(at),
                 Err(refused) => completion = refused,
             }
-            // The group is gone.
+            // The group has been dropped.
             self.leave();
         }
         let at = self.put;
@@ -122,9 +124,10 @@ impl Outbox {
         self.room.is_some()
     }
 
-    /// Appends [`Completion::Suspended`], unless an earlier pair has not been taken, or
-    /// [`Completion::Resumed`] after it. Returns whether it did. A stream has neither.
-    pub(super) fn put_of_session(&mut self, completion: Completion) -> bool {
+    /// Appends [`Completion::Suspended`] unless an earlier pair has not been taken, or appends
+    /// [`Completion::Resumed`] if the `Suspended` before it was appended. Returns whether it
+    /// appended the completion. A stream gets neither.
+    pub(super) fn put_session_event(&mut self, completion: Completion) -> bool {
         if let Completion::Suspended { .. } = completion {
             let taken = self.taken();
             self.silent = self.inflow.is_some() || self.session.is_some_and(|at| at >= taken);
@@ -158,9 +161,9 @@ impl Outbox {
 
     /// Returns whether a thread other than the calling one takes from the group; `None` without a
     /// group.
-    pub(super) fn group_is_taken_elsewhere(&self) -> Option<bool> {
+    pub(super) fn is_group_taken_by_other(&self) -> Option<bool> {
         let member = self.member.as_ref()?;
-        Some(member.queue.taker.is_elsewhere())
+        Some(member.queue.taker.is_other_thread())
     }
 
     // The group.
@@ -171,13 +174,13 @@ impl Outbox {
         member.is_some_and(|member| !member.queue.is_closed())
     }
 
-    /// Whether it is in this group.
+    /// Whether the connection is in this group.
     pub(super) fn is_in(&self, queue: &Arc<GroupQueue>) -> bool {
         let member = self.member.as_ref();
         member.is_some_and(|member| Arc::ptr_eq(&member.queue, queue))
     }
 
-    /// From now on everything goes to the group, under this key.
+    /// Directs later completions to the group, under this key.
     pub(super) fn join(&mut self, queue: &Arc<GroupQueue>, key: u64) {
         self.member = Some(Member {
             queue: Arc::clone(queue),
@@ -188,7 +191,7 @@ impl Outbox {
         self.session = None;
     }
 
-    /// From now on everything goes to the own channel.
+    /// Directs later completions to the connection's own channel.
     pub(super) fn leave(&mut self) {
         self.member = None;
         self.reports.clear();
@@ -205,57 +208,59 @@ thread_local! {
 /// The thread that took completions last, or tried to.
 ///
 /// A blocking call that needs a place for its completion may wait for that thread. If it is the
-/// calling thread, or no thread has asked so far, waiting would never end.
+/// calling thread, or no thread has asked for completions so far, the wait would never end.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 
 impl Taker {
-    /// How long a sender waits for another thread that took completions before. The thread may have
-    /// ended, or left that to the sender.
-    pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+    /// How long a sender waits for another thread that took completions before. That thread may
+    /// have ended, or the program may expect the sending thread to take completions from now on.
+    pub(super) const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-    /// The calling thread asks for completions.
-    pub(crate) fn is_here(&self) {
+    /// Records that the calling thread asks for completions.
+    pub(crate) fn note_taking_thread(&self) {
         self.0.store(here(), Ordering::Relaxed);
     }
 
     /// Returns whether a thread other than the calling one has asked last.
-    pub(super) fn is_elsewhere(&self) -> bool {
+    pub(super) fn is_other_thread(&self) -> bool {
         ![0, here()].contains(&self.0.load(Ordering::Relaxed))
     }
 }
 
 fn here() -> usize {
-    // A thread without its variables is about to end.
+    // The access fails if the thread is ending and has destroyed its thread-local variables.
     HERE.try_with(|here| ptr::from_ref(here).addr())
         .unwrap_or(0)
 }
 
 /// The completions of the connections in a group, each with its key, for one receiver.
 ///
-/// It is unbounded, as connections come and go. Each connection bounds its completions as in its
-/// own channel: messages by places in the window, operations by ids.
+/// The queue is unbounded, because connections join and leave. The completions of each connection
+/// are bounded as in its own channel: messages by the places in the window, operations by
+/// `max_ids`.
 ///
-/// Its lock is taken with a connection's locks held, and held for putting alone.
+/// A connection takes the lock of the queue while it holds its own locks. The queue's lock is held
+/// only during a put.
 #[derive(Debug)]
 pub(crate) struct GroupQueue {
-    tail: Mutex<Option<Tail>>,
+    tail: Mutex<Option<GroupSender>>,
     pub(crate) taker: Taker,
 }
 
 /// The sending end; `None` when the group is gone. Unread messages hold their connections, which
 /// hold the queue, so the queue must not hold its receiving end.
 #[derive(Debug)]
-struct Tail {
+struct GroupSender {
     sender: Sender<(u64, Completion)>,
-    /// How many were put here.
+    /// The number of completions that were ever put.
     put: u64,
 }
 
 impl GroupQueue {
     pub(crate) fn new() -> (Arc<Self>, Receiver<(u64, Completion)>) {
         let (sender, receiver) = unbounded();
-        let tail = Tail { sender, put: 0 };
+        let tail = GroupSender { sender, put: 0 };
         let queue = Self {
             tail: Mutex::new(Some(tail)),
             taker: Taker::default(),
@@ -286,9 +291,9 @@ impl GroupQueue {
         }
     }
 
-    /// The group is gone.
+    /// The group has been dropped.
     pub(crate) fn close(&self) {
-        // The completions in it are dropped without the lock.
+        // The completions in the queue are dropped without the lock.
         let tail = lock(&self.tail).take();
         drop(tail);
     }
@@ -313,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_told_once_until_it_is_taken() {
+    fn room_is_reported_once_until_it_is_taken() {
         let (mut outbox, own) = outbox();
         outbox.put(Completion::Sent(1)).unwrap();
         assert!(outbox.put_room());
@@ -335,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_has_not_taken_of_ids_is_counted() {
+    fn untaken_ids_of_a_group_are_counted() {
         let (mut outbox, _own) = outbox();
         let (queue, group) = GroupQueue::new();
         outbox.join(&queue, 7);
@@ -377,24 +382,27 @@ mod tests {
             resent: 0,
             transport: Transport::Tcp,
         };
-        assert!(outbox.put_of_session(suspended()));
-        assert!(outbox.put_of_session(resumed(1)));
+        assert!(outbox.put_session_event(suspended()));
+        assert!(outbox.put_session_event(resumed(1)));
         assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
-        assert!(!outbox.put_of_session(suspended()));
+        assert!(!outbox.put_session_event(suspended()));
         assert!(matches!(
             own.recv(),
             Ok(Completion::Resumed { number: 1, .. })
         ));
-        assert!(!outbox.put_of_session(resumed(2)), "its loss was left out");
-        assert!(outbox.put_of_session(suspended()));
+        assert!(
+            !outbox.put_session_event(resumed(2)),
+            "its loss was left out"
+        );
+        assert!(outbox.put_session_event(suspended()));
         assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
-        assert!(outbox.put_of_session(resumed(3)));
+        assert!(outbox.put_session_event(resumed(3)));
         assert!(matches!(
             own.recv(),
             Ok(Completion::Resumed { number: 3, .. })
         ));
         outbox.carry_bytes();
-        assert!(!outbox.put_of_session(suspended()), "a stream has none");
+        assert!(!outbox.put_session_event(suspended()), "a stream has none");
     }
 
     #[test]
@@ -402,7 +410,7 @@ mod tests {
         let (mut outbox, own) = outbox();
         let (queue, group) = GroupQueue::new();
         outbox.join(&queue, 7);
-        assert!(outbox.is_grouped() && outbox.is_in(&queue) && !outbox.may_be_passed());
+        assert!(outbox.is_grouped() && outbox.is_in(&queue) && !outbox.may_hand_over());
         outbox.put(Completion::Sent(1)).unwrap();
         queue.close();
         assert!(!outbox.is_grouped());
@@ -416,11 +424,11 @@ mod tests {
     #[test]
     fn only_another_thread_is_elsewhere() {
         let taker = Taker::default();
-        assert!(!taker.is_elsewhere(), "no thread has asked");
-        taker.is_here();
-        assert!(!taker.is_elsewhere());
+        assert!(!taker.is_other_thread(), "no thread has asked");
+        taker.note_taking_thread();
+        assert!(!taker.is_other_thread());
         thread::scope(|scope| {
-            let elsewhere = scope.spawn(|| taker.is_elsewhere());
+            let elsewhere = scope.spawn(|| taker.is_other_thread());
             assert!(elsewhere.join().unwrap());
         });
     }

@@ -18,7 +18,8 @@ use crate::{
     os::{lock, try_lock},
     poll::Seat,
     poll::{
-        Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, Reliance, TimedOut,
+        Answers, AttendedConnection, Awaited, Completions, Deadline, Poller, Progress, Reliance,
+        TimedOut,
     },
     proto::{DrainSide, Note},
     status::OsError,
@@ -37,18 +38,19 @@ use ::tokio::runtime::Handle;
 #[cfg(feature = "tokio")]
 use crate::poll::RuntimeWatch;
 
-/// How many batches are taken in a row, so that a busy connection holds up no other.
+/// The number of batches that are taken in a row. It is bounded so that a busy connection does not
+/// delay others.
 const BATCHES: usize = 4;
 
-/// How often the engine's thread tries to lock a completion queue, at once and then after other
-/// threads had the processor.
+/// The number of times that the engine's thread tries to lock a completion queue: first while it
+/// spins, and then after yielding the processor each time.
 const LOCK_SPINS: u32 = 64;
 const LOCK_YIELDS: u32 = 4;
 
 /// A connection's queue, during one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
-    /// The receiver of the first message, past the channel.
+    /// Gets the first message directly, without the channel.
     handoff: Option<&'a Handoff>,
 }
 
@@ -60,7 +62,7 @@ enum Arming {
 }
 
 impl Link {
-    // By the engine's thread.
+    // Polling by the engine's thread.
 
     /// Polls the completion queue once. Also returns whether the connection has outputs for the
     /// engine.
@@ -82,14 +84,15 @@ impl Link {
         let progress = self.poll_locked(side, arming, 1, None, Answers::AtOnce, &mut deferred);
         let drive = deferred.as_ref().is_some_and(|deferred| deferred.drive);
         if let Some(deferred) = deferred {
-            self.settle(deferred);
+            self.run_deferred(deferred);
         }
         (progress, drive)
     }
 
-    /// Takes the lock of `poll`, unless a thread of the application keeps it. Threads hold it for a
-    /// short time. But a thread that holds it may be stopped, and the engine waits for no thread. A
-    /// thread that spins holds it most of the time: it yields before it takes the lock again.
+    /// Takes the lock of `poll`, or returns `None` if a thread of the application keeps it. Threads
+    /// usually hold it for a short time. But the scheduler may have preempted the holder, and the
+    /// engine must not wait for that. A spinning thread holds the lock most of the time, and yields
+    /// before it takes the lock again.
     pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             let Some(side) = try_lock(&self.poll) else {
@@ -109,8 +112,8 @@ impl Link {
         None
     }
 
-    /// Takes all completions that arrived before the connection's end. Returns false if another
-    /// thread is receiving, so that it could not. The engine's thread drives the connection next.
+    /// Takes all completions that arrived before the connection's end. Returns false if it could
+    /// not, because another thread is receiving. The engine's thread drives the connection next.
     pub(crate) fn take_last(self: &Arc<Self>) -> bool {
         loop {
             match self.poll_in_engine().0 {
@@ -136,7 +139,7 @@ impl Link {
         true
     }
 
-    // By threads of the application.
+    // Polling by threads of the application.
 
     /// Polls the completion queue once. The owner stays the same.
     pub(crate) fn poll_once(self: &Arc<Self>) -> Progress {
@@ -172,7 +175,7 @@ impl Link {
         self.poller.poll_task(&self.queue(handoff), cx, who, ready)
     }
 
-    /// For a call that does not wait: see [`Poller::try_once`].
+    /// Polls for a call that does not wait: see [`Poller::try_once`].
     pub(crate) fn look<T>(
         self: &Arc<Self>,
         handoff: &Handoff,
@@ -194,8 +197,8 @@ impl Link {
     /// queue is empty. The first message may go to the `handoff`. It releases the lock of `poll`,
     /// and adds work to `deferred`, which the caller does next.
     ///
-    /// Two of the three polls of a wait find nothing. These cost few instructions because this is
-    /// inlined and [`act`](Self::act) is not.
+    /// Two of the three polls of a wait find the queue empty. Such a poll costs few instructions,
+    /// because this function is inlined and [`act`](Self::act) is not.
     #[inline(always)]
     fn poll_locked(
         self: &Arc<Self>,
@@ -216,8 +219,8 @@ impl Link {
         let progress = self.poll_side(here, budget, handoff, answers, deferred);
         drop(side);
         if let Err(error) = armed {
-            // The connection ends, because without events the waiting threads would sleep although
-            // there are completions.
+            // The connection ends. Without events, the waiting threads would sleep although there
+            // are completions.
             self.poll_failed(error, deferred);
         }
         progress
@@ -266,7 +269,7 @@ impl Link {
         Progress::More
     }
 
-    /// The device refused a poll, or to raise an event: ends the connection.
+    /// Ends the connection, because a poll or the request for an event failed.
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let ((), failed) = self.run(None, |core, _| {
@@ -279,7 +282,7 @@ impl Link {
         Deferred::join(deferred, failed);
     }
 
-    /// The queue is empty, so all receives are back.
+    /// Handles an empty queue while draining: all receives have completed.
     #[cold]
     fn drained(self: &Arc<Self>, deferred: &mut Option<Deferred>) {
         let ((), drained) = self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
@@ -302,8 +305,8 @@ impl Link {
                 drains |= matches!(done, Done::Drained(DrainSide::Send));
                 core.handle_done(done, to);
             }
-            if let Some(life) = &core.life {
-                life.add(before, core.conn.peer_activity());
+            if let Some(liveness) = &core.liveness {
+                liveness.add(before, core.conn.peer_activity());
             }
             drains && !core.marks_receives()
         });
@@ -315,7 +318,7 @@ impl Link {
 }
 
 impl Queue<'_> {
-    /// Polls, and does the deferred work.
+    /// Polls, and then does the deferred work.
     #[inline(always)]
     fn poll_by_thread(&self, arming: Arming, budget: u32, answers: Answers) -> Progress {
         let link = self.link;
@@ -326,12 +329,13 @@ impl Queue<'_> {
         let mut deferred = None;
         let progress = link.poll_locked(side, arming, budget, self.handoff, answers, &mut deferred);
         if progress == Progress::More && self.stays_readable() {
-            // The rest may be in this process already, so that the socket is not readable.
+            // The rest of the bytes may have been read from the socket already, so that the socket
+            // does not become readable.
             link.poller.call_engine();
         }
         if let Some(deferred) = deferred {
-            link.leave_to_engine(deferred.drive);
-            link.settle(deferred);
+            link.notify_engine(deferred.drive);
+            link.run_deferred(deferred);
         }
         progress
     }
@@ -374,26 +378,26 @@ impl Completions for Queue<'_> {
     ) -> bool {
         // The wait inside a receive has an inexact timer, and only a message ends it early. So it
         // starts only if the deadline is more than `WAITS_FOR` away.
-        let goes_on = || deadline.is_beyond(WAITS_FOR) && !is_woken();
+        let may_continue = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;
         }
         let reserved = {
-            // Another thread that polls delivers its completions, and wakes the leader, before it
-            // releases this lock.
+            // Another thread that polls delivers its completions and wakes the leader before it
+            // releases this lock, so the leader sees them afterwards.
             let _side = lock(&self.link.poll);
             events.reserve()
         };
         if let Some(reserved) = reserved
             && !is_woken()
         {
-            reserved.wait(goes_on);
+            reserved.wait(may_continue);
         }
         true
     }
 }
 
-impl Attendee for Link {
+impl AttendedConnection for Link {
     fn poller(&self) -> &Poller {
         &self.poller
     }
@@ -411,7 +415,7 @@ impl Link {
             Interest::Readable => &self.readable,
             Interest::Writable => &self.writable,
         };
-        if !readiness.is_wanted() {
+        if !readiness.is_fd_requested() {
             readiness.fd()?;
             self.poller.rely(match interest {
                 Interest::Readable => Reliance::Readable,
@@ -422,10 +426,10 @@ impl Link {
             let mut core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),
-                // A `try_send` that was refused before could not take the fd down. The next one
-                // does.
+                // A `try_send` that was refused before the fd existed could not make it unreadable.
+                // The next refused one does.
                 Interest::Writable => {
-                    // The fd reports later room.
+                    // From now on the fd reports room.
                     core.room_wanted = false;
                     readiness.announce(|| true);
                 }
@@ -446,22 +450,22 @@ impl Link {
         self.readable.update(|| unread() || self.is_ready());
     }
 
-    /// Prepares the fd between a refused send and the next try. If that is refused as well, the fd
-    /// becomes readable when there is room. It may miss room that comes between the two tries, but
-    /// no later one.
-    pub(crate) fn want_room(&self) {
+    /// Prepares the fd between a refused send and its second try. If the second try is refused as
+    /// well, the fd becomes readable when there is room. It may miss room that comes between the
+    /// two tries, but no later one.
+    pub(crate) fn prepare_room_fd(&self) {
         self.writable.update(|| self.is_over());
     }
 
-    /// Makes the fd readable, because the caller's second try found room.
+    /// Makes the fd readable again, because the caller's second try found room.
     pub(crate) fn need_no_room(&self) {
         self.writable.update(|| true);
     }
 
     /// Has the engine make the fd readable when there is room, because the caller's second try was
     /// refused too. Returns whether there is an fd.
-    pub(super) fn leave_room_to_engine(&self) -> bool {
-        let wanted = self.writable.is_wanted();
+    pub(super) fn delegate_room(&self) -> bool {
+        let wanted = self.writable.is_fd_requested();
         if wanted {
             self.poller.leave_loop();
         }
@@ -488,19 +492,19 @@ impl Wake for Alarm {
         if let Some(link) = self.link.upgrade() {
             // The first task that runs polls. If none does, because the futures were dropped, the
             // engine's thread takes over.
-            link.wake_tasks(Awaited::ANYTHING);
+            link.wake_tasks(Awaited::ALL_EVENTS);
         }
     }
 }
 
-/// Tasks for which a tokio runtime watches the completion events.
+/// Calls for tasks for which a tokio runtime watches the completion events.
 #[cfg(feature = "tokio")]
 impl Link {
     /// Registers the connection with the current runtime.
     ///
     /// # Panics
     ///
-    /// Without a current runtime that has I/O.
+    /// Panics without a current runtime that has I/O enabled.
     #[track_caller]
     pub(crate) fn enter_runtime(self: &Arc<Self>) -> Result<(), OsError> {
         self.enter(Handle::current())
@@ -512,7 +516,11 @@ impl Link {
             return;
         };
         if let Err(error) = self.enter(runtime) {
-            debug!(Connection, "{self}: the engine polls from now on: {error}");
+            debug!(
+                Connection,
+                "{self}: cannot register with the runtime, so the engine polls from now on: \
+                 {error}"
+            );
         }
     }
 
@@ -521,7 +529,7 @@ impl Link {
         // An existing watch ends first, because it may be one of the same runtime, which cannot
         // watch a descriptor twice.
         self.poller.leave_runtime();
-        // No transport is released before this lock is.
+        // The transport is not released while this lock is held.
         let side = lock(&self.poll);
         if self.is_over() {
             // It needs no watching.
@@ -542,7 +550,7 @@ impl Link {
         let waker = Waker::from(Arc::new(alarm));
         let watch = RuntimeWatch::new(runtime, events, waker, calls)?;
         self.poller.tasks.enter_runtime(watch);
-        self.poller.rely_no_more(Reliance::Tasks);
+        self.poller.stop_relying(Reliance::Tasks);
         Ok(())
     }
 }

@@ -11,9 +11,9 @@ use log::Level;
 use super::{
     completion::Completion,
     core::{Core, SystemClock},
-    deferred::Later,
+    deferred::DeferredAction,
     outbox::{GroupQueue, Outbox},
-    sent_order::{Gone, SentOrder, Unproven},
+    sent_order::{CompletedSend, SentOrder, Unproven},
 };
 use crate::{
     error::Error,
@@ -59,16 +59,17 @@ impl Core {
         }
     }
 
-    /// The device failed the work request in this slot. Those posted before it are done; those
-    /// posted after it come back flushed.
+    /// The device failed the work request in this slot. Work requests posted before it have
+    /// completed; those posted after it complete as flushed.
     pub(super) fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
         let Some(queues) = &mut self.queues else {
             return;
         };
         let mut work = Work::Send { slot };
         let status = match status {
-            // The peer ended, or TCP did: to a driver that is done with a request when TCP has it,
-            // that is an error of this side. The connection manager's event says why.
+            // The peer or the TCP connection ended. A driver that completes a request when TCP has
+            // accepted its bytes reports that as an error of this side. The connection manager's
+            // event has the cause.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
                 let text = format_args!("a request could not be put into TCP: {status}");
                 self.deferred.log(Note::new(Level::Debug, text));
@@ -108,7 +109,8 @@ impl Core {
             .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Reports the messages and writes that have arrived: those before a pong, or `all`.
+    /// Reports the messages and writes that have arrived at the peer: those posted before the ping
+    /// of a pong, or `all`.
     pub(super) fn prove(&mut self, all: bool) {
         let conn = &self.conn;
         let mut any = false;
@@ -122,12 +124,13 @@ impl Core {
         self.deferred.arrived |= any;
     }
 
-    /// The peer has read `count` more large messages.
+    /// Handles that the peer has read `count` more large messages.
     pub(super) fn taken(&mut self, count: u32) {
         let Some(queues) = &mut self.queues else {
             return;
         };
-        // Before the report, because the peer must not read a message that is reported as sent.
+        // This ends the exposure before the report, because the peer must not read a message that
+        // is reported as sent.
         queues.in_flight.taken(count);
         self.order.take(count);
         self.deferred.arrived |= report_sent(&mut self.order, &mut self.completions);
@@ -138,13 +141,13 @@ impl Core {
 /// The group.
 impl Core {
     /// Whether the channel has a place for the completion of one more operation.
-    pub(crate) fn may_report_one_more(&mut self) -> bool {
+    pub(crate) fn has_report_place(&mut self) -> bool {
         let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
-            // The connection has ended, which is reported soon enough.
+            // The connection has ended, and the call finds that next.
             return true;
         };
         let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
-        ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
+        ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.max_ids
     }
 
     /// Whether a completion waits to be taken.
@@ -172,13 +175,13 @@ impl Core {
             self.put_all(unread);
             return Ok(());
         }
-        // It has ended, and only earlier completions remain.
+        // The connection has ended, and only completions from before the end remain.
         let Some(first) = unread() else {
             return Err(Error::Disconnected(self.reason()));
         };
         for completion in iter::once(first).chain(iter::from_fn(unread)) {
             if let Err(refused) = queue.put(key, completion) {
-                self.deferred.later.push(Later::Drop(refused));
+                self.deferred.later.push(DeferredAction::Drop(refused));
             }
         }
         Ok(())
@@ -187,24 +190,26 @@ impl Core {
     pub(super) fn put_all(&mut self, unread: impl FnMut() -> Option<Completion>) {
         for completion in iter::from_fn(unread) {
             let Some(outbox) = &mut self.completions else {
-                self.deferred.later.push(Later::Drop(completion));
+                self.deferred.later.push(DeferredAction::Drop(completion));
                 continue;
             };
             match completion {
                 Completion::Room => drop(outbox.put_room()),
                 Completion::Suspended { .. } | Completion::Resumed { .. } => {
-                    outbox.put_of_session(completion);
+                    outbox.put_session_event(completion);
                 }
                 completion => {
                     let refused = outbox.put(completion).err();
-                    self.deferred.later.extend(refused.map(Later::Drop));
+                    self.deferred
+                        .later
+                        .extend(refused.map(DeferredAction::Drop));
                 }
             }
         }
     }
 
     /// Reports room, if a report was requested.
-    pub(super) fn room_came(&mut self) {
+    pub(super) fn report_room(&mut self) {
         if std::mem::take(&mut self.room_wanted)
             && let Some(outbox) = &mut self.completions
             && outbox.put_room()
@@ -218,9 +223,9 @@ impl Core {
 /// Sessions.
 impl Core {
     /// Reports the loss of a connection, or its successor.
-    pub(super) fn report_of_session(&mut self, completion: Completion) {
+    pub(super) fn report_session_event(&mut self, completion: Completion) {
         let outbox = self.completions.as_mut();
-        self.deferred.arrived |= outbox.is_some_and(|outbox| outbox.put_of_session(completion));
+        self.deferred.arrived |= outbox.is_some_and(|outbox| outbox.put_session_event(completion));
         self.deferred.wake = true;
     }
 }
@@ -235,12 +240,12 @@ fn succeed(
 ) -> bool {
     let (gone, answer) = match posted {
         Posted::Frame => return false,
-        Posted::Message => (Some(Gone::Message), None),
+        Posted::Message => (Some(CompletedSend::Message), None),
         Posted::ReadChunk { .. } => (None, None),
         Posted::Operation(operation) => {
             let id = operation.id;
             match operation.outcome() {
-                Outcome::Written => (Some(Gone::Write(id)), None),
+                Outcome::Written => (Some(CompletedSend::Write(id)), None),
                 Outcome::Read => (None, Some(Completion::Read(id))),
                 Outcome::Fetched(value) => (None, Some(Completion::Fetched { id, value })),
             }
@@ -253,7 +258,7 @@ fn succeed(
             false
         }
         None => {
-            // The answer of the peer's device proves that everything before it has arrived.
+            // The answer of the peer's device proves that all earlier messages have arrived.
             let mut any = false;
             while let Some(gone) = unproven.take() {
                 any |= arrived(gone, order, completions);
@@ -263,18 +268,19 @@ fn succeed(
     }
 }
 
-/// Handles an arrival at the peer. Returns whether it reported a completion to the application.
-fn arrived(gone: Gone, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
+/// Handles that a message or write has arrived at the peer. Returns whether it reported a
+/// completion to the application.
+fn arrived(gone: CompletedSend, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     match gone {
-        Gone::Message => {
+        CompletedSend::Message => {
             order.acknowledge();
             false
         }
-        Gone::Write(id) => report(completions, Completion::Written(id)),
+        CompletedSend::Write(id) => report(completions, Completion::Written(id)),
     }
 }
 
-/// Reports the messages that are sent. Returns whether there were any.
+/// Reports the messages that are known to be sent. Returns whether there were any.
 fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {
@@ -283,7 +289,7 @@ fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool 
     any
 }
 
-/// Tells the application that a message or operation failed, if it has an id.
+/// Reports that a message or operation failed, if it has an id.
 pub(super) fn report_failed(
     id: Option<u64>,
     reason: &CloseReason,
@@ -301,8 +307,8 @@ pub(super) fn report(completions: &mut Option<Outbox>, completion: Completion) -
     let Some(completions) = completions else {
         return false;
     };
-    // The channel has a place for each: see `most_ids`. The receiver may be gone; then the error is
-    // ignored.
+    // The channel has a place for each completion with an id: see `max_ids`. The put fails if the
+    // receiver has been dropped, which is no error here.
     let _ = completions.put(completion);
     true
 }

@@ -1,7 +1,7 @@
 //! Sends under the lock of the core: messages, which are copied into a slot of the ring or lent to
 //! the peer from memory of their own; batches; bytes of a stream; one-sided operations.
 //!
-//! `calls` is the only user of `try_send` and its like, which are therefore inlined there.
+//! Only `calls` uses `try_send` and similar functions, which are therefore inlined there.
 
 use std::{array, io::IoSlice, mem, time::Instant};
 
@@ -17,29 +17,29 @@ use crate::{
     transport::{Allocator, Checked, Exposed, OutboundBuffer, WorkQueues},
 };
 
-/// The longest message that there can be memory for.
+/// The longest message that memory can hold.
 const LONGEST: usize = isize::MAX as usize;
 
-/// A message to send. It keeps its preparations from one try to the next.
+/// A message to send. It keeps its copy or registration from one try to the next.
 #[derive(Debug)]
 pub(crate) struct Sending<'a> {
     content: Content<'a>,
     len: usize,
     id: Option<u64>,
-    /// The session's connection to which it is exposed.
+    /// The generation of the connection to whose peer the message is exposed.
     generation: u32,
 }
 
 #[derive(Debug)]
 enum Content<'a> {
-    /// The application's bytes, one part after the other.
+    /// The application's bytes, as consecutive parts.
     Parts(&'a [IoSlice<'a>]),
-    /// Memory that the application filled, or a copy that was needed because the message is large.
+    /// Memory that the application filled, or a copy of a large message.
     Memory(OutboundBuffer),
     /// A large message that is registered: the peer can read it after the announcement.
     Exposed(Exposed),
     /// The message is in flight, or the peer may have received a part of it.
-    Gone,
+    Sent,
 }
 
 /// The result of an attempt to send, if there is room.
@@ -51,7 +51,8 @@ pub(super) enum Attempt {
 }
 
 impl<'a> Sending<'a> {
-    /// A message of the bytes of `parts` in order. With an `id` its completion is reported.
+    /// Creates a message of the bytes of `parts` in order. With an `id`, its completion is
+    /// reported.
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
             content: Content::Parts(parts),
@@ -61,7 +62,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// A message of the bytes in `memory`.
+    /// Creates a message of the bytes in `memory`.
     pub(crate) fn owned(memory: OutboundBuffer, id: Option<u64>) -> Self {
         Self {
             len: memory.len(),
@@ -76,22 +77,21 @@ impl<'a> Sending<'a> {
         match self.content {
             Content::Memory(memory) => Some(memory),
             Content::Exposed(exposed) => Some(exposed.take_back()),
-            Content::Parts(_) | Content::Gone => None,
+            Content::Parts(_) | Content::Sent => None,
         }
     }
 
     /// Ends the exposure of the message to the peer, after the connection was lost.
     fn hide(&mut self) {
-        if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Gone) {
+        if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Sent) {
             self.content = Content::Memory(exposed.take_back());
         }
     }
 
-    /// Exposes a large message to the peer, from memory of the connection's, which is the session's
-    /// `generation`th.
+    /// Exposes a large message to the peer, from memory of the connection with this `generation`.
     pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
         self.generation = generation;
-        let buffer = match mem::replace(&mut self.content, Content::Gone) {
+        let buffer = match mem::replace(&mut self.content, Content::Sent) {
             Content::Parts(parts) => {
                 self.content = Content::Parts(parts);
                 copied(parts, self.len, allocator)?
@@ -101,7 +101,7 @@ impl<'a> Sending<'a> {
                 let copied = copied(&[IoSlice::new(buffer.bytes())], self.len, allocator);
                 copied.inspect_err(|_| self.content = Content::Memory(buffer))?
             }
-            content @ (Content::Exposed(_) | Content::Gone) => {
+            content @ (Content::Exposed(_) | Content::Sent) => {
                 self.content = content;
                 return Ok(());
             }
@@ -115,7 +115,7 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Keeps a message that was sent for the session.
+/// Keeps a sent message in the session, because it may have to be sent again.
 #[inline(always)]
 fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
     match &message.content {
@@ -124,11 +124,11 @@ fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
             session.keep(conn, &[IoSlice::new(memory.bytes())], message.id);
         }
         Content::Exposed(_) => session.keep_large(conn, message.id),
-        Content::Gone => {}
+        Content::Sent => {}
     }
 }
 
-/// Copies `len` bytes into memory of the connection's.
+/// Copies `len` bytes into memory of the connection.
 fn copied(
     parts: &[IoSlice<'_>],
     len: usize,
@@ -144,7 +144,7 @@ fn copied(
     Ok(buffer)
 }
 
-/// Posts a message of `len` bytes in fragments. The last one is `reported`.
+/// Posts a message of `len` bytes in fragments. The completion of the last one is `reported`.
 #[inline(never)]
 fn post_fragments(
     conn: &mut Connection,
@@ -184,11 +184,11 @@ fn range_of<'a>(parts: &'a [IoSlice<'_>], start: usize, end: usize) -> Vec<IoSli
 /// A point in the sequence of sent messages.
 #[derive(Debug)]
 pub(crate) enum Flush {
-    /// This number of held messages has to leave first.
+    /// The held bytes have to be sent first, up to this number of all bytes ever held.
     Held(u64),
-    /// The peer was asked, on the session's connection of this generation.
+    /// The peer was asked over the connection of this generation.
     Asked(proto::Flush, u32),
-    /// The peer is asked when everything was sent again.
+    /// The session is suspended. The peer is asked when all kept messages have been sent again.
     Suspended,
 }
 
@@ -201,12 +201,12 @@ impl Core {
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
         if self.holds_back() {
-            // Held messages go first.
+            // Held messages have to be sent first.
             self.conn.may_send(len).map_err(refused)?;
             return Err(TrySendError::Full);
         }
         let way = self.way(message);
-        // A message that fits a frame and has no id, as most, needs no check here.
+        // Most messages fit a frame and have no id. They need no check here.
         if way != Way::Frame || message.id.is_some() {
             if message.len > LONGEST {
                 // No peer accepts a message of this length.
@@ -216,14 +216,14 @@ impl Core {
                 }));
             }
             self.conn.may_send(message.len).map_err(refused)?;
-            if message.id.is_some() && !self.may_report_one_more() {
+            if message.id.is_some() && !self.has_report_place() {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
         }
         self.send_checked(message, way)
     }
 
-    /// As [`try_send`](Self::try_send), for a message that was checked.
+    /// As [`try_send`](Self::try_send), for a message that has passed its checks.
     pub(super) fn send_now(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
         let way = self.way(message);
         self.send_checked(message, way)
@@ -251,7 +251,8 @@ impl Core {
         let refused = |refused| refused_send(refused, len);
         let exposed = matches!(message.content, Content::Exposed(_));
         if exposed && message.generation != self.generation {
-            // The key is that of an earlier connection. This one may have another eager size.
+            // The memory is exposed to the peer of an earlier connection. The present connection
+            // may have another eager size.
             message.hide();
         }
         let Some(queues) = &mut self.queues else {
@@ -284,7 +285,7 @@ impl Core {
                 let descriptor = descriptor.emit();
                 queues.post_send(&transmit, &[IoSlice::new(&descriptor)], false)
             }
-            (Content::Gone, _) => return Ok(Attempt::Sent),
+            (Content::Sent, _) => return Ok(Attempt::Sent),
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
@@ -292,7 +293,7 @@ impl Core {
         if let Some(session) = &mut self.session {
             keep(session, &self.conn, message);
         }
-        if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Gone) {
+        if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Sent) {
             queues.in_flight.expose(exposed);
         }
         match message.id {
@@ -307,7 +308,7 @@ impl Core {
     /// already, the sender waits until the reason is known.
     pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
         self.conn.handle_post_failure(error, Instant::now());
-        if self.conn.is_ending_for_a_cause_to_come() {
+        if self.conn.awaits_end_cause() {
             return TrySendError::Full;
         }
         TrySendError::Failed(Error::Disconnected(self.reason()))
@@ -321,7 +322,7 @@ impl Core {
     ) -> Result<usize, TrySendError> {
         self.check_sendable()?;
         if self.holds_back() {
-            // Held messages go first.
+            // Held messages have to be sent first.
             return Ok(0);
         }
         let refused = |refused| refused_send(refused, 0);
@@ -343,7 +344,7 @@ impl Core {
             pair[0] = IoSlice::new(len);
             pair[1] = IoSlice::new(message);
         }
-        // At most MAX_PARTS.
+        // The count is at most `MAX_PARTS`.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         queues
             .post_send(&transmit, &parts[..2 * count], false)
@@ -359,7 +360,8 @@ impl Core {
 
 /// The bytes of a stream, and held bytes.
 impl Core {
-    /// Takes some of these bytes, and returns how many; `None` if they make a large message.
+    /// Takes bytes from the start of the parts, and returns their number, or `None` if they form a
+    /// large message.
     #[inline]
     pub(super) fn try_write(
         &mut self,
@@ -396,7 +398,7 @@ impl Core {
         usize::try_from(self.conn.most_held_back()).unwrap_or(usize::MAX)
     }
 
-    /// Whether some of `len` bytes may join the bytes that are held back.
+    /// Whether at least one of `len` bytes may join the held bytes.
     #[cfg(feature = "tokio")]
     pub(super) fn may_join(&mut self, len: usize) -> bool {
         let most = self.most_held_back(len);
@@ -420,12 +422,12 @@ impl Core {
         Ok(())
     }
 
-    /// Whether held messages have to leave before any other.
+    /// Whether held messages have to be sent before any other.
     pub(super) fn holds_back(&self) -> bool {
         !self.cork.is_empty()
     }
 
-    /// Joins a message to the held ones, up to the length of a frame.
+    /// Adds a message to the held ones, up to the length of a frame.
     fn hold_back<T: Default>(&mut self, join: impl FnOnce(&mut Cork, usize) -> T) -> T {
         let sides = self.conn.negotiated();
         let longest = sides.map_or(0, |sides| sides.send_eager as usize);
@@ -434,7 +436,7 @@ impl Core {
         }
         let taken = join(&mut self.cork, longest);
         if self.cork.is_empty() {
-            self.conn.let_go();
+            self.conn.release_ending();
         }
         taken
     }
@@ -445,7 +447,7 @@ impl Core {
         while self.holds_back() {
             match self.uncork_some() {
                 Ok(()) => sent = true,
-                // There is no room, or the peer takes no further messages. Then the held ones were
+                // There is no room, or the peer accepts no further messages, and the held ones are
                 // not delivered.
                 Err(_) => break,
             }
@@ -454,13 +456,13 @@ impl Core {
     }
 
     fn uncork_some(&mut self) -> Result<(), SendRefused> {
-        if self.is_barred() {
+        if self.blocks_new_messages() {
             return Err(SendRefused::Blocked);
         }
         let room = self.conn.held_room()?;
         let front = self.cork.front(room);
         let payload = self.cork.payload(front);
-        // No more than a frame has places for.
+        // The count is at most the number of messages in a frame.
         let transmit = self.conn.send_held(front.count as u32, payload.len())?;
         let posted = match &mut self.queues {
             Some(queues) => queues.post_send(&transmit, &[IoSlice::new(payload)], false),
@@ -476,17 +478,18 @@ impl Core {
             // The connection ends, and its end has the error.
             self.post_failed(error);
         }
-        self.cork.let_go(front);
+        self.cork.mark_sent(front);
         if self.cork.is_empty() {
-            self.conn.let_go();
+            self.conn.release_ending();
         }
         Ok(())
     }
 
-    /// Starts to find out whether the peer has all that was sent so far.
+    /// Starts a flush: asks the peer's library whether all messages that were sent so far have
+    /// arrived.
     pub(super) fn flush(&mut self) -> Result<Flush, Error> {
         self.check_not_ended()?;
-        if self.is_barred() {
+        if self.blocks_new_messages() {
             return Ok(Flush::Suspended);
         }
         if self.holds_back() {
@@ -511,20 +514,20 @@ impl Core {
     pub(super) fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
         self.check_sendable()?;
         if let Some(able) = self.conn.capabilities() {
-            // This side's has been asked.
+            // This side's rights were checked before.
             checked
                 .op
                 .check(able, || "the peer's device".to_owned())
                 .map_err(TrySendError::Failed)?;
         }
         if self.holds_back() {
-            // Held messages go first.
+            // Held messages have to be sent first.
             self.conn
                 .may_send(0)
                 .map_err(|refused| refused_send(refused, 0))?;
             return Err(TrySendError::Full);
         }
-        if !self.may_report_one_more() {
+        if !self.has_report_place() {
             return Err(TrySendError::Failed(Error::CompletionsNotTaken));
         }
         let slot = self
@@ -550,7 +553,8 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     })
 }
 
-/// How many of the first messages fit, and their bytes with their lengths.
+/// Returns the number of the first messages that fit a frame, and their bytes including length
+/// fields.
 fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0_usize);
     for message in messages.iter().take(room.messages.min(MAX_PARTS)) {
@@ -564,8 +568,8 @@ fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     (count, bytes)
 }
 
-/// The sum of lengths. The same bytes may be named many times, so it may be more than a number
-/// holds: then it is the greatest, which is longer than any message.
+/// The sum of lengths. The same bytes may occur in many parts, so the sum may overflow. Then the
+/// result is `usize::MAX`, which is longer than any message.
 pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
     sum(parts.iter().map(|part| part.len()))
 }
@@ -579,7 +583,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_are_sent_as_fit() {
+    fn batch_sends_the_messages_that_fit() {
         let bytes = [7; 100];
         let messages: Vec<_> = [10, 0, 86, 1].map(|len| IoSlice::new(&bytes[..len])).into();
         let fits = |messages_: usize, bytes| {

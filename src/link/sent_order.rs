@@ -3,20 +3,20 @@ use std::collections::VecDeque;
 use crate::proto::Proof;
 
 /// Orders the reports of sent messages. A message is reported as sent after all earlier large
-/// messages, because the peer's library delivers it behind them. Until a large message was taken,
+/// messages, because the peer's library delivers it after them. Until a large message was taken,
 /// later messages wait with it, and are lost with it if the connection ends.
 ///
-/// It has all large messages, and the small ones with an id.
+/// Contains all large messages, and the small ones with an id.
 #[derive(Debug, Default)]
 pub(super) struct SentOrder {
-    /// Messages that are not confirmed, oldest first.
+    /// Unconfirmed messages, oldest first.
     waiting: VecDeque<Unsent>,
-    /// The number of small messages in it, the oldest ones, that the peer's device has
-    /// acknowledged.
+    /// The number of small messages in `waiting`, counted from the oldest, that the peer's device
+    /// has acknowledged.
     acknowledged: usize,
-    /// The number of large messages in it, the oldest ones, that are taken.
+    /// The number of large messages in `waiting`, counted from the oldest, that the peer has taken.
     taken: usize,
-    /// The number of messages in it with ids.
+    /// The number of messages in `waiting` with ids.
     ids: usize,
 }
 
@@ -36,12 +36,12 @@ impl Unsent {
 }
 
 impl SentOrder {
-    /// A small message was posted.
+    /// Records that a small message was posted.
     pub(super) fn small(&mut self, id: u64) {
         self.push(Unsent::Small(id));
     }
 
-    /// A large message was announced to the peer.
+    /// Records that a large message was announced to the peer.
     pub(super) fn large(&mut self, id: Option<u64>) {
         self.push(Unsent::Large(id));
     }
@@ -51,13 +51,12 @@ impl SentOrder {
         self.waiting.push_back(waiting);
     }
 
-    /// The peer's device has acknowledged one more small message: they are acknowledged in their
-    /// order.
+    /// Records that the peer's device has acknowledged the next small message.
     pub(super) fn acknowledge(&mut self) {
         self.acknowledged += 1;
     }
 
-    /// The peer has taken `count` more large messages.
+    /// Records that the peer has taken `count` more large messages.
     pub(super) fn take(&mut self, count: u32) {
         self.taken += count as usize;
     }
@@ -92,7 +91,7 @@ impl SentOrder {
         id
     }
 
-    /// How many messages with ids are waiting.
+    /// Returns the number of unconfirmed messages with ids.
     pub(super) fn ids(&self) -> usize {
         self.ids
     }
@@ -108,20 +107,20 @@ impl SentOrder {
 
 /// Sends and writes that the device has completed and that may not have arrived.
 ///
-/// To an iWARP device a message is sent, and memory written, when TCP has taken the bytes: the
-/// peer's host may never see them. A later pong, which the peer's library sends, proves that they
-/// have arrived.
+/// An iWARP device completes a send or write when TCP has accepted the bytes, which may never reach
+/// the peer's host. A later pong, which the peer's library sends, proves that they have arrived.
 #[derive(Debug, Default)]
 pub(super) struct Unproven {
-    /// Oldest first, each with its proof; `None` if only the close can prove it.
-    waiting: VecDeque<(Option<Proof>, Gone)>,
-    /// The number of writes in it.
+    /// The entries, oldest first, each with its proof; `None` if only the close can prove the
+    /// arrival.
+    waiting: VecDeque<(Option<Proof>, CompletedSend)>,
+    /// The number of writes in `waiting`.
     writes: usize,
 }
 
 /// A completed send or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum CompletedSend {
     /// The oldest small message of the [order](SentOrder) that is not
     /// acknowledged.
     Message,
@@ -130,31 +129,34 @@ pub(super) enum Gone {
 }
 
 impl Unproven {
-    pub(super) fn put(&mut self, proof: Option<Proof>, gone: Gone) {
-        self.writes += usize::from(matches!(gone, Gone::Write(_)));
+    pub(super) fn put(&mut self, proof: Option<Proof>, gone: CompletedSend) {
+        self.writes += usize::from(matches!(gone, CompletedSend::Write(_)));
         self.waiting.push_back((proof, gone));
     }
 
-    /// How many writes wait here.
+    /// Returns the number of unproven writes.
     pub(super) fn writes(&self) -> usize {
         self.writes
     }
 
-    /// How many messages wait here.
+    /// Returns the number of unproven messages.
     pub(super) fn messages(&self) -> usize {
         self.waiting.len() - self.writes
     }
 
     /// Takes the oldest entry if it is proven. An entry that only the close can prove has no proof.
-    pub(super) fn pop(&mut self, is_proven: impl FnOnce(Option<Proof>) -> bool) -> Option<Gone> {
+    pub(super) fn pop(
+        &mut self,
+        is_proven: impl FnOnce(Option<Proof>) -> bool,
+    ) -> Option<CompletedSend> {
         let (proof, _) = self.waiting.front()?;
         if is_proven(*proof) { self.take() } else { None }
     }
 
     /// Takes the oldest.
-    pub(super) fn take(&mut self) -> Option<Gone> {
+    pub(super) fn take(&mut self) -> Option<CompletedSend> {
         let (_, gone) = self.waiting.pop_front()?;
-        self.writes -= usize::from(matches!(gone, Gone::Write(_)));
+        self.writes -= usize::from(matches!(gone, CompletedSend::Write(_)));
         Some(gone)
     }
 }
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_the_oldest_that_was_not_acknowledged() {
+    fn failed_send_is_the_oldest_unacknowledged() {
         let mut order = SentOrder::default();
         order.large(Some(1));
         order.small(2);
@@ -221,8 +223,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is known when: each id comes once, in the order of sending, as soon as
-        /// everything up to it is known and not before.
+        /// In any order of confirmations, each id is reported once, in the order of sending, and
+        /// exactly when all earlier messages are confirmed.
         #[test]
         fn ids_come_in_the_order_of_sending(ops in prop::collection::vec(0_u8..5, 1..200)) {
             let mut order = SentOrder::default();
@@ -254,20 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_proven_comes_in_its_order() {
+    fn proven_messages_are_reported_in_order() {
         let mut unproven = Unproven::default();
         let proofs = [1, 2, 2].map(Proof::after);
-        unproven.put(Some(proofs[0]), Gone::Message);
-        unproven.put(Some(proofs[1]), Gone::Write(7));
-        unproven.put(None, Gone::Message);
+        unproven.put(Some(proofs[0]), CompletedSend::Message);
+        unproven.put(Some(proofs[1]), CompletedSend::Write(7));
+        unproven.put(None, CompletedSend::Message);
         assert_eq!((unproven.writes(), unproven.messages()), (1, 2));
         let first = |proof| proof == Some(proofs[0]);
-        assert_eq!(unproven.pop(first), Some(Gone::Message));
+        assert_eq!(unproven.pop(first), Some(CompletedSend::Message));
         assert_eq!(unproven.pop(first), None);
         let second = |proof| proof == Some(proofs[2]);
-        assert_eq!(unproven.pop(second), Some(Gone::Write(7)));
+        assert_eq!(unproven.pop(second), Some(CompletedSend::Write(7)));
         assert_eq!((unproven.writes(), unproven.pop(second)), (0, None));
-        assert_eq!(unproven.take(), Some(Gone::Message));
+        assert_eq!(unproven.take(), Some(CompletedSend::Message));
         assert_eq!(unproven.take(), None);
     }
 }

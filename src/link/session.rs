@@ -23,7 +23,8 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// The session of a connection. Until both hellos are known, that which this side offers.
+/// The session of a connection. Until both hellos are known, it is the session that this side
+/// offers.
 pub(crate) struct LinkSession {
     pub(super) messages: Session<Kept>,
     /// The identity, once the passive side has chosen one.
@@ -31,54 +32,55 @@ pub(crate) struct LinkSession {
     pub(super) side: Side,
     /// The way of the last connection.
     pub(super) route: Arc<Mutex<Route>>,
-    /// The bound on a suspension.
+    /// The time limit of a suspension.
     pub(super) timeout: Duration,
-    /// The bound on a close.
+    /// The time limit of a close.
     pub(super) close_timeout: Duration,
     pub(super) state: State,
-    /// Whether this side has said that it sends no more messages.
+    /// Whether the application has finished sending.
     pub(super) finished: bool,
-    /// Until when a close waits that the application has begun.
+    /// The deadline of a close that the application has begun.
     pub(super) closing: Option<Instant>,
     /// Whether the application has aborted.
     pub(super) is_aborted: bool,
-    /// The application's bytes in the peer's first hello.
+    /// The private data of the peer's application in the first hello.
     pub(super) peer_data: Box<[u8]>,
-    /// Messages of earlier connections that the application has.
+    /// The number of messages of earlier connections that the application has not released.
     pub(super) held: u32,
 }
 
-/// A server has many sessions that are idle.
+/// The size is bounded, because a server has many idle sessions.
 const _: () = assert!(size_of::<LinkSession>() <= 200);
 
 /// Which side of the session this is.
 pub(crate) enum Side {
-    /// It connects, over these ways.
+    /// This side connects, over these ways.
     Active(Box<Ways>),
     Passive,
 }
 
 pub(super) enum State {
-    /// There is a connection, which may be in doubt.
+    /// There is a connection, which the peer may have left.
     Working(Option<Box<Doubt>>),
     /// The connection was lost.
     Suspended(Box<Suspension>),
 }
 
-/// A connection that the peer may have left, because a request to resume its session has come.
+/// The check of a connection that the peer may have left, because a request to resume its session
+/// has arrived.
 pub(super) struct Doubt {
-    /// The pong by which the peer answers, on that connection.
+    /// The pong that proves that the peer uses the connection.
     pub(super) answer: Proof,
-    /// The end of the time for the answer.
+    /// The deadline of the pong.
     pub(super) until: Instant,
 }
 
 pub(super) struct Suspension {
     pub(super) since: Instant,
     pub(super) deadline: Instant,
-    /// Why the connection was lost.
+    /// The reason of the loss.
     pub(super) reason: CloseReason,
-    /// Whether the peer has received everything, and closed.
+    /// Whether the peer has received all messages, and closed.
     pub(super) delivered: bool,
     pub(super) step: Step,
     /// The number of attempts that failed.
@@ -88,7 +90,7 @@ pub(super) struct Suspension {
 }
 
 impl Suspension {
-    /// The end of a session that is not resumed.
+    /// Returns the end of a session that is not resumed.
     pub(super) fn end(&self) -> Ended {
         Ended {
             reason: self.reason.clone(),
@@ -99,11 +101,11 @@ impl Suspension {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The transport of the last connection is still there.
+    /// The transport of the last connection is not removed yet.
     Lost,
-    /// Nothing is under way until this time.
+    /// The next attempt begins at this time.
     Idle(Instant),
-    /// A connection is being established this way.
+    /// A connection is being established over this way.
     Attempt(Way),
 }
 
@@ -153,7 +155,7 @@ impl LinkSession {
         kept.copy.clear();
     }
 
-    /// Keeps the messages of a batch, each behind its length.
+    /// Keeps the messages of a batch, in which a length field precedes each.
     pub(super) fn keep_parts(&mut self, conn: &Connection, payload: &[u8]) {
         for (start, len) in parts(payload) {
             let message = &payload[start as usize..][..len as usize];
@@ -162,7 +164,7 @@ impl LinkSession {
         debug_assert!(payload.len() >= PART_HEADER_LEN, "a batch has messages");
     }
 
-    /// Whether its connection sends new messages, unless that ends.
+    /// Whether the session has a connection that sends new messages, unless it is about to end.
     #[inline]
     fn is_open(&self) -> bool {
         matches!(self.state, State::Working(_))
@@ -186,7 +188,7 @@ impl LinkSession {
     }
 }
 
-/// The questions of the connection's handles.
+/// Queries of the connection's handles.
 impl Core {
     /// Whether the connection was ever established.
     pub(super) fn was_established(&self) -> bool {
@@ -199,9 +201,10 @@ impl Core {
         session.is_some_and(|session| matches!(session.state, State::Suspended(_)))
     }
 
-    /// Whether nothing new is sent: the connection is lost, or earlier messages are sent again.
+    /// Whether new messages have to wait, because the connection is lost or earlier messages are
+    /// being sent again.
     #[inline]
-    pub(super) fn is_barred(&self) -> bool {
+    pub(super) fn blocks_new_messages(&self) -> bool {
         match &self.session {
             None => false,
             Some(session) => {
@@ -217,7 +220,7 @@ impl Core {
         self.session.is_some()
     }
 
-    /// Refuses a send after the end, and puts off one that has to wait for the session.
+    /// Refuses a send after the end, and refuses it as full while it has to wait for the session.
     #[inline]
     pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
         let is_open = match &self.session {
@@ -239,7 +242,7 @@ impl Core {
             Some(session) if session.closing.is_some() => {
                 Err(Error::Disconnected(CloseReason::LocallyClosed).into())
             }
-            Some(_) if self.is_barred() => Err(TrySendError::Full),
+            Some(_) if self.blocks_new_messages() => Err(TrySendError::Full),
             Some(_) | None => Ok(()),
         }
     }
@@ -256,7 +259,7 @@ impl Core {
         all
     }
 
-    /// Returns the bytes of the peer's application.
+    /// Returns the private data of the peer's application.
     pub(super) fn peer_data(&self) -> &[u8] {
         match &self.session {
             Some(session) if self.established || self.is_suspended() => &session.peer_data,
@@ -264,10 +267,10 @@ impl Core {
         }
     }
 
-    /// Stops sending. A session that is suspended goes on until its last message has arrived, or
+    /// Stops sending. A suspended session continues until its last message has arrived, or
     /// `close_timeout` has passed.
     pub(super) fn close(&mut self, now: Instant) {
-        if !self.is_barred() {
+        if !self.blocks_new_messages() {
             return self.conn.close(now);
         }
         if let Some(session) = &mut self.session {
@@ -291,10 +294,10 @@ impl Core {
         self.conn.abort(code, now);
     }
 
-    /// Sends no more messages.
+    /// Finishes sending.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         self.check_not_ended()?;
-        let barred = self.is_barred();
+        let barred = self.blocks_new_messages();
         if !barred {
             let finished = self.conn.finish();
             finished.map_err(|refused| refused_send(refused, 0))?;

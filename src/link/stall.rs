@@ -1,4 +1,4 @@
-//! Sends that wait for long.
+//! Detects sends that wait for long.
 
 use std::{
     sync::Arc,
@@ -11,13 +11,13 @@ use crate::{config::Config, proto::Stall};
 /// The duration of a stall after which it is logged.
 const LONG: Duration = Duration::from_secs(5);
 
-/// The longest interval of keepalive with which the engine alone looks for stalls. It looks twice
-/// an interval.
-const OFTEN: Duration = Duration::from_secs(10);
+/// The longest keepalive interval with which only the engine checks for stalls. It checks twice per
+/// interval.
+const FREQUENT_KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Notices a stall without progress that lasts for [`LONG`], from samples of the connection.
 ///
-/// A send that waits needs no clock and no timer for this.
+/// A waiting send needs no clock and no timer of its own for this.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// The first sample of the present stall.
@@ -28,7 +28,8 @@ pub(super) struct StallWatch {
 }
 
 impl StallWatch {
-    /// Takes a sample. Returns whether the caller reports the stall: once, when it is long.
+    /// Takes a sample. Returns whether the caller reports the stall: once for each stall, when it
+    /// has lasted for [`LONG`].
     fn sample(&mut self, is_stalled: bool, sent: u64, now: Instant) -> bool {
         if !is_stalled {
             *self = Self::default();
@@ -55,7 +56,7 @@ impl StallWatch {
 impl Core {
     /// Takes a sample of the stall. Returns its cause if the caller reports it.
     pub(crate) fn sample_stall(&mut self, now: Instant) -> Option<Stall> {
-        let stall = self.conn.stall().filter(|_| !self.is_barred());
+        let stall = self.conn.stall().filter(|_| !self.blocks_new_messages());
         let sent = match stall {
             Some(_) => {
                 let counters = self.conn.statistics();
@@ -74,7 +75,7 @@ impl Link {
         warn_sparsely!(Connection, "{self}: {stall}");
     }
 
-    /// A thread waits for room. Takes a sample.
+    /// Takes a sample, in a thread that waits for room.
     pub(crate) fn check_stall(self: &Arc<Self>) {
         let stall = self.core().sample_stall(Instant::now());
         if let Some(stall) = stall {
@@ -83,16 +84,16 @@ impl Link {
     }
 
     /// Returns the time after which a thread that waits for room calls
-    /// [`check_stall`](Self::check_stall), if the engine looks too seldom.
+    /// [`check_stall`](Self::check_stall), if the engine checks too seldom.
     pub(crate) fn checks_stalls_after(&self) -> Option<Duration> {
         self.checks_stalls.then_some(LONG / 2)
     }
 }
 
-/// Whether threads look for stalls as well. The engine looks when keepalive checks the peer.
+/// Whether threads check for stalls too. The engine checks when keepalive checks the peer.
 pub(super) fn checks(config: &Config) -> bool {
     let interval = config.keepalive_interval;
-    interval.is_none_or(|interval| interval > OFTEN)
+    interval.is_none_or(|interval| interval > FREQUENT_KEEPALIVE)
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 use log::Level;
 
 #[cfg(feature = "tokio")]
-use super::deferred::Later;
+use super::deferred::DeferredAction;
 use super::{
     completion::Completion,
     core::{Core, Recipient, SystemClock},
-    message::Home,
+    message::MessageOwner,
     reports::report,
     send::{Attempt, Sending},
     session::{Side, State, Step, Suspension},
@@ -21,9 +21,9 @@ use crate::{
     transport::Allocator,
 };
 
-/// The successor of a lost connection.
+/// Calls for the successor of a lost connection.
 impl Core {
-    /// A connection is established: it begins a session, resumes it, or has none.
+    /// Handles an established connection, which begins a session, resumes one, or has none.
     pub(super) fn session_established(&mut self) {
         let Some(session) = &mut self.session else {
             return;
@@ -85,7 +85,7 @@ impl Core {
         let Step::Attempt(way) = step else {
             return;
         };
-        // The peer closes again, which this side answers again.
+        // The peer closes the session again over the new connection, and this side answers again.
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
@@ -105,24 +105,29 @@ impl Core {
         let number = past.resumes;
         self.deferred.log(Note::new(Level::Warn, text));
         #[cfg(feature = "tokio")]
-        self.deferred.later.push(Later::EnterRuntime);
+        self.deferred.later.push(DeferredAction::EnterRuntime);
         // The application has released messages since the attempt began.
         self.conn.set_held(session.held, SystemClock);
         if let Some(both) = self.conn.negotiated() {
             self.cork.fit(both.send_eager as usize);
         }
         self.deferred.drive = true;
-        self.report_of_session(Completion::Resumed {
+        self.report_session_event(Completion::Resumed {
             number,
             resent,
             transport,
         });
-        self.go_on();
+        self.send_requested_end();
     }
 
-    /// Finishes and closes after the last message that was sent again, if that was asked for.
-    fn go_on(&mut self) {
-        let Some(session) = self.session.as_ref().filter(|_| !self.is_barred()) else {
+    /// Finishes or closes, if the application has requested it, after the last message was sent
+    /// again.
+    fn send_requested_end(&mut self) {
+        let Some(session) = self
+            .session
+            .as_ref()
+            .filter(|_| !self.blocks_new_messages())
+        else {
             return;
         };
         let (finished, closing) = (session.finished, session.closing);
@@ -130,7 +135,7 @@ impl Core {
             self.conn.hold();
         }
         if finished {
-            // It is refused at the end of the connection alone.
+            // `finish` fails only if the connection has ended.
             let _ = self.conn.finish();
         }
         if closing.is_some() {
@@ -138,10 +143,10 @@ impl Core {
         }
         self.deferred.room = true;
         self.deferred.wake = true;
-        self.room_came();
+        self.report_room();
     }
 
-    /// Whether messages wait to be sent again on a connection that works.
+    /// Whether messages wait to be sent again on the present connection.
     pub(crate) fn sends_again(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
             matches!(session.state, State::Working(_)) && session.messages.repeats()
@@ -153,7 +158,7 @@ impl Core {
     pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
         let next = match &mut self.session {
             Some(session) if matches!(session.state, State::Working(_)) => {
-                session.messages.next_again()
+                session.messages.next_to_resend()
             }
             Some(_) | None => None,
         };
@@ -177,9 +182,9 @@ impl Core {
         }
         drop(sending);
         if let Ok(Attempt::Sent) = sent {
-            let more = self.is_barred();
+            let more = self.blocks_new_messages();
             if !more {
-                self.go_on();
+                self.send_requested_end();
             }
             return more;
         }
@@ -191,13 +196,13 @@ impl Core {
     }
 }
 
-/// Returns the object to which messages of the present connection give their place back.
-pub(super) fn home_of<H: Home + 'static>(
-    ring: &Option<Arc<dyn Home>>,
+/// Returns the object to which messages of the present connection return their place in the window.
+pub(super) fn owner_of<H: MessageOwner + 'static>(
+    ring: &Option<Arc<dyn MessageOwner>>,
     to: &Recipient<'_, H>,
-) -> Arc<dyn Home> {
+) -> Arc<dyn MessageOwner> {
     match ring {
-        None => Arc::clone(to.home) as Arc<dyn Home>,
+        None => Arc::clone(to.owner) as Arc<dyn MessageOwner>,
         Some(ring) => Arc::clone(ring),
     }
 }

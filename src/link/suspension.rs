@@ -1,5 +1,5 @@
-//! The time between the loss of a session's connection and its successor, under the lock of the
-//! core. The engine's thread makes the attempts: see `engine/reactor/sessions.rs`.
+//! The state between the loss of a session's connection and its successor. The caller holds the
+//! lock of `core`. The engine's thread makes the attempts: see `engine/reactor/sessions.rs`.
 
 use std::{
     sync::Arc,
@@ -11,7 +11,7 @@ use log::Level;
 use super::{
     completion::{Completion, Ended},
     core::{Core, SystemClock},
-    message::{Batches, Home, Place},
+    message::{Batches, MessageOwner, Place},
     reports::{report, report_failed},
     sent_order::Unproven,
     session::{Side, State, Step, Suspension},
@@ -22,7 +22,7 @@ use crate::{
     transport::{Exposed, Posted},
 };
 
-/// The wait before the second attempt. It doubles from attempt to attempt.
+/// The wait before the second attempt. It doubles after each attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(25);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -33,8 +33,8 @@ pub(crate) enum Next {
     Remove,
     /// Begin an attempt, if this side connects, or wait for the peer until the deadline.
     Attempt,
-    /// Look whether this way works.
-    Look(Way, ResumeRequest),
+    /// Try whether this way works.
+    TryRdma(Way, ResumeRequest),
     Nothing,
 }
 
@@ -42,12 +42,12 @@ pub(crate) enum Next {
 pub(crate) struct Resume {
     pub(crate) way: Way,
     pub(crate) request: ResumeRequest,
-    /// The time until the session ends.
+    /// The remaining time of the session.
     pub(crate) left: Duration,
 }
 
-/// Whether an attempt that ended for this reason is the last one. A wrong number of the peer ends
-/// its attempt alone. The answer of another program ends the session only if the way `is_known` to
+/// Whether an attempt that ended for this reason is the last one. A wrong number from the peer ends
+/// only its attempt. The answer of another program ends the session only if the way `is_known` to
 /// have led to the peer.
 fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
     match reason {
@@ -66,11 +66,11 @@ fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
     }
 }
 
-/// The loss of a connection.
+/// Calls for the loss of a connection.
 impl Core {
     /// Returns the end of a connection, unless its session survives it.
     pub(super) fn survive(&mut self, mut ended: Ended) -> Option<Ended> {
-        // A peer that closes at once does not get the messages that wait to be sent again.
+        // If the peer closes at once, it does not get the messages that wait to be sent again.
         ended.delivered &= !self.sends_again();
         let over = self.conn.session_over();
         if let Some(ended) = over.and_then(|over| self.conclude(over)) {
@@ -123,14 +123,14 @@ impl Core {
                 }
                 self.cm_ops.clear();
                 self.established = false;
-                self.life = None;
+                self.liveness = None;
                 self.deferred.drive = true;
                 None
             }
         }
     }
 
-    /// The connection was lost, and has delivered everything that had come.
+    /// Suspends the session. The lost connection has delivered all messages that had arrived.
     fn suspend(&mut self, ended: Ended, now: Instant) {
         let Some(session) = &mut self.session else {
             return;
@@ -145,8 +145,8 @@ impl Core {
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
-        // Ids that wait are those of the last messages of this connection; others have been
-        // reported. It has not sent the messages behind them.
+        // The unreported ids belong to the last messages that this connection sent. Later kept
+        // messages were not sent over it.
         let mut waiting: Vec<_> = self.order.abandon().collect();
         for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
@@ -156,7 +156,7 @@ impl Core {
                 _ => kept.id = None,
             }
         }
-        // The peer has received what is not kept.
+        // The peer has received the messages that are no longer kept.
         for id in waiting {
             report(&mut self.completions, Completion::Sent(id));
         }
@@ -168,8 +168,8 @@ impl Core {
             }
             queues.in_flight.take_exposed()
         });
-        // The kept ones are the last exposed. The peer has taken the others, also if a
-        // frame that could not be posted made it seem otherwise.
+        // The kept large messages are the ones exposed last. The peer has taken the earlier ones,
+        // even if `exposed` still has them.
         let mut exposed = exposed.into_iter().flatten().rev();
         for (kept, is_large) in session.messages.suspended_mut().rev() {
             if is_large && kept.memory.is_none() {
@@ -179,7 +179,7 @@ impl Core {
         self.unproven = Unproven::default();
         self.batches = Batches::default();
         self.cm_ops.clear();
-        self.life = None;
+        self.liveness = None;
         self.established = false;
         self.generation += 1;
         self.ring = None;
@@ -206,10 +206,11 @@ impl Core {
             peer_received: 0,
         }));
         self.deferred.drive = true;
-        self.report_of_session(suspended);
+        self.report_session_event(suspended);
     }
 
-    /// Reports the messages that the session has not sent again. The others are in the order.
+    /// Reports the failure of the messages that the session has not sent again. `order` has the
+    /// others.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         self.over = self.leave_numbers(reason);
         if let Some(session) = &mut self.session {
@@ -233,24 +234,24 @@ impl Core {
     }
 }
 
-/// The engine's thread.
+/// Calls of the engine's thread.
 impl Core {
     /// Returns what the engine's thread does next.
-    pub(crate) fn next_of_session(&mut self, now: Instant) -> Next {
+    pub(crate) fn next_session_step(&mut self, now: Instant) -> Next {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         match suspension.map(|suspension| suspension.step) {
             Some(Step::Lost) => Next::Remove,
             Some(Step::Idle(at)) if at <= now => Next::Attempt,
             Some(Step::Idle(_) | Step::Attempt(_)) => Next::Nothing,
-            None => match self.look(now) {
-                Some((way, request)) => Next::Look(way, request),
+            None => match self.begin_trial(now) {
+                Some((way, request)) => Next::TryRdma(way, request),
                 None => Next::Nothing,
             },
         }
     }
 
-    /// The transport of the last connection is gone. The next attempt follows after a wait, which
-    /// `fraction` varies: it is between 0 and 1.
+    /// Handles that the transport of the last connection was removed. Schedules the next attempt,
+    /// after a wait that is randomised by `fraction`, between 0 and 1.
     pub(crate) fn removed(&mut self, fraction: f64, now: Instant) {
         let Some(session) = &mut self.session else {
             return;
@@ -269,7 +270,7 @@ impl Core {
         }
     }
 
-    /// Returns the time at which the engine's thread looks at the connection again.
+    /// Returns the time at which the engine's thread handles the connection again.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let session = self.session.as_ref();
         match session.map(|session| (&session.state, &session.side)) {
@@ -280,7 +281,11 @@ impl Core {
                 (Step::Attempt(_), _) => self.conn.next_timeout(),
             },
             Some((State::Working(_), _)) | None => {
-                let times = [self.conn.next_timeout(), self.close_by(), self.look_at()];
+                let times = [
+                    self.conn.next_timeout(),
+                    self.close_by(),
+                    self.next_trial_at(),
+                ];
                 times.into_iter().flatten().min()
             }
         }
@@ -292,7 +297,7 @@ impl Core {
         session.closing.filter(|_| session.messages.repeats())
     }
 
-    /// Ends a session whose time is over. Returns whether it has.
+    /// Ends a session whose time limit has passed. Returns whether it did.
     pub(super) fn expire_session(&mut self, now: Instant) -> bool {
         let late = self.close_by().is_some_and(|deadline| deadline <= now);
         let Some(session) = &mut self.session else {
@@ -311,7 +316,8 @@ impl Core {
         true
     }
 
-    /// Ends a suspension, because others came after it. Returns whether there was one.
+    /// Ends a suspended session to make room for newer ones. Returns whether the session was
+    /// suspended.
     pub(crate) fn give_way(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         let Some(ended) = suspension.map(|suspension| suspension.end()) else {
@@ -335,15 +341,15 @@ impl Core {
         Some(Resume { way, request, left })
     }
 
-    /// Takes the number of messages that the application has of earlier connections.
-    pub(crate) fn held_of_session(&self) -> u16 {
+    /// Returns the number of messages of earlier connections that the application has not released.
+    pub(crate) fn held_by_application(&self) -> u16 {
         let held = self.session.as_ref().map_or(0, |session| session.held);
         u16::try_from(held).unwrap_or(u16::MAX)
     }
 
-    /// An attempt begins this way, with this state machine. Messages of its connection give their
-    /// place back to `ring`.
-    pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn Home>) {
+    /// Begins an attempt over this way, with this state machine. Messages of its connection return
+    /// their place in the window to `ring`.
+    pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn MessageOwner>) {
         self.conn = conn;
         self.ring = Some(ring);
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
@@ -361,7 +367,8 @@ impl Core {
         self.session.is_some() && self.conn.has_session()
     }
 
-    /// The passive side accepts a first request, and chooses the identity of a session.
+    /// Begins a session on the passive side, which accepts a first request and has chosen this
+    /// identity.
     pub(crate) fn begin_session(&mut self, id: SessionId) {
         if let Some(session) = &mut self.session {
             session.id = Some(id);
@@ -369,14 +376,14 @@ impl Core {
         }
     }
 
-    /// The passive side accepts a first request without a session.
+    /// Accepts a first request on the passive side, without a session.
     pub(crate) fn decline_session(&mut self) {
         self.session = None;
         self.conn.decline_session();
     }
 
-    /// The peer asks to resume the session. Returns the number of messages that this side has
-    /// received, or `None` before the last connection has been removed.
+    /// Accepts the peer's request to resume the session. Returns the number of messages that this
+    /// side has received, or `None` before the last connection has been removed.
     pub(crate) fn accept_attempt(&mut self) -> Option<u32> {
         let session = self.session.as_mut()?;
         match session.suspension()?.step {
@@ -385,14 +392,15 @@ impl Core {
         }
     }
 
-    /// Ends a connection that the peer has given up, unless it is suspended.
+    /// Ends a connection that the peer has given up, unless the session is suspended already.
     pub(crate) fn lose(&mut self, now: Instant) {
         if !self.is_suspended() {
             self.conn.handle_cm_event(CmInput::Disconnected, now);
         }
     }
 
-    /// The peer's number from its request, for the attempt that begins.
+    /// Stores the number of messages that the peer has received, from its request, for the attempt
+    /// that begins.
     pub(crate) fn set_peer_received(&mut self, received: u32) {
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
             suspension.peer_received = received;

@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{proto::ResumeRequest, transport_choice::Transport};
 
-/// The wait before the first look whether RDMA works again. It doubles from look to look.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-const LONGEST_LOOK: Duration = Duration::from_secs(60);
+/// The delay before the first trial of RDMA. It doubles after each trial that fails.
+const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
+const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
-/// The greatest number of rounds that count at a busy peer.
+/// The greatest number of rounds that lengthen the wait while the peer is busy.
 const MOST_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
@@ -35,24 +35,25 @@ pub(super) struct Route {
 
 /// The ways of the side that connects.
 pub(crate) struct Ways {
-    /// At least one, in the order of the attempts. The first one is that of the first connection.
+    /// The ways, at least one, in the order of attempts. The first way is that of the first
+    /// connection.
     all: Vec<Way>,
-    /// Which of them have led to the peer.
+    /// Whether a connection over each way has reached the peer.
     known: Vec<bool>,
     /// The index of the way of the present connection or attempt.
     at: usize,
     /// When the present connection was established.
     since: Instant,
-    look: Look,
-    /// The wait before the next look.
+    trial: Trial,
+    /// The delay before the next trial.
     wait: Duration,
-    /// The index of the way of the last look.
-    looked: usize,
+    /// The index of the way that was tried last.
+    last_tried: usize,
 }
 
-/// The look whether a way over RDMA works, while the connection goes over TCP.
+/// A trial of a way over RDMA, while the connection uses TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum Trial {
     No,
     Due(Instant),
     /// The engine's thread tries the way.
@@ -68,7 +69,7 @@ impl Way {
 }
 
 impl Route {
-    /// Without the address of this side it is `0.0.0.0:0`.
+    /// Creates a route. Without a local address it has `0.0.0.0:0`.
     pub(super) fn new(way: Way, local: Option<SocketAddr>) -> Self {
         let local = local.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
         Self { way, local }
@@ -82,20 +83,20 @@ impl fmt::Display for Way {
 }
 
 impl Ways {
-    /// The first connection goes over this way.
+    /// Creates the ways of a session whose first connection uses `first`.
     pub(crate) fn new(first: Way) -> Self {
         Self {
             all: vec![first],
             known: vec![false],
             at: 0,
             since: Instant::now(),
-            look: Look::No,
-            wait: FIRST_LOOK,
-            looked: 0,
+            trial: Trial::No,
+            wait: FIRST_TRIAL_DELAY,
+            last_tried: 0,
         }
     }
 
-    /// Adds these ways behind the others, before the first connection is established.
+    /// Appends these ways, before the first connection is established.
     pub(super) fn add(&mut self, others: impl IntoIterator<Item = Way>) {
         for way in others {
             if !self.all.contains(&way) {
@@ -103,8 +104,8 @@ impl Ways {
                 self.known.push(false);
             }
         }
-        // So that the first look is at the first way.
-        self.looked = self.all.len() - 1;
+        // The first trial is then of the first way.
+        self.last_tried = self.all.len() - 1;
     }
 
     /// Returns the way of the present connection or attempt.
@@ -117,14 +118,14 @@ impl Ways {
         self.known[self.at]
     }
 
-    /// An attempt has failed. The next one goes over the next way.
+    /// Records a failed attempt. The next attempt uses the next way.
     pub(super) fn failed(&mut self) {
         self.at = (self.at + 1) % self.all.len();
     }
 
-    /// The peer was busy at the last of this number of attempts. It may only wait until its own
-    /// connection is silent, so the next attempt goes over the same way after a short wait. Returns
-    /// the number of attempts that determines this wait.
+    /// Returns the number of attempts that determines the next wait, after the peer was busy at the
+    /// last of `attempts`. The peer may only be waiting until its own connection is silent, so the
+    /// next attempt uses the same way after a short wait.
     pub(super) fn busy(&self, attempts: u32) -> u32 {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         attempts
@@ -140,83 +141,83 @@ impl Ways {
         (attempts / len, !attempts.is_multiple_of(len))
     }
 
-    /// A connection is established over the present way.
+    /// Records that a connection over the present way was established.
     pub(super) fn arrived(&mut self, now: Instant) {
         self.known[self.at] = true;
         self.since = now;
         let is_rdma = |way: &Way| way.transport == Transport::Rdma;
-        self.look = if !is_rdma(&self.present()) && self.all.iter().any(is_rdma) {
-            Look::Due(now + self.wait)
+        self.trial = if !is_rdma(&self.present()) && self.all.iter().any(is_rdma) {
+            Trial::Due(now + self.wait)
         } else {
-            Look::No
+            Trial::No
         };
     }
 
-    /// The connection is lost. Returns whether it ends for a better way.
+    /// Records the loss of the connection. Returns whether it ended because a better way works.
     pub(super) fn lost(&mut self, now: Instant) -> bool {
         let is_rdma = self.present().transport == Transport::Rdma;
-        if is_rdma && now.duration_since(self.since) >= LONGEST_LOOK {
-            self.wait = FIRST_LOOK;
+        if is_rdma && now.duration_since(self.since) >= MAX_TRIAL_DELAY {
+            self.wait = FIRST_TRIAL_DELAY;
         }
-        let found = self.look == Look::Found;
+        let found = self.trial == Trial::Found;
         if found {
-            self.at = self.looked;
+            self.at = self.last_tried;
         }
-        self.look = Look::No;
+        self.trial = Trial::No;
         found
     }
 
-    /// Returns the time of the next look.
-    pub(super) fn look_at(&self) -> Option<Instant> {
-        match self.look {
-            Look::Due(at) => Some(at),
-            Look::No | Look::Trying | Look::Found => None,
+    /// Returns the time of the next trial.
+    pub(super) fn next_trial_at(&self) -> Option<Instant> {
+        match self.trial {
+            Trial::Due(at) => Some(at),
+            Trial::No | Trial::Trying | Trial::Found => None,
         }
     }
 
-    /// Begins a look that is due. Returns the way.
-    pub(super) fn look(&mut self, now: Instant) -> Option<Way> {
-        if self.look_at()? > now {
+    /// Begins a trial if one is due, and returns its way.
+    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<Way> {
+        if self.next_trial_at()? > now {
             return None;
         }
-        self.wait = (self.wait * 2).min(LONGEST_LOOK);
-        self.look = Look::Trying;
+        self.wait = (self.wait * 2).min(MAX_TRIAL_DELAY);
+        self.trial = Trial::Trying;
         let len = self.all.len();
-        let mut later = (self.looked + 1..=self.looked + len).map(|index| index % len);
-        self.looked = later.find(|index| self.all[*index].transport == Transport::Rdma)?;
-        Some(self.all[self.looked])
+        let mut later = (self.last_tried + 1..=self.last_tried + len).map(|index| index % len);
+        self.last_tried = later.find(|index| self.all[*index].transport == Transport::Rdma)?;
+        Some(self.all[self.last_tried])
     }
 
-    /// A look ends. Returns whether the connection ends for the way, because that works.
-    pub(super) fn looked(&mut self, works: bool, now: Instant) -> bool {
-        if self.look != Look::Trying {
+    /// Ends a trial. Returns whether the present connection ends, because the way over RDMA works.
+    pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
+        if self.trial != Trial::Trying {
             return false;
         }
-        self.look = if works {
-            Look::Found
+        self.trial = if works {
+            Trial::Found
         } else {
-            Look::Due(now + self.wait)
+            Trial::Due(now + self.wait)
         };
         works
     }
 }
 
-/// The ways of a session.
+/// Calls for the ways of a session.
 impl Core {
-    /// Adds ways to that of the first connection.
+    /// Adds ways to the way of the first connection.
     pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
         if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
             ways.add(others);
         }
     }
 
-    /// Begins a look whether RDMA works, if one is due. The peer refuses the request as late, which
-    /// proves the way and changes nothing.
-    pub(super) fn look(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
+    /// Begins a trial of RDMA if one is due. The peer refuses the request as late, which proves the
+    /// way and changes nothing.
+    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
         let id = session.id?;
-        let way = session.ways()?.look(now)?;
+        let way = session.ways()?.begin_trial(now)?;
         let request = ResumeRequest {
             id,
             epoch: session.messages.epoch(),
@@ -227,27 +228,28 @@ impl Core {
 
     /// Whether the connection works and is not about to end.
     fn may_move(&self) -> bool {
-        let is_wanted = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
+        let is_contended = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
         self.established
-            && !self.is_barred()
+            && !self.blocks_new_messages()
             && self.conn.close_reason().is_none()
             && self.ended.is_none()
-            && self.session.as_deref().is_some_and(is_wanted)
+            && self.session.as_deref().is_some_and(is_contended)
     }
 
-    /// A look has ended. If the way `works`, the connection ends for it, and the session resumes.
-    pub(crate) fn looked(&mut self, works: bool, now: Instant) {
+    /// Ends a trial. If the way `works`, the present connection ends, and the session resumes over
+    /// that way.
+    pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();
         let ways = self.session.as_mut().and_then(|session| session.ways());
-        if ways.is_some_and(|ways| ways.looked(works && may_move, now)) {
+        if ways.is_some_and(|ways| ways.end_trial(works && may_move, now)) {
             self.lose(now);
         }
     }
 
-    /// Returns the time of the next look for a better way.
-    pub(super) fn look_at(&self) -> Option<Instant> {
+    /// Returns the time of the next trial of RDMA.
+    pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match &self.session.as_ref()?.side {
-            Side::Active(ways) if self.may_move() => ways.look_at(),
+            Side::Active(ways) if self.may_move() => ways.next_trial_at(),
             Side::Active(_) | Side::Passive => None,
         }
     }
@@ -271,7 +273,7 @@ mod tests {
     const TCP: Transport = Transport::Tcp;
 
     #[test]
-    fn attempts_go_over_all_ways_in_turn_from_the_present_one() {
+    fn attempts_rotate_from_the_present_way() {
         let [a, b, c] = [way(1, RDMA), way(1, TCP), way(2, RDMA)];
         let mut ways = of(a, &[b, a, c, b]);
         let mut order = Vec::new();
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_for_rdma_while_over_tcp() {
+    fn tries_rdma_while_over_tcp() {
         let [a, b, c] = [way(1, TCP), way(1, RDMA), way(2, RDMA)];
         let mut ways = of(a, &[b, c]);
         let mut now = Instant::now();
@@ -311,22 +313,22 @@ mod tests {
             (60, b),
             (60, c),
         ] {
-            let at = ways.look_at().unwrap();
+            let at = ways.next_trial_at().unwrap();
             assert_eq!(at, now + Duration::from_secs(seconds));
-            assert_eq!(ways.look(at - Duration::from_millis(1)), None);
-            assert_eq!(ways.look(at), Some(over));
-            assert_eq!(ways.look_at(), None, "one at a time");
+            assert_eq!(ways.begin_trial(at - Duration::from_millis(1)), None);
+            assert_eq!(ways.begin_trial(at), Some(over));
+            assert_eq!(ways.next_trial_at(), None, "one at a time");
             now = at;
-            assert!(!ways.looked(false, now));
+            assert!(!ways.end_trial(false, now));
         }
-        ways.look(ways.look_at().unwrap()).unwrap();
-        assert!(ways.looked(true, now));
+        ways.begin_trial(ways.next_trial_at().unwrap()).unwrap();
+        assert!(ways.end_trial(true, now));
         assert!(ways.lost(now));
         assert_eq!(ways.present(), b);
         ways.arrived(now);
-        assert_eq!(ways.look_at(), None);
-        assert!(!ways.looked(true, now), "a late answer");
-        // The waits stay long after a short time over RDMA, and only then.
+        assert_eq!(ways.next_trial_at(), None);
+        assert!(!ways.end_trial(true, now), "a late answer");
+        // The wait stays long if the connection over RDMA lasted for less than a minute.
         for (worked, wait) in [(59, 60), (60, 1)] {
             now += Duration::from_secs(worked);
             assert!(!ways.lost(now));
@@ -334,7 +336,7 @@ mod tests {
                 ways.failed();
             }
             ways.arrived(now);
-            assert_eq!(ways.look_at(), Some(now + Duration::from_secs(wait)));
+            assert_eq!(ways.next_trial_at(), Some(now + Duration::from_secs(wait)));
             while ways.present() != b {
                 ways.failed();
             }
@@ -343,9 +345,9 @@ mod tests {
     }
 
     #[test]
-    fn looks_for_nothing_without_rdma() {
+    fn tries_nothing_without_rdma() {
         let mut ways = of(way(1, TCP), &[way(2, TCP)]);
         ways.arrived(Instant::now());
-        assert_eq!(ways.look_at(), None);
+        assert_eq!(ways.next_trial_at(), None);
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     local::StandIn,
     os::{
         PerProcess,
-        foreign::{self, Errand, Owed},
+        foreign::{self, ForeignCall, PendingWork},
         lock,
     },
     poll::{Readiness, Seat, Wakers},
@@ -52,7 +52,7 @@ struct Tasks {
     /// The listener's name for the log, once it listens.
     name: OnceLock<String>,
     /// Whether the engine's thread has to wake them.
-    owed: Owed<()>,
+    pending_work: PendingWork<()>,
 }
 
 /// Established connections that the program has not taken.
@@ -120,7 +120,7 @@ impl<T> Arrivals<T> {
         self.readiness.announce(|| self.is_ready());
         if !foreign::collects() {
             self.tasks.wake();
-        } else if self.tasks.wakers.is_awaited(u8::MAX) && self.tasks.owed.add(|()| ()) {
+        } else if self.tasks.wakers.is_awaited(u8::MAX) && self.tasks.pending_work.add(|()| ()) {
             foreign::leave(Arc::<Tasks>::clone(&self.tasks));
         }
     }
@@ -176,9 +176,9 @@ impl Connections {
     }
 
     /// Turns away the connections that the program has not taken.
-    pub(super) fn turn_away(&self) {
+    pub(super) fn reject_untaken(&self) {
         for endpoint in self.arrivals.items.try_iter().flatten() {
-            endpoint.turn_away();
+            endpoint.reject_untaken();
         }
     }
 }
@@ -214,7 +214,7 @@ impl Incoming<Result<Established, Error>> for Connections {
             }
         };
         if let Err(Ok(late)) = self.arrivals.append(Ok(endpoint)) {
-            late.turn_away();
+            late.reject_untaken();
         }
     }
 
@@ -228,7 +228,7 @@ impl Incoming<Result<Established, Error>> for Connections {
         }
         if matches!(why, Error::EngineShutDown) {
             // The engine closes all its connections.
-            self.turn_away();
+            self.reject_untaken();
         }
         let last = (!matches!(why, Error::ListenerClosed)).then(|| Err(why.clone()));
         self.arrivals.close(why, last);
@@ -238,14 +238,14 @@ impl Incoming<Result<Established, Error>> for Connections {
 
 impl Drop for Connections {
     fn drop(&mut self) {
-        self.turn_away();
+        self.reject_untaken();
     }
 }
 
 impl Incoming<Request> for Arrivals<Request> {
     fn bring(&self, request: Request) {
         if let Err(late) = self.append(request) {
-            late.turn_away();
+            late.reject_untaken();
         }
     }
 
@@ -256,7 +256,7 @@ impl Incoming<Request> for Arrivals<Request> {
     fn finish(&self, why: Error) {
         self.close(why, None);
         for request in self.items.try_iter() {
-            request.turn_away();
+            request.reject_untaken();
         }
         self.announce();
     }
@@ -268,7 +268,7 @@ impl Tasks {
             // The listener goes on: the panic is no connection's, and another task may accept.
             error!(
                 Listener,
-                "{}: goes on after the waker of a task panicked",
+                "{}: the waker of a waiting task panicked; the listener continues",
                 self.name()
             );
         }
@@ -280,9 +280,9 @@ impl Tasks {
     }
 }
 
-impl Errand for Tasks {
+impl ForeignCall for Tasks {
     fn run(self: Arc<Self>) {
-        while let Some(()) = self.owed.next() {
+        while let Some(()) = self.pending_work.next() {
             self.wake();
         }
     }

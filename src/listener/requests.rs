@@ -8,7 +8,7 @@ use crate::{
     config::Config,
     connector::check_private_data,
     endpoint::Endpoint,
-    engine::{Command, Engine, Intake, Reply, Request, wait_for_reply},
+    engine::{Command, Engine, ListenerItem, Reply, Request, wait_for_reply},
     error::Error,
     local::Local,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
@@ -70,8 +70,8 @@ impl RequestListener {
         engine: &Engine,
     ) -> Result<Self, Error> {
         let arrivals = Arc::new(Arrivals::new());
-        let intake = Intake::Requests(Arc::<Arrivals<Request>>::clone(&arrivals));
-        let socket = Socket::bind(address, config, engine, &intake)?;
+        let listener_items = ListenerItem::Requests(Arc::<Arrivals<Request>>::clone(&arrivals));
+        let socket = Socket::bind(address, config, engine, &listener_items)?;
         arrivals.listens(socket.name(&config.label));
         let arrivals = Local::new(arrivals);
         Ok(Self { socket, arrivals })

@@ -5,7 +5,7 @@ use crossbeam_channel::bounded;
 use crate::{
     addresses::ToAddresses,
     config::{Config, Label},
-    engine::{Bound, Command, Engine, Intake, ListenerName},
+    engine::{Bound, Command, Engine, ListenerItem, ListenerName},
     error::Error,
     transport_choice::Transport,
 };
@@ -23,7 +23,7 @@ impl Socket {
         address: impl ToAddresses,
         config: &Config,
         engine: &Engine,
-        intake: &Intake,
+        listener_items: &ListenerItem,
     ) -> Result<Self, Error> {
         config.check()?;
         let addresses = address.to_addresses()?;
@@ -31,7 +31,7 @@ impl Socket {
         config.transport = addresses.transport().unwrap_or(config.transport);
         let mut result = Err(Error::TimedOut);
         for address in addresses.as_slice() {
-            result = Self::bind_one(*address, &config, engine, intake);
+            result = Self::bind_one(*address, &config, engine, listener_items);
             if result.is_ok() {
                 break;
             }
@@ -43,13 +43,13 @@ impl Socket {
         address: SocketAddr,
         config: &Config,
         engine: &Engine,
-        intake: &Intake,
+        listener_items: &ListenerItem,
     ) -> Result<Self, Error> {
         let (reply, result) = bounded(1);
         let command = Command::Listen {
             address,
             config: config.clone(),
-            intake: intake.clone(),
+            listener_items: listener_items.clone(),
             engine: Arc::clone(engine.handle()),
             reply,
         };

@@ -22,7 +22,7 @@ use super::registry::{enable, snapshot};
 use crate::os::{Process, leak};
 
 /// The time limit of one request; the thread serves one at a time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// The wait after a failed `accept`, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -163,7 +163,7 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
             Err(error) => {
                 warn!(
                     Statistics,
-                    "statistics: cannot accept a request, tries again in {PAUSE:?}: {error}"
+                    "statistics: cannot accept a request; retries in {PAUSE:?}: {error}"
                 );
                 thread::sleep(PAUSE);
             }
@@ -174,11 +174,11 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
 /// Whatever is asked, there is one answer.
 fn answer(mut stream: UnixStream) -> io::Result<()> {
     let start = Instant::now();
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIME_LIMIT))?;
     let mut request: Vec<u8> = Vec::new();
     let mut part = [0; 512];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
-        let left = PATIENCE.saturating_sub(start.elapsed());
+        let left = TIME_LIMIT.saturating_sub(start.elapsed());
         // No time would be any time.
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match stream.read(&mut part)? {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_is_answered_until_it_is_dropped() {
+    fn export_answers_until_it_is_dropped() {
         let path = path("answered");
         let export = Export::start_at(&path).unwrap();
         assert_eq!(export.path(), path);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_says_nothing_holds_up_others_for_a_moment_only() {
+    fn silent_client_delays_others_by_one_timeout() {
         let path = path("silent");
         let _export = Export::start_at(&path).unwrap();
         let mut silent = UnixStream::connect(&path).unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_of_a_killed_process_is_replaced_and_that_of_a_live_one_is_not() {
+    fn only_a_killed_processs_socket_is_replaced() {
         let path = path("again");
         drop(UnixListener::bind(&path).unwrap());
         let export = Export::start_at(&path).unwrap();

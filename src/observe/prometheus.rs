@@ -318,7 +318,7 @@ mod tests {
     use crate::{observe::RoundTrips, transport_choice::Transport};
 
     #[test]
-    fn the_text_has_each_value_once_and_those_of_connections_by_labels() {
+    fn text_has_each_value_once_with_connection_labels() {
         let mut statistics = Statistics::ZERO;
         statistics.messages_sent = 7;
         statistics.stalls = 2;

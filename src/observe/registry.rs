@@ -203,7 +203,8 @@ impl Drop for Registered {
             last.large_bytes_exposed = 0;
             registry.sum_of_ended += last;
         }
-        // The link may go with it, outside the lock.
+        // The entry may hold the last reference to its link, whose drop must not run under the
+        // lock.
         drop(registry);
         drop(entry);
     }

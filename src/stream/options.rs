@@ -150,7 +150,7 @@ impl ListenerTtl {
             // The connection has ended, and a read returns that.
             debug!(
                 Connection,
-                "{}: no time to live was set: {error}",
+                "{}: cannot set the time to live (TTL): {error}",
                 accepted.name()
             );
         }

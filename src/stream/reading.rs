@@ -125,14 +125,14 @@ impl Reading {
             to[read..read + count].copy_from_slice(&bytes[..count]);
             self.consume(count);
             read += count;
-            if read == to.len() || !self.go_on(endpoint) {
+            if read == to.len() || !self.next_message(endpoint) {
                 return read;
             }
         }
     }
 
     /// Takes the next message, if it has arrived and the last one was read. Returns whether it did.
-    pub(crate) fn go_on(&mut self, endpoint: &Endpoint) -> bool {
+    pub(crate) fn next_message(&mut self, endpoint: &Endpoint) -> bool {
         if self.message.is_none() {
             self.message = endpoint.take_bytes();
             self.read = 0;

@@ -26,7 +26,7 @@ pub(crate) struct Turns {
 
 #[derive(Default)]
 struct State {
-    turn: Whose,
+    turn: TurnOwner,
     reading: Reading,
     /// The number of threads that wait for their turn.
     threads: usize,
@@ -36,7 +36,7 @@ struct State {
 
 /// Who reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Whose {
+enum TurnOwner {
     /// No handle.
     #[default]
     Free,
@@ -65,13 +65,13 @@ impl Turns {
 
     /// Waits for the turn while another handle takes bytes; `None` if one waits for some.
     pub(super) fn wait_for_bytes(&self) -> Option<Turn<'_>> {
-        self.wait_while(&Deadline::never(), |whose| whose == Whose::Takes)
+        self.wait_while(&Deadline::never(), |whose| whose == TurnOwner::Takes)
     }
 
     fn wait_while(
         &self,
         deadline: &Deadline,
-        is_worth_it: impl Fn(Whose) -> bool,
+        is_worth_it: impl Fn(TurnOwner) -> bool,
     ) -> Option<Turn<'_>> {
         let mut state = lock(&self.state);
         loop {
@@ -119,17 +119,17 @@ impl Turns {
     #[cfg(feature = "tokio")]
     pub(crate) fn may_have_bytes(&self) -> bool {
         let state = lock(&self.state);
-        state.turn != Whose::Free || !state.reading.bytes().is_empty()
+        state.turn != TurnOwner::Free || !state.reading.bytes().is_empty()
     }
 
     fn begin(&self, state: &mut State) -> Option<Turn<'_>> {
-        if state.turn != Whose::Free {
+        if state.turn != TurnOwner::Free {
             return None;
         }
         state.turn = if state.reading.bytes().is_empty() {
-            Whose::Waits
+            TurnOwner::Waits
         } else {
-            Whose::Takes
+            TurnOwner::Takes
         };
         Some(Turn {
             turns: self,
@@ -143,7 +143,7 @@ impl Drop for Turn<'_> {
         let task = {
             let mut state = lock(&self.turns.state);
             state.reading = mem::take(&mut self.reading);
-            state.turn = Whose::Free;
+            state.turn = TurnOwner::Free;
             if state.threads > 0 {
                 // All: the next turn may begin without bytes, so that those for which some were
                 // worth waiting give up.

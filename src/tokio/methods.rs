@@ -271,7 +271,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// None; it is as that of tokio's types is.
+            /// This never fails. It returns a `Result` because the method of tokio's type does.
             pub fn local_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 Ok(self.$part.end().local_addr())
             }
@@ -280,7 +280,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// None; it is as that of tokio's types is.
+            /// This never fails. It returns a `Result` because the method of tokio's type does.
             pub fn peer_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 Ok(self.$part.end().peer_addr())
             }

@@ -79,7 +79,7 @@ impl Reader {
             let count = bytes.len().min(buf.remaining());
             buf.put_slice(&bytes[..count]);
             reading.consume(count);
-            if buf.remaining() == 0 || !reading.go_on(&self.end) {
+            if buf.remaining() == 0 || !reading.next_message(&self.end) {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -120,7 +120,8 @@ impl Reader {
     }
 
     pub(super) async fn readable(&self) {
-        // It uses none of the task's budget, like the methods of tokio's types.
+        // This wait does not consume the task's budget in tokio's scheduler, just as `readable` of
+        // tokio's types does not.
         if self.assumed.load(Ordering::Relaxed) {
             return;
         }
@@ -184,7 +185,7 @@ impl Reader {
             if self.may_read() {
                 states |= Ready::READABLE;
             }
-            if self.end.sends_no_more() {
+            if self.end.peer_has_stopped() {
                 states |= Ready::READ_CLOSED;
             }
         }

@@ -1,14 +1,14 @@
-//! The memory that the connections of a process have together for the large messages of their
-//! peers.
+//! The memory budget that all connections of a process share for the large messages of their peers.
 //!
-//! A chunk takes its bytes right before it is read, so a message that does not arrive holds next to
-//! nothing. A chunk without room waits. The hosts that wait take turns, and no host gets more than
-//! three quarters of a bound. Messages that have arrived in part could block each other, so one of
-//! them at a time may exceed the bound until it is complete. Short messages have a reserve.
+//! The bytes of a chunk are charged right before the chunk is read, so a message that does not
+//! arrive holds almost nothing. A chunk waits if there is no room. The waiting hosts take turns,
+//! and no host gets more than three quarters of a bound. Messages that have partially arrived could
+//! block each other, so one of them at a time may exceed the bound until it is complete. Short
+//! messages have a reserve.
 //!
-//! The lock is the last in any order: no other lock is taken while it is held. A connection that is
-//! served gets a notice through the mailbox of its engine, because the thread that returned memory
-//! may hold the locks of another connection.
+//! The lock of the budget is the innermost lock: no other lock is taken while it is held. A
+//! connection whose claim is granted gets a notice through the mailbox of its engine, because the
+//! thread that returned memory may hold the locks of another connection.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,17 +30,17 @@ pub(crate) struct Budget {
 }
 
 struct Accounts {
-    /// Pinned for the reads in progress.
+    /// Bytes that are pinned for the reads in progress.
     pinned: Gauge,
-    /// Bytes of messages that have arrived or are being read, and that were not released.
+    /// Bytes of messages that are being read, or were read and are not released yet.
     held: Gauge,
     /// The bytes of short messages for which `held` had no room at once.
     reserve: Gauge,
-    /// Bytes that stay pinned for next reads.
+    /// Bytes that stay pinned for later reads.
     kept: u64,
-    /// Customers for whom the system had no memory, though they had their place here.
-    starved: VecDeque<u64>,
-    customers: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
+    /// The ids of clients for which the system had no memory, although the budget had granted it.
+    waiting_for_system: VecDeque<u64>,
+    clients: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
     next: u64,
 }
 
@@ -64,8 +64,8 @@ impl Budget {
             held: Gauge::new(limits.held - limits.held_by_short()),
             reserve: Gauge::new(limits.held_by_short()),
             kept: 0,
-            starved: VecDeque::new(),
-            customers: HashMap::new(),
+            waiting_for_system: VecDeque::new(),
+            clients: HashMap::new(),
             next: 0,
         };
         Arc::new(Self {
@@ -74,7 +74,7 @@ impl Budget {
         })
     }
 
-    /// The one of all that have the default limits.
+    /// Returns the budget that all engines with the default limits share.
     pub(crate) fn shared() -> Arc<Self> {
         let mut shared = lock(SHARED.get());
         shared.upgrade().unwrap_or_else(|| {
@@ -88,7 +88,8 @@ impl Budget {
         &self.limits
     }
 
-    /// Bytes that are pinned for reading, or reserved for it, and bytes of messages that are held.
+    /// Returns the number of bytes that are pinned for reads or reserved for that, and the number
+    /// of bytes of held messages.
     pub(crate) fn in_use(&self) -> (u64, u64) {
         let accounts = lock(&self.accounts);
         (
@@ -97,27 +98,27 @@ impl Budget {
         )
     }
 
-    /// Takes a connection with this host in. When it is served its engine gets a
-    /// [`NoticeKind::Feed`] with its key.
-    pub(crate) fn customer(
+    /// Adds a connection with this host. When its claim is granted, its engine gets a
+    /// [`NoticeKind::Feed`] with the connection's key.
+    pub(crate) fn client(
         self: &Arc<Self>,
         mailbox: &Arc<Mailbox<Notice>>,
         key: u64,
         host: Host,
-    ) -> Customer {
+    ) -> BudgetClient {
         let mut accounts = lock(&self.accounts);
         let id = accounts.next;
         accounts.next += 1;
-        accounts.customers.insert(id, (Arc::clone(mailbox), key));
-        Customer {
+        accounts.clients.insert(id, (Arc::clone(mailbox), key));
+        BudgetClient {
             budget: Arc::clone(self),
             id,
             host,
         }
     }
 
-    /// Releases `bytes`. If they were `used`, not only promised, the system has memory for another
-    /// connection.
+    /// Releases `bytes`. If the bytes were `used`, and not only granted, the system now has memory
+    /// for another connection.
     fn give_back(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match kind {
@@ -128,22 +129,25 @@ impl Budget {
         }
         // The system may give the freed memory to another connection. One connection at a time is
         // notified: if the memory is too little for it, it is probably too little for the next.
-        let starved = used.then(|| accounts.starved.pop_front()).flatten();
-        Self::notify(accounts, starved);
+        let waiting_for_system = used
+            .then(|| accounts.waiting_for_system.pop_front())
+            .flatten();
+        Self::notify(accounts, waiting_for_system);
     }
 
-    /// Notifies the customers that have a grant to fetch, and this one.
-    fn notify(mut accounts: MutexGuard<'_, Accounts>, starved: Option<u64>) {
+    /// Notifies the clients whose claims were granted, and the client that waits for memory of the
+    /// system, if there is one.
+    fn notify(mut accounts: MutexGuard<'_, Accounts>, waiting_for_system: Option<u64>) {
         let mut served = accounts.pinned.served();
         served.append(&mut accounts.held.served());
         served.append(&mut accounts.reserve.served());
-        served.extend(starved);
+        served.extend(waiting_for_system);
         if served.is_empty() {
             return;
         }
         let whom: Vec<_> = served
             .iter()
-            .filter_map(|id| accounts.customers.get(id).cloned())
+            .filter_map(|id| accounts.clients.get(id).cloned())
             .collect();
         drop(accounts);
         for (mailbox, key) in whom {
@@ -165,18 +169,18 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// A connection's place in the budget. It waits for one thing of each kind at a time.
+/// A connection that uses the budget. It has at most one waiting claim of each kind at a time.
 #[derive(Debug)]
-pub(crate) struct Customer {
+pub(crate) struct BudgetClient {
     budget: Arc<Budget>,
     id: u64,
     /// The host at the other end.
     host: Host,
 }
 
-impl Customer {
+impl BudgetClient {
     /// Claims the next `bytes` of a message and adds them to its charge. Returns `false` if the
-    /// connection waits for them: it repeats the call after its notice.
+    /// connection has to wait for them; it repeats the call after its notice.
     ///
     /// A short message, of up to 64 KiB, does not wait for long ones.
     pub(crate) fn hold(&self, charge: &mut Option<Charge>, bytes: u64, part: Part) -> bool {
@@ -199,8 +203,8 @@ impl Customer {
         has
     }
 
-    /// Requests `bytes` to pin for a read, or the bytes for which it waited. `None` if it has to
-    /// wait.
+    /// Claims `bytes` to pin for a read, or takes the bytes of a granted claim. Returns `None` if
+    /// the connection has to wait.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
         let mut accounts = lock(&self.budget.accounts);
         let (id, host) = (self.id, self.host);
@@ -209,8 +213,8 @@ impl Customer {
         has.then(|| self.charge(ChargeKind::Pinned, bytes))
     }
 
-    /// Asks for a place for unread bytes of a stream. It does not wait, and leaves half of the
-    /// budget to messages.
+    /// Claims `bytes` for a copy of unread bytes of a stream, without waiting. Copies use at most
+    /// half of the budget; the other half is for messages.
     pub(crate) fn copy(&self, bytes: u64) -> Option<Charge> {
         let most = self.budget.limits.held / 2;
         let mut accounts = lock(&self.budget.accounts);
@@ -219,12 +223,13 @@ impl Customer {
         has.then(|| self.charge(ChargeKind::Held, bytes))
     }
 
-    /// Whether others wait for memory that messages of this connection's host use.
-    pub(crate) fn is_wanted(&self) -> bool {
-        lock(&self.budget.accounts).held.is_wanted_from(self.host)
+    /// Whether other connections wait for memory that messages of this connection's host use.
+    pub(crate) fn is_contended(&self) -> bool {
+        lock(&self.budget.accounts).held.is_contended_at(self.host)
     }
 
-    /// Claims `bytes` that stay pinned. `None` if they are not free now: no caller waits for them.
+    /// Claims `bytes` that stay pinned for later reads, without waiting. Returns `None` if they are
+    /// not free now.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
         let mut accounts = lock(&self.budget.accounts);
@@ -237,18 +242,18 @@ impl Customer {
         Some(self.charge(ChargeKind::Kept, bytes))
     }
 
-    /// The system had no memory. It may have some when others give some back, which is then told.
-    pub(crate) fn starve(&self) {
+    /// Requests a notification for when other clients return memory, because the system had none.
+    pub(crate) fn await_memory(&self) {
         let mut accounts = lock(&self.budget.accounts);
-        if !accounts.starved.contains(&self.id) {
-            accounts.starved.push_back(self.id);
+        if !accounts.waiting_for_system.contains(&self.id) {
+            accounts.waiting_for_system.push_back(self.id);
         }
     }
 
-    /// Waits for nothing more.
+    /// Cancels all waiting claims of the connection.
     pub(crate) fn leave(&self) {
         let mut accounts = lock(&self.budget.accounts);
-        accounts.starved.retain(|id| *id != self.id);
+        accounts.waiting_for_system.retain(|id| *id != self.id);
         let Accounts {
             pinned,
             held,
@@ -272,21 +277,21 @@ impl Customer {
     }
 }
 
-impl Drop for Customer {
+impl Drop for BudgetClient {
     fn drop(&mut self) {
         self.leave();
-        lock(&self.budget.accounts).customers.remove(&self.id);
+        lock(&self.budget.accounts).clients.remove(&self.id);
     }
 }
 
-/// A part of the budget, given back when dropped.
+/// A part of the budget, which is released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     kind: ChargeKind,
     host: Host,
     bytes: u64,
-    /// Whether the system has given the memory.
+    /// Whether the system has allocated the memory.
     used: bool,
 }
 
@@ -319,33 +324,33 @@ mod tests {
         Host::of([10, 8, 0, number].into())
     }
 
-    fn hold(customer: &Customer, bytes: u64) -> Option<Charge> {
+    fn hold(client: &BudgetClient, bytes: u64) -> Option<Charge> {
         let mut charge = None;
-        customer.hold(&mut charge, bytes, Part::Whole);
+        client.hold(&mut charge, bytes, Part::Whole);
         charge
     }
 
     #[test]
-    fn whoever_is_served_is_told_and_whoever_left_is_not() {
+    fn waiting_clients_are_notified_unless_they_left() {
         let budget = Budget::new(EngineLimits {
             pinned: 200,
             held: 800_000,
         });
         let mailbox = Mailbox::new().unwrap();
-        let customers = [16, 17, 18, 19].map(|key| budget.customer(&mailbox, key, host(key as u8)));
-        let [one, two, three, four] = &customers;
+        let clients = [16, 17, 18, 19].map(|key| budget.client(&mailbox, key, host(key as u8)));
+        let [one, two, three, four] = &clients;
         let held = hold(one, 400_000).unwrap();
-        for customer in [two, three, four] {
-            assert!(hold(customer, 350_000).is_none());
+        for client in [two, three, four] {
+            assert!(hold(client, 350_000).is_none());
         }
-        assert!(one.is_wanted());
+        assert!(one.is_contended());
         two.leave();
         drop(held);
         assert_eq!(fed(&mailbox), Some(18));
         assert_eq!(fed(&mailbox), Some(19));
         assert_eq!(budget.in_use(), (0, 700_000), "given, though not fetched");
         let held = hold(three, 350_000).unwrap();
-        drop(customers);
+        drop(clients);
         assert_eq!(
             budget.in_use(),
             (0, 350_000),
@@ -363,10 +368,10 @@ mod tests {
             held: 800_000,
         });
         let mailbox = Mailbox::new().unwrap();
-        let [one, two, three] = [16, 17, 18].map(|key| budget.customer(&mailbox, key, host(1)));
+        let [one, two, three] = [16, 17, 18].map(|key| budget.client(&mailbox, key, host(1)));
         let mut long = None;
         assert!(one.hold(&mut long, 510_000, Part::First));
-        assert!(!two.hold(&mut None, 70_000, Part::Whole) && one.is_wanted());
+        assert!(!two.hold(&mut None, 70_000, Part::Whole) && one.is_contended());
         two.leave();
         let short = hold(&two, 60_000).unwrap();
         assert!(hold(&three, 20_000).is_none());
@@ -376,13 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_leaves_room_for_reads() {
+    fn reserve_leaves_memory_for_reads() {
         let budget = Budget::new(EngineLimits {
             pinned: 200,
             held: 100,
         });
         let mailbox = Mailbox::new().unwrap();
-        let [one, two] = [16, 17].map(|key| budget.customer(&mailbox, key, host(key as u8)));
+        let [one, two] = [16, 17].map(|key| budget.client(&mailbox, key, host(key as u8)));
         let kept = one.keep(80).unwrap();
         assert!(two.keep(30).is_none(), "no more than half is kept");
         let pinned = two.pin(100).unwrap();
@@ -392,7 +397,7 @@ mod tests {
         assert_eq!(fed(&mailbox), Some(16));
         drop(one);
         assert_eq!(budget.in_use(), (80, 0), "kept by what is still held");
-        two.starve();
+        two.await_memory();
         two.pin(100).unwrap().cancel();
         assert_eq!(fed(&mailbox), None, "who has had nothing frees nothing");
         drop(kept);

@@ -6,7 +6,7 @@ use std::{
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{
-    budget::Customer,
+    budget::BudgetClient,
     connection_manager::{ConnectRequest, ConnectionManager},
     device_event::DeviceEvent,
     no_transport::NoTransport,
@@ -51,7 +51,7 @@ impl ConnectionId {
         })
     }
 
-    /// Takes a peer's request on, as the connection with this key.
+    /// Creates the id of a peer's request, as the connection with this key.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         match request {
             #[cfg(feature = "rdma")]
@@ -69,8 +69,8 @@ impl ConnectionId {
         })
     }
 
-    /// Makes the id of the connection with this key, which is to connect to `peer`. With an error
-    /// that says less than there is to say, the [problem](Self::take_problem) says the rest.
+    /// Creates the id of the connection with this key, which will connect to `peer`. After a
+    /// failure, [`take_problem`](Self::take_problem) may return a more specific error.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,
@@ -88,7 +88,7 @@ impl ConnectionId {
     pub(crate) fn set_ack_timeout(&mut self, key: u64, config: &Config) {
         by_transport!(self, {
             Rdma(id) => id.set_ack_timeout(key, config),
-            // With the other options of its socket.
+            // Over TCP the timeout is set with the other options of the socket.
             Tcp(_) => {},
         })
     }
@@ -148,22 +148,22 @@ impl ConnectionId {
         })
     }
 
-    /// Makes the queues. With an error that says less than there is to say, the
-    /// [problem](Self::take_problem) says the rest.
+    /// Creates the queues. After a failure, [`take_problem`](Self::take_problem) may return a more
+    /// specific error.
     pub(crate) fn create_transport(
         &mut self,
         manager: &mut ConnectionManager,
         key: u64,
         config: &Config,
-        customer: Customer,
+        budget_client: BudgetClient,
     ) -> Result<TransportParts, OsError> {
         by_transport!(self, {
-            Rdma(id) => id.create_transport(manager.rdma_mut()?, key, config, customer),
-            Tcp(id) => id.create_transport(key, config, customer),
+            Rdma(id) => id.create_transport(manager.rdma_mut()?, key, config, budget_client),
+            Tcp(id) => id.create_transport(key, config, budget_client),
         })
     }
 
-    /// Destroys the id, and with it all events that it may still have had.
+    /// Destroys the id, together with its unread events.
     pub(crate) fn discard(&mut self) {
         by_transport!(self, id => id.discard())
     }
@@ -178,20 +178,21 @@ impl ConnectionId {
     }
 
     /// Whether the connection uses the object or port that an event is about.
-    pub(crate) fn is_concerned(&self, event: &DeviceEvent) -> bool {
+    pub(crate) fn is_affected_by(&self, event: &DeviceEvent) -> bool {
         by_transport!(self, {
-            Rdma(id) => id.is_concerned(event),
+            Rdma(id) => id.is_affected_by(event),
             Tcp(_) => false,
         })
     }
 
-    /// Why making the id or the queues failed, if it did.
+    /// Takes the more specific error of a failed [`create_id`](Self::create_id) or
+    /// [`create_transport`](Self::create_transport), if there is one.
     pub(crate) fn take_problem(&mut self) -> Option<Error> {
         by_transport!(self, id => id.take_problem())
     }
 
     /// Whether a step of accepting failed with this error because the peer has withdrawn its
-    /// request: an event of that may still come.
+    /// request. The event about that may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         by_transport!(self, id => id.is_withdrawn(error))
     }

@@ -15,13 +15,13 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The mark of the epoll tokens of devices, whose other bits are the device's number.
+/// The bit that marks epoll tokens of devices. The other bits are the device's number.
 pub(crate) const DEVICE: u64 = 1 << 63;
 
 /// The connection managers of an engine, one for each transport.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
-    /// Or why there is none.
+    /// The connection manager of RDMA, or the error of its creation.
     #[cfg(feature = "rdma")]
     rdma: Result<rdma::ConnectionManager, OsError>,
     pub(super) tcp: tcp::ConnectionManager,
@@ -30,13 +30,13 @@ pub(crate) struct ConnectionManager {
 /// A report of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// A peer asks for a connection.
+    /// A peer requests a connection.
     Request(ConnectRequest),
-    /// Something that concerns a connection or a listener.
+    /// An event of a connection or a listener.
     Event(Event),
 }
 
-/// A peer's request for a connection, of which nothing has been made yet.
+/// A peer's request for a connection, for which no objects have been created yet.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum ConnectRequest {
@@ -45,7 +45,7 @@ pub(crate) enum ConnectRequest {
     Tcp(tcp::ConnectRequest),
 }
 
-/// Something that concerns the connection or the listener with this key.
+/// An event of the connection or the listener with this key.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum Event {
@@ -59,7 +59,7 @@ impl ConnectionManager {
     #[cfg(not(feature = "rdma"))]
     pub(super) const NO_RDMA: OsError = OsError::new("rdma_create_event_channel", libc::ENOSYS);
 
-    /// Without RDMA there is no manager for it, which is an error for calls that need one.
+    /// Creates the connection managers. If that of RDMA fails, calls that need it return its error.
     pub(crate) fn new() -> Result<Self, OsError> {
         Ok(Self {
             #[cfg(feature = "rdma")]
@@ -96,7 +96,7 @@ impl ConnectionManager {
         event
     }
 
-    /// Each transport's descriptor, which is readable while there are reports.
+    /// Returns each transport's descriptor, which is readable while there are reports.
     pub(crate) fn fds(&self) -> impl Iterator<Item = (Transport, BorrowedFd<'_>)> {
         let fds = std::iter::once((Transport::Tcp, self.tcp.as_fd()));
         #[cfg(feature = "rdma")]
@@ -147,7 +147,7 @@ impl ConnectRequest {
         })
     }
 
-    /// The key of the listener that was asked.
+    /// Returns the key of the listener that the request is for.
     pub(crate) fn listener(&self) -> Option<u64> {
         by_transport!(self, {
             Rdma(request) => request.listener(),
@@ -162,12 +162,12 @@ impl ConnectRequest {
         })
     }
 
-    /// The private data of the request.
+    /// Returns the private data of the request.
     pub(crate) fn private_data(&self) -> &[u8] {
         by_transport!(self, request => request.private_data())
     }
 
-    /// The READs that the peer offers.
+    /// Returns the numbers of concurrent READs that the peer offers.
     pub(crate) fn reads(&self) -> ReadDepth {
         by_transport!(self, request => request.reads())
     }
@@ -188,7 +188,7 @@ impl Event {
         by_transport!(self, event => event.is_disconnect())
     }
 
-    /// Returns the cause for the end of its listener, if it ends one.
+    /// Returns the cause if the event ends its listener.
     pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
         by_transport!(self, {
             Rdma(event) => event.listener_lost(),
@@ -196,7 +196,7 @@ impl Event {
         })
     }
 
-    /// The state machine's view of it.
+    /// Returns the event as an input of the state machine.
     pub(crate) fn input(&self) -> CmInput<'_> {
         by_transport!(self, event => event.input())
     }

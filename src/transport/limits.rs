@@ -11,9 +11,9 @@ use crate::{
 ///
 /// All connections of the engine share them. A message above the eager size is announced before it
 /// is read, and an announcement costs the peer nothing; so memory is used as bytes arrive, and
-/// within these limits. Connections that reach one wait in fair order, and nothing is lost: their
-/// peers' `send` waits. [`Config::large_memory`](crate::Config::large_memory) bounds the share of
-/// one connection.
+/// within these limits. Connections that reach a limit wait in fair order. Nothing is lost, because
+/// their peers' `send` waits. [`Config::large_memory`](crate::Config::large_memory) bounds the
+/// share of one connection.
 ///
 /// The defaults are computed when the first engine that uses them is started, from the process's
 /// limit on locked memory and the usable memory: the memory of the machine, or the limit of the
@@ -68,7 +68,7 @@ impl Default for EngineLimits {
         let lockable = if may_lock_anything() {
             u64::MAX
         } else {
-            // An unreadable limit is none.
+            // A limit that cannot be read counts as unlimited.
             getrlimit(Resource::RLIMIT_MEMLOCK).map_or(u64::MAX, |(soft, _)| soft)
         };
         Self::of(memory, lockable)
@@ -98,8 +98,8 @@ impl EngineLimits {
         self.held / 8
     }
 
-    /// Returns the longest chunk that is read: so short that several connections can read at a
-    /// time.
+    /// Returns the length of the longest chunk, which is short enough for several connections to
+    /// read at a time.
     pub(crate) fn longest_chunk(&self) -> u64 {
         let share = self.pinned_for_reads() / 4;
         let power = share.checked_ilog2().map_or(1, |log| 1 << log);
@@ -107,8 +107,8 @@ impl EngineLimits {
     }
 }
 
-/// Returns whether the limit on locked memory does not apply to this process: it has
-/// `CAP_IPC_LOCK`, and not only in a user namespace of its own.
+/// Returns whether the limit on locked memory does not apply to this process: it has `CAP_IPC_LOCK`
+/// in the initial user namespace.
 fn may_lock_anything() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let namespace = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -5,7 +5,7 @@ use super::rdma;
 use super::{connection_manager::ConnectionManager, no_transport::NoTransport, tcp};
 use crate::{config::Config, transport_choice::Transport};
 
-/// An address that is listened on over one transport, until this is dropped.
+/// A listener on an address over one transport. Dropping it ends the listener.
 #[derive(Debug)]
 pub(crate) enum ListenId {
     #[cfg(feature = "rdma")]
@@ -14,7 +14,7 @@ pub(crate) enum ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. Requests that come in name the listener by `key`.
+    /// Listens on an address. Incoming requests carry the listener's `key`.
     pub(crate) fn bind(
         transport: Transport,
         manager: &ConnectionManager,
@@ -35,7 +35,7 @@ impl ListenId {
         }
     }
 
-    /// Whether the address is one of a device, or of all.
+    /// Whether the address belongs to a device, or is the unspecified address.
     pub(crate) fn has_device(&self) -> bool {
         by_transport!(self, {
             Rdma(id) => id.has_device(),

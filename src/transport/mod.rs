@@ -14,18 +14,19 @@
 //!   post until a completion covers the slot. Unsignalled sends are covered by the next signalled
 //!   one.
 //! * **Receives** are numbered buffers. Each is posted once, completes once, and then belongs to
-//!   the caller until it is posted again. A frame that finds none posted ends the connection;
-//!   credits see to it that this does not happen.
-//! * **Reads, writes and atomic operations** reach exactly the bytes that the other side exposed or
-//!   made a region of, with the rights that it gave, until it ends them. Any other access fails and
-//!   ends the connection. They complete in one order with sends.
+//!   the caller until it is posted again. A frame that arrives without a posted receive ends the
+//!   connection; credits prevent that.
+//! * **Reads, writes and atomic operations** reach exactly the bytes that the other side has
+//!   exposed or put into a region, with the rights that it granted, until it revokes them. Any
+//!   other access fails and ends the connection. They complete in the order of posting, together
+//!   with sends.
 //! * **Completions** are polled, by one thread at a time. After [`arm`](PollSide::arm) the next
 //!   completion makes the events' file descriptor readable, once. An earlier completion does not,
 //!   so a thread arms, polls once more, and then sleeps.
-//! * **Failure is orderly**: the first failed request carries the reason, all later ones come back
-//!   flushed. After the drain markers are posted everything that was posted comes back, and then
-//!   they do. Destroying the queues takes the memory away from the device, whatever is still
-//!   posted.
+//! * **Failure is orderly**: the first failed request completes with the reason, all later ones
+//!   complete as flushed. After the drain markers are posted, all earlier work requests complete,
+//!   and then the markers do. After the queues were destroyed the device accesses none of the
+//!   memory, even of work requests that have not completed.
 //! * **Memory** for large messages of the peer is pinned chunk by chunk, within the process's
 //!   [budget](Budget).
 #![cfg_attr(

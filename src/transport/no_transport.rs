@@ -2,8 +2,8 @@ use std::net::SocketAddr;
 
 use crate::{error::Error, status::OsError};
 
-/// The cause for which a transport, or its id, could not be made: the error for the state machine,
-/// and a more specific one for the application.
+/// The error of a transport, or its id, that could not be created: one for the state machine, and a
+/// more specific one for the application.
 #[derive(Debug)]
 pub(crate) struct NoTransport {
     pub(crate) error: OsError,
@@ -28,13 +28,13 @@ impl NoTransport {
         }
     }
 
-    /// The system refused to set the traffic class of packets.
+    /// Creates the error for a refused traffic class of packets.
     pub(super) fn without_traffic_class(value: u8, error: OsError) -> Self {
         let allowed = format!("only None on this system: {error}");
         Self::refused("traffic_class", value, allowed, error)
     }
 
-    /// This side cannot connect from this address.
+    /// Creates the error for a local address from which this side cannot connect.
     pub(super) fn without_source(address: SocketAddr, error: OsError) -> Self {
         Self {
             error,

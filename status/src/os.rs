@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_own_number_has_words() {
+    fn kernel_internal_error_number_has_text() {
         let error = |errno| OsError::new("rdma_join_multicast", errno).to_string();
         assert_eq!(
             error(ENOTSUPP),

@@ -12,12 +12,12 @@ const APART: &str = "RDMSG_TEST_APART";
 /// Runs `body` in a process of its own. `name` is the name of the calling test.
 #[allow(dead_code)]
 pub(crate) fn apart(name: &str, body: impl FnOnce()) {
-    apart_with(Command::new(env::current_exe().unwrap()), name, body);
+    in_process_of(Command::new(env::current_exe().unwrap()), name, body);
 }
 
 /// Runs `body` in the process that a command starts. The command must accept the options of a test
 /// program.
-pub(crate) fn apart_with(mut command: Command, name: &str, body: impl FnOnce()) {
+pub(crate) fn in_process_of(mut command: Command, name: &str, body: impl FnOnce()) {
     if env::var_os(APART).is_some() {
         return body();
     }

@@ -20,7 +20,7 @@ const MIB: usize = 1 << 20;
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time limit of a write to a stream that should be full. If the stream gets room after this
 /// time, the test counts too few bytes.
@@ -59,8 +59,8 @@ fn fill(mut stream: &Stream, piece: usize, least: usize) -> usize {
     let bytes = pattern(piece + PERIOD);
     let mut taken = 0;
     loop {
-        let patience = if taken < least { PATIENCE } else { FULL };
-        stream.set_write_timeout(Some(patience)).unwrap();
+        let time_limit = if taken < least { TIME_LIMIT } else { FULL };
+        stream.set_write_timeout(Some(time_limit)).unwrap();
         let from = taken % PERIOD;
         match stream.write(&bytes[from..from + piece]) {
             Ok(count) => taken += count,
@@ -190,7 +190,7 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         .collect();
     let start = Instant::now();
     while held() < HELD / 4 {
-        assert!(start.elapsed() < PATIENCE, "{} are held", held());
+        assert!(start.elapsed() < TIME_LIMIT, "{} are held", held());
         thread::yield_now();
     }
     assert!(held() <= HELD / 2, "{}", held());
@@ -235,8 +235,8 @@ fn unread_stream_takes_its_buffer_in_mixed_pieces() {
     let bytes = pattern(300_000 + PERIOD);
     let full = |size: usize, taken: &mut usize| {
         let least = *TAKEN.start();
-        let patience = if *taken < least { PATIENCE } else { FULL };
-        client.set_write_timeout(Some(patience)).unwrap();
+        let time_limit = if *taken < least { TIME_LIMIT } else { FULL };
+        client.set_write_timeout(Some(time_limit)).unwrap();
         let from = *taken % PERIOD;
         let written = (&client).write(&bytes[from..from + size]);
         written.map(|count| *taken += count).is_err()
@@ -248,7 +248,7 @@ fn unread_stream_takes_its_buffer_in_mixed_pieces() {
 }
 
 #[test]
-fn pipeline_completes_that_writes_before_it_reads() {
+fn pipeline_that_writes_before_reading_completes() {
     const REQUESTS: usize = 10_000;
     let (mut client, mut server) = pair();
     let answering = thread::spawn(move || {
@@ -270,7 +270,7 @@ fn pipeline_completes_that_writes_before_it_reads() {
 }
 
 #[test]
-fn write_that_waits_takes_all() {
+fn blocking_write_takes_all_bytes() {
     let (mut client, mut server) = pair();
     // The test writes these bytes twice: with `write`, and with `write_vectored`.
     let bytes = pattern(8 * MIB / PERIOD * PERIOD);
@@ -296,7 +296,7 @@ fn write_that_times_out_counts_what_it_took() {
 }
 
 #[test]
-fn write_without_waiting_takes_what_there_is_room_for() {
+fn nonblocking_write_takes_the_bytes_that_fit() {
     let (mut client, mut server) = pair();
     client.set_nonblocking(true).unwrap();
     let bytes = pattern(32 * MIB);

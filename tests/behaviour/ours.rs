@@ -177,7 +177,7 @@ fn small_writes_join_without_room_and_arrive_unasked() {
 }
 
 #[test]
-fn what_waits_for_room_is_written_before_the_end() {
+fn bytes_waiting_for_room_precede_the_end() {
     let (client, mut server) = small_pair();
     client.set_nonblocking(true).unwrap();
     let mut written = 0;

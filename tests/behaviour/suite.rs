@@ -11,7 +11,7 @@ use std::{
 use super::{Listener, Stream, bind};
 
 /// The length of a message in bytes that exceeds all buffers on the path.
-const MUCH: usize = 40 << 20;
+const STREAM_LEN: usize = 40 << 20;
 
 fn pair() -> (Stream, Stream) {
     let listener: Listener = bind();
@@ -91,7 +91,7 @@ fn a_message_may_be_read_in_parts_and_parts_together() {
 }
 
 #[test]
-fn nothing_written_is_nothing_read() {
+fn empty_write_sends_nothing() {
     let (mut client, mut server) = pair();
     assert_eq!(client.write(&[]).unwrap(), 0);
     assert_eq!(client.write_vectored(&[]).unwrap(), 0);
@@ -122,13 +122,13 @@ fn parts_are_written_one_after_the_other() {
 }
 
 #[test]
-fn much_flows_both_ways_at_once() {
+fn megabytes_flow_both_ways_at_once() {
     let (client, server) = pair();
     let run = |stream: Stream| {
         let mut writing = stream.try_clone().unwrap();
         let writer = thread::spawn(move || {
             let chunk = pattern(1 << 20);
-            for _ in 0..MUCH / chunk.len() {
+            for _ in 0..STREAM_LEN / chunk.len() {
                 writing.write_all(&chunk).unwrap();
             }
             writing.shutdown(Shutdown::Write).unwrap();
@@ -136,7 +136,7 @@ fn much_flows_both_ways_at_once() {
         let chunk = pattern(1 << 20);
         let mut reading = stream;
         let mut got = vec![0; chunk.len()];
-        for _ in 0..MUCH / chunk.len() {
+        for _ in 0..STREAM_LEN / chunk.len() {
             reading.read_exact(&mut got).unwrap();
             assert!(got == chunk);
         }
@@ -306,7 +306,7 @@ fn nonblocking_read_and_write_report_would_block() {
 }
 
 #[test]
-fn bytes_may_be_looked_at_without_taking_them() {
+fn peek_returns_bytes_without_taking_them() {
     let (mut client, mut server) = pair();
     client.write_all(b"peekaboo").unwrap();
     let mut look = [0; 4];
@@ -389,7 +389,7 @@ fn nonblocking_accept_reports_would_block() {
 }
 
 #[test]
-fn a_listener_hands_out_who_comes() {
+fn listener_returns_each_connection() {
     let listener = bind();
     let addr = listener.local_addr().unwrap();
     let clients = thread::spawn(move || {
@@ -407,7 +407,7 @@ fn a_listener_hands_out_who_comes() {
 }
 
 #[test]
-fn nobody_listens_is_said() {
+fn missing_listener_is_reported() {
     let addr = bind().local_addr().unwrap();
     let error = Stream::connect(addr).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);

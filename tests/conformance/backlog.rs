@@ -7,11 +7,11 @@ use std::{
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Stream};
 
-use crate::stage::{PATIENCE, Stage, place, small};
+use crate::stage::{Stage, TIME_LIMIT, place, small};
 
 /// Waits for a message, and returns the reason for which the connection has ended instead.
 fn end(endpoint: &Endpoint) -> CloseReason {
-    match endpoint.recv_timeout(PATIENCE) {
+    match endpoint.recv_timeout(TIME_LIMIT) {
         Err(Error::Disconnected(reason)) => reason,
         other => panic!("{other:?}"),
     }
@@ -26,8 +26,8 @@ fn one_thread_binds_connects_and_accepts() {
         .unwrap();
     near.send(b"early").unwrap();
     near.flush().unwrap();
-    let far = stage.listener.accept_timeout(PATIENCE).unwrap();
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"early");
+    let far = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"early");
     assert!(stage.listener.try_accept().unwrap().is_none());
 }
 
@@ -53,15 +53,15 @@ fn a_peer_that_left_is_accepted_with_its_messages() {
     let near = stage.connector.connect(addr).unwrap();
     near.abort(7);
     assert_eq!(end(&near), CloseReason::LocallyAborted);
-    let far = stage.listener.accept_timeout(PATIENCE).unwrap();
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"and gone");
+    let far = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"and gone");
     assert_eq!(end(&far), CloseReason::PeerClosed);
-    let far = stage.listener.accept_timeout(PATIENCE).unwrap();
+    let far = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     assert_eq!(end(&far), CloseReason::PeerAborted(7));
 }
 
 #[test]
-fn a_storm_leaves_as_many_as_the_backlog() {
+fn storm_leaves_backlog_connections() {
     const BACKLOG: u16 = 5;
     const THREADS: usize = 8;
     const EACH: usize = 25;
@@ -95,14 +95,14 @@ fn a_storm_leaves_as_many_as_the_backlog() {
         near.send(b"x").unwrap();
     }
     for _ in 0..BACKLOG {
-        let far = stage.listener.accept_timeout(PATIENCE).unwrap();
-        assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"x");
+        let far = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
+        assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"x");
     }
     assert!(stage.listener.try_accept().unwrap().is_none());
 }
 
 #[test]
-fn a_dropped_listener_turns_its_backlog_away() {
+fn dropped_listener_rejects_its_backlog() {
     let stage = Stage::new(&Config::default());
     let (taken, far) = stage.pair();
     let left = stage
@@ -116,7 +116,7 @@ fn a_dropped_listener_turns_its_backlog_away() {
     let refused = left.close().unwrap_err();
     assert!(refused.to_string().contains("busy"), "{refused}");
     taken.send(b"it goes on").unwrap();
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"it goes on");
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_closed_listener_keeps_its_backlog() {
     near.flush().unwrap();
     stage.listener.close();
     let far = stage.listener.accept().unwrap();
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"early");
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"early");
     assert!(matches!(
         stage.listener.accept(),
         Err(Error::ListenerClosed)
@@ -140,7 +140,7 @@ fn a_closed_listener_keeps_its_backlog() {
 }
 
 #[test]
-fn a_shut_down_engine_turns_its_backlog_away() {
+fn shut_down_engine_rejects_its_backlog() {
     let stage = Stage::new(&Config::default());
     let clients = Engine::new().unwrap();
     let connector = Connector::new().engine(&clients);

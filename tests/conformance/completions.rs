@@ -2,7 +2,7 @@ use std::{sync::Barrier, thread, time::Duration};
 
 use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_channel::select};
 
-use crate::stage::{PATIENCE, pair, pair_with, small};
+use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
 /// The number of completions with ids for which a connection with the configuration `small` has
 /// room.
@@ -14,7 +14,7 @@ fn receive_all(endpoint: Endpoint) -> thread::JoinHandle<()> {
 }
 
 #[test]
-fn completions_come_by_each_way_of_taking_them() {
+fn completions_arrive_through_each_method() {
     let (near, far) = pair();
     assert!(far.try_next_completion().unwrap().is_none());
     let waited = far.next_completion_timeout(Duration::from_millis(20));
@@ -26,7 +26,7 @@ fn completions_come_by_each_way_of_taking_them() {
         recv(far.completions()) -> completion => {
             assert!(matches!(completion.unwrap(), Completion::Received(m) if *m == *b"two"));
         }
-        default(PATIENCE) => panic!("nothing came"),
+        default(TIME_LIMIT) => panic!("nothing came"),
     }
     near.close().unwrap();
     assert!(matches!(
@@ -43,7 +43,7 @@ fn unread_messages_take_no_place_of_an_id() {
         far.send(b"unread").unwrap();
     }
     // After this flush, the library of the near side has received all of these messages.
-    far.flush_timeout(PATIENCE).unwrap();
+    far.flush_timeout(TIME_LIMIT).unwrap();
     let reading = receive_all(far);
     for id in 0..PLACES {
         near.send(Outgoing::from(b"x").with_id(id)).unwrap();
@@ -55,7 +55,7 @@ fn unread_messages_take_no_place_of_an_id() {
 }
 
 #[test]
-fn a_call_waits_for_the_thread_that_takes() {
+fn call_waits_for_thread_that_takes_completions() {
     const ROUNDS: u64 = 100;
     let (near, far) = pair_with(&small());
     let theirs = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
@@ -67,7 +67,7 @@ fn a_call_waits_for_the_thread_that_takes() {
             assert!(near.try_next_completion().unwrap().is_none());
             begun.wait();
             for _ in 0..2 * ROUNDS {
-                let completion = near.next_completion_timeout(PATIENCE).unwrap();
+                let completion = near.next_completion_timeout(TIME_LIMIT).unwrap();
                 assert!(
                     matches!(completion, Completion::Sent(_) | Completion::Written(_)),
                     "{completion:?}"
@@ -89,7 +89,7 @@ fn a_call_waits_for_the_thread_that_takes() {
 }
 
 #[test]
-fn a_bounded_call_tells_that_nobody_takes() {
+fn bounded_call_reports_untaken_completions() {
     let (near, far) = pair_with(&small());
     let reading = receive_all(far);
     thread::scope(|scope| {

@@ -7,7 +7,7 @@ use std::{
 
 use rdmsg::{CloseReason, Completion, Config, Error, Stream};
 
-use crate::stage::{PATIENCE, pair, pair_with, pattern};
+use crate::stage::{TIME_LIMIT, pair, pair_with, pattern};
 
 fn reason(result: Result<impl Sized, Error>) -> CloseReason {
     match result {
@@ -26,9 +26,12 @@ fn messages_before_close_arrive_before_the_end() {
         near.close().unwrap();
         near
     });
-    assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"small");
-    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(500_000)[..]);
-    assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    assert_eq!(*far.recv_timeout(TIME_LIMIT).unwrap(), *b"small");
+    assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(500_000)[..]);
+    assert_eq!(
+        reason(far.recv_timeout(TIME_LIMIT)),
+        CloseReason::PeerClosed
+    );
     assert_eq!(far.info().close_reason, Some(CloseReason::PeerClosed));
     assert!(far.info().close_reason.is_some() && CloseReason::PeerClosed.is_clean());
     let near = closing.join().unwrap();
@@ -37,12 +40,15 @@ fn messages_before_close_arrive_before_the_end() {
 }
 
 #[test]
-fn what_a_dropped_endpoint_sent_arrives() {
+fn messages_of_dropped_endpoint_arrive() {
     let (near, far) = pair();
     near.send(&pattern(300_000)).unwrap();
     drop(near);
-    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(300_000)[..]);
-    assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(300_000)[..]);
+    assert_eq!(
+        reason(far.recv_timeout(TIME_LIMIT)),
+        CloseReason::PeerClosed
+    );
 }
 
 /// After the peer has closed, writes do not fail until the stream has been read to its end.
@@ -97,12 +103,12 @@ fn an_abort_carries_its_code() {
     assert!(near.info().close_reason.is_none());
     near.abort(42);
     assert_eq!(
-        reason(far.recv_timeout(PATIENCE)),
+        reason(far.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerAborted(42)
     );
     assert!(!CloseReason::PeerAborted(42).is_clean());
     assert_eq!(
-        reason(near.recv_timeout(PATIENCE)),
+        reason(near.recv_timeout(TIME_LIMIT)),
         CloseReason::LocallyAborted
     );
 }
@@ -131,7 +137,7 @@ fn abort_is_the_reason_of_an_unconfirmed_close() {
             }
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(reason(near.recv_timeout(PATIENCE)), expected);
+        assert_eq!(reason(near.recv_timeout(TIME_LIMIT)), expected);
         aborting.join().unwrap();
     }
 }
@@ -145,12 +151,12 @@ fn a_peer_that_reads_nothing_is_given_up_in_time() {
     let (near, far) = pair_with(&config);
     near.send(&pattern(2 << 20)).unwrap();
     // The receiver has no memory for the second message until the first message is dropped.
-    let first = far.recv_timeout(PATIENCE).unwrap();
+    let first = far.recv_timeout(TIME_LIMIT).unwrap();
     near.send(&pattern(2 << 20)).unwrap();
     let given_up = near.close().unwrap_err();
     assert!(matches!(given_up, Error::Undelivered(_)), "{given_up}");
     drop(first);
-    let ended = reason(far.recv_timeout(PATIENCE));
+    let ended = reason(far.recv_timeout(TIME_LIMIT));
     assert_ne!(ended, CloseReason::PeerClosed, "a message is missing");
 }
 
@@ -169,24 +175,27 @@ fn a_side_that_has_finished_goes_on_receiving() {
     near.send(&pattern(300_000)).unwrap();
     near.finish().unwrap();
     assert!(matches!(near.send(b"more"), Err(Error::Finished)));
-    assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"small");
-    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(300_000)[..]);
+    assert_eq!(*far.recv_timeout(TIME_LIMIT).unwrap(), *b"small");
+    assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(300_000)[..]);
     for _ in 0..2 {
-        let end = far.recv_timeout(PATIENCE);
+        let end = far.recv_timeout(TIME_LIMIT);
         assert!(matches!(end, Err(Error::PeerFinished)), "{end:?}");
     }
     far.send(b"an answer").unwrap();
-    assert_eq!(*near.recv_timeout(PATIENCE).unwrap(), *b"an answer");
+    assert_eq!(*near.recv_timeout(TIME_LIMIT).unwrap(), *b"an answer");
     far.finish().unwrap();
-    let told = near.next_completion_timeout(PATIENCE).unwrap();
+    let told = near.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(matches!(told, Completion::Finished), "{told:?}");
     near.close().unwrap();
     // The test waits for the completion, because `recv` returns `PeerFinished` until the connection
     // ends.
-    let end = far.next_completion_timeout(PATIENCE).unwrap();
+    let end = far.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(
         matches!(end, Completion::Disconnected(CloseReason::PeerClosed)),
         "{end:?}"
     );
-    assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    assert_eq!(
+        reason(far.recv_timeout(TIME_LIMIT)),
+        CloseReason::PeerClosed
+    );
 }

@@ -1,6 +1,6 @@
 use rdmsg::{Connector, DeviceCounters, Engine, EngineLimits, Error, Listener};
 
-use crate::stage::{PATIENCE, Stage, place};
+use crate::stage::{Stage, TIME_LIMIT, place};
 
 #[test]
 fn statistics_count_what_all_connections_did() {
@@ -27,13 +27,13 @@ fn a_shutdown_ends_everything_of_an_engine() {
         .unwrap();
     let addr = listener.local_addr();
     let connecting = std::thread::spawn(move || Connector::new().connect(addr).unwrap());
-    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
     let connected = connecting.join().unwrap();
     engine.shutdown();
     assert!(matches!(listener.accept(), Err(Error::EngineShutDown)));
     for error in [
         accepted.send(b"late").unwrap_err(),
-        connected.recv_timeout(PATIENCE).unwrap_err(),
+        connected.recv_timeout(TIME_LIMIT).unwrap_err(),
     ] {
         assert!(
             matches!(&error, Error::Disconnected(reason) if reason.is_clean()),
@@ -43,11 +43,11 @@ fn a_shutdown_ends_everything_of_an_engine() {
 }
 
 #[test]
-fn the_shared_engine_serves_who_names_none() {
+fn shared_engine_serves_unconfigured_users() {
     let listener = Listener::bind((place().0, 0)).unwrap();
     let addr = listener.local_addr();
     let connecting =
-        std::thread::spawn(move || rdmsg::Endpoint::connect_timeout(addr, PATIENCE).unwrap());
+        std::thread::spawn(move || rdmsg::Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap());
     let accepted = listener.accept().unwrap();
     let connected = connecting.join().unwrap();
     assert!(Engine::shared().unwrap().statistics().unwrap().connections >= 2);

@@ -16,7 +16,7 @@ fn is_readable(fd: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
 const LONG: PollTimeout = PollTimeout::MAX;
 
 #[test]
-fn descriptors_tell_of_messages_and_of_room() {
+fn descriptors_report_messages_and_room() {
     let (near, far) = pair_with(&small());
     let readable = far.event_fd(Interest::Readable).unwrap();
     let writable = near.event_fd(Interest::Writable).unwrap();
@@ -34,7 +34,7 @@ fn descriptors_tell_of_messages_and_of_room() {
 }
 
 #[test]
-fn a_listeners_descriptor_tells_of_connections() {
+fn listener_descriptor_reports_connections() {
     let stage = Stage::new(&Config::default());
     let fd = stage.listener.event_fd().unwrap();
     assert!(!is_readable(fd, PollTimeout::ZERO));

@@ -4,10 +4,10 @@ use std::io::IoSlice;
 
 use rdmsg::{Completion, Outgoing, SendBuffer};
 
-use crate::stage::{PATIENCE, pair, pair_with, pattern, small};
+use crate::stage::{TIME_LIMIT, pair, pair_with, pattern, small};
 
 #[test]
-fn messages_of_lengths_around_whole_frames_arrive_whole() {
+fn messages_near_frame_lengths_arrive_whole() {
     let (near, far) = pair();
     let frame = near.info().negotiated.unwrap().send_eager as usize;
     let lens = [1, 2, 3, 4, 8, 15, 16, 17].map(|frames| frames * frame);
@@ -16,16 +16,16 @@ fn messages_of_lengths_around_whole_frames_arrive_whole() {
         let (first, rest) = bytes.split_at(len / 3);
         let parts = [first, &[], rest].map(IoSlice::new);
         near.send(Outgoing::parts(&parts).with_id(id)).unwrap();
-        let message = far.recv_timeout(PATIENCE).unwrap();
+        let message = far.recv_timeout(TIME_LIMIT).unwrap();
         assert!(*message == bytes[..], "{len} bytes in parts");
-        let sent = near.next_completion_timeout(PATIENCE).unwrap();
+        let sent = near.next_completion_timeout(TIME_LIMIT).unwrap();
         assert!(matches!(sent, Completion::Sent(of) if of == id), "{sent:?}");
     }
     let len = 2 * frame + 1;
     let mut buffer = SendBuffer::new(&near, len).unwrap();
     buffer.copy_from_slice(&pattern(len));
     near.send(buffer).unwrap();
-    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(len)[..]);
+    assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(len)[..]);
 }
 
 /// A system call accepts at most 1024 parts.
@@ -35,7 +35,7 @@ fn fragments_of_very_many_parts_arrive_whole() {
     let bytes = pattern(2500);
     let parts: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
     near.send(Outgoing::parts(&parts)).unwrap();
-    assert!(*far.recv_timeout(PATIENCE).unwrap() == bytes[..]);
+    assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == bytes[..]);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn fragments_keep_their_order_among_other_messages() {
         for number in 0..200 {
             let len = lens[number % lens.len()];
             for to in senders {
-                let message = to.recv_timeout(PATIENCE).unwrap();
+                let message = to.recv_timeout(TIME_LIMIT).unwrap();
                 assert!(*message == pattern(len)[..], "message {number}");
             }
         }
@@ -68,22 +68,22 @@ fn held_messages_in_fragments_keep_no_credits() {
     let held: Vec<_> = (0..4)
         .map(|_| {
             near.send(&pattern(2000)).unwrap();
-            far.recv_timeout(PATIENCE).unwrap()
+            far.recv_timeout(TIME_LIMIT).unwrap()
         })
         .collect();
     near.send(b"short").unwrap();
-    assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"short");
+    assert_eq!(*far.recv_timeout(TIME_LIMIT).unwrap(), *b"short");
     assert!(held.iter().all(|message| **message == pattern(2000)[..]));
     assert_eq!(near.statistics().large_sent, 0);
 }
 
 #[test]
-fn message_without_credits_for_its_fragments_is_announced() {
+fn message_without_fragment_credits_is_announced() {
     let config = small().with(|config| config.receive_window = 1);
     let (near, far) = pair_with(&config);
     for _ in 0..3 {
         near.send(&pattern(2000)).unwrap();
-        assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(2000)[..]);
+        assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(2000)[..]);
     }
     assert_eq!(near.statistics().large_sent, 3);
 }
@@ -93,6 +93,6 @@ fn message_in_fragments_arrives_before_a_close() {
     let (near, far) = pair_with(&small());
     near.send(&pattern(2500)).unwrap();
     let closing = std::thread::spawn(move || near.close());
-    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(2500)[..]);
+    assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(2500)[..]);
     closing.join().unwrap().unwrap();
 }

@@ -7,10 +7,10 @@ use std::{
 use crossbeam_channel::Select;
 use rdmsg::{CloseReason, Completion, Endpoint, Error, Group, Outgoing, TrySendError};
 
-use crate::stage::{PATIENCE, Stage, pair, pair_with, small};
+use crate::stage::{Stage, TIME_LIMIT, pair, pair_with, small};
 
 fn next(group: &Group) -> (u64, Completion) {
-    group.completions().recv_timeout(PATIENCE).unwrap()
+    group.completions().recv_timeout(TIME_LIMIT).unwrap()
 }
 
 /// Returns the key and the bytes of the next completion, which must be a message.
@@ -37,7 +37,7 @@ fn completions_of_all_members_come_with_their_keys() {
         near.send(b"question").unwrap();
         assert_eq!(message(&group), (far.info().id, b"question".to_vec()));
         far.send(Outgoing::from(b"answer").with_id(3)).unwrap();
-        assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"answer");
+        assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"answer");
         let (key, sent) = next(&group);
         assert_eq!(key, far.info().id);
         assert!(matches!(sent, Completion::Sent(3)));
@@ -58,17 +58,17 @@ fn completions_of_all_members_come_with_their_keys() {
 }
 
 #[test]
-fn what_waited_before_comes_first_and_once() {
+fn earlier_completions_come_first_and_once() {
     let (near, far) = pair();
     far.send(Outgoing::from(b"x").with_id(1)).unwrap();
-    near.recv_timeout(PATIENCE).unwrap();
+    near.recv_timeout(TIME_LIMIT).unwrap();
     // The completion of the send can arrive after the peer has received the message.
     let mut sent = Select::new();
     sent.recv(far.completions());
-    sent.ready_timeout(PATIENCE).unwrap();
+    sent.ready_timeout(TIME_LIMIT).unwrap();
     near.send(b"first").unwrap();
     // This call skips the completion of the send, which `far` keeps for the group.
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"first");
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"first");
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
     }
@@ -86,7 +86,7 @@ fn what_waited_before_comes_first_and_once() {
     assert!(group.remove(&far));
     assert!(!group.remove(&far));
     near.send(b"after").unwrap();
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"after");
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"after");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_member_cannot_be_asked_itself() {
     // All calls except receives work as before.
     far.send(b"y").unwrap();
     far.flush().unwrap();
-    assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"y");
+    assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"y");
     far.close().unwrap();
     let (_, end) = next(&group);
     assert!(matches!(end, Completion::Disconnected(_)), "{end:?}");
@@ -137,7 +137,7 @@ fn ended_connection_joins_group_until_end_is_taken() {
 }
 
 #[test]
-fn members_of_a_group_that_is_gone_are_on_their_own() {
+fn members_of_dropped_group_work_alone() {
     let (near, far) = pair_with(&small());
     let group = Group::new();
     group.add(&far).unwrap();
@@ -151,7 +151,7 @@ fn members_of_a_group_that_is_gone_are_on_their_own() {
     drop(group);
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
-        assert_eq!(far.recv_timeout(PATIENCE).unwrap(), &[number]);
+        assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), &[number]);
     }
     Group::new().add(&far).unwrap();
 }
@@ -164,7 +164,7 @@ fn dropped_endpoint_in_group_is_closed() {
     near.send(b"before").unwrap();
     near.flush().unwrap();
     drop(far);
-    let end = near.recv_timeout(PATIENCE).unwrap_err();
+    let end = near.recv_timeout(TIME_LIMIT).unwrap_err();
     let expected = matches!(end, Error::Disconnected(CloseReason::PeerClosed));
     assert!(expected, "{end}");
     assert_eq!(message(&group).1, b"before");
@@ -186,7 +186,7 @@ fn room_comes_through_the_group() {
         }
         assert!(group.completions().is_empty());
         for _ in 0..sent {
-            far.recv_timeout(PATIENCE).unwrap();
+            far.recv_timeout(TIME_LIMIT).unwrap();
         }
         assert!(matches!(next(&group), (1, Completion::Room)));
     }
@@ -301,7 +301,7 @@ fn membership_changes_neither_lose_nor_duplicate() {
 }
 
 #[test]
-fn many_that_end_at_once_all_tell() {
+fn all_simultaneous_ends_are_reported() {
     let stage = Stage::new(&small());
     let group = Group::new();
     let mut near = Vec::new();

@@ -2,7 +2,7 @@ use std::thread;
 
 use rdmsg::{Error, SendBuffer};
 
-use crate::stage::{PATIENCE, pair, pair_with, pattern, small};
+use crate::stage::{TIME_LIMIT, pair, pair_with, pattern, small};
 
 #[test]
 fn large_messages_arrive_whole_in_both_directions() {
@@ -15,7 +15,7 @@ fn large_messages_arrive_whole_in_both_directions() {
             }
         });
         for len in [3_000_001, 1_100_000, 5 << 20] {
-            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert!(*message == pattern(len)[..], "{len}");
         }
         sender.join().unwrap();
@@ -33,7 +33,7 @@ fn a_large_message_is_sent_without_a_copy() {
     let mut buffer = SendBuffer::new(&near, 1 << 20).unwrap();
     buffer.copy_from_slice(&pattern(1 << 20));
     near.send(buffer).unwrap();
-    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(1 << 20)[..]);
+    assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(1 << 20)[..]);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn small_message_waits_for_earlier_large_message() {
     for number in 0..20_u8 {
         near.send(&vec![number; if number % 2 == 0 { 50_000 } else { 10 }])
             .unwrap();
-        let message = far.recv_timeout(PATIENCE).unwrap();
+        let message = far.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(message[0], number);
     }
 }

@@ -4,7 +4,7 @@ use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Error, Group, Listener, crossbeam_channel::select,
 };
 
-use crate::stage::{PATIENCE, Stage, small};
+use crate::stage::{Stage, TIME_LIMIT, small};
 
 type Connecting = thread::JoinHandle<Result<Endpoint, Error>>;
 
@@ -34,7 +34,7 @@ fn established_connections_come_through_a_channel() {
                 endpoints.push(endpoint.unwrap().unwrap());
             }
             recv(group.completions()) -> completion => panic!("{completion:?}"),
-            default(PATIENCE) => panic!("nothing came"),
+            default(TIME_LIMIT) => panic!("nothing came"),
         }
     }
     let mut connected = vec![first];
@@ -45,11 +45,11 @@ fn established_connections_come_through_a_channel() {
         endpoint.send(b"x").unwrap();
     }
     for endpoint in &endpoints {
-        assert_eq!(endpoint.recv_timeout(PATIENCE).unwrap(), b"x");
+        assert_eq!(endpoint.recv_timeout(TIME_LIMIT).unwrap(), b"x");
     }
     // `accept` returns later connections, as before.
     let connecting = connect(&stage);
-    let accepted = stage.listener.accept_timeout(PATIENCE).unwrap();
+    let accepted = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
 }
 
@@ -64,10 +64,10 @@ fn backlog_bounds_unaccepted_connections() {
         reason(connect(&stage).join().unwrap()),
         CloseReason::PeerBusy
     );
-    drop(established.recv_timeout(PATIENCE).unwrap().unwrap());
+    drop(established.recv_timeout(TIME_LIMIT).unwrap().unwrap());
     let another = connect(&stage).join().unwrap().unwrap();
     for _ in 0..3 {
-        established.recv_timeout(PATIENCE).unwrap().unwrap();
+        established.recv_timeout(TIME_LIMIT).unwrap().unwrap();
     }
     drop((connected, another));
 }
@@ -95,14 +95,14 @@ fn closed_listener_returns_pending_then_ends() {
     assert!(matches!(listener.try_accept(), Err(Error::ListenerClosed)));
     assert!(listener.incoming().next().is_none());
     connected.send(b"it goes on").unwrap();
-    assert_eq!(accepted.recv_timeout(PATIENCE).unwrap(), b"it goes on");
+    assert_eq!(accepted.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
     // The address is free when `close` returns, so a connect is refused.
     again.close();
     assert_eq!(reason(Connector::new().connect(addr)), CloseReason::Refused);
 }
 
 #[test]
-fn a_closed_listener_turns_requests_away() {
+fn closed_listener_rejects_requests() {
     let stage = Stage::new(&Config::default());
     let listener = stage.requests(&Config::default());
     let connect = || {
@@ -155,21 +155,24 @@ fn a_drain_waits_for_the_ends_of_all_connections() {
     near.send(b"it goes on").unwrap();
     let draining = {
         let engine = stage.engine.clone();
-        thread::spawn(move || engine.drain(PATIENCE))
+        thread::spawn(move || engine.drain(TIME_LIMIT))
     };
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"it goes on");
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
     far.send(b"last").unwrap();
     // The drop closes the connection in the background. The drain also waits until this message has
     // been sent.
     drop(far);
-    assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"last");
+    assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"last");
     drop(near);
     assert_eq!(draining.join().unwrap().unwrap(), 0);
     assert_eq!(stage.engine.statistics().unwrap().connections, 0);
-    assert_eq!(stage.engine.drain(PATIENCE).unwrap(), 0);
+    assert_eq!(stage.engine.drain(TIME_LIMIT).unwrap(), 0);
     let engine = stage.engine.clone();
     stage.engine.shutdown();
-    assert!(matches!(engine.drain(PATIENCE), Err(Error::EngineShutDown)));
+    assert!(matches!(
+        engine.drain(TIME_LIMIT),
+        Err(Error::EngineShutDown)
+    ));
 }
 
 #[test]
@@ -179,7 +182,7 @@ fn a_shutdown_is_the_last_item_of_the_channel() {
     let established = listener.accepted();
     stage.engine.shutdown();
     assert!(matches!(
-        established.recv_timeout(PATIENCE),
+        established.recv_timeout(TIME_LIMIT),
         Ok(Err(Error::EngineShutDown))
     ));
     assert!(established.recv().is_err());

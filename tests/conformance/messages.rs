@@ -2,7 +2,7 @@ use std::{io::IoSlice, thread, time::Duration};
 
 use rdmsg::{Completion, Error, Outgoing, SendBuffer, TrySendError};
 
-use crate::stage::{PATIENCE, pair, pair_with, pattern, small};
+use crate::stage::{TIME_LIMIT, pair, pair_with, pattern, small};
 
 #[test]
 fn messages_of_every_size_arrive_whole_and_in_order() {
@@ -49,7 +49,7 @@ fn messages_flow_both_ways_at_once() {
             }
         });
         for number in 0..COUNT {
-            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*message, number.to_be_bytes());
         }
         sender.join().unwrap();
@@ -77,7 +77,7 @@ fn parts_are_joined() {
 }
 
 #[test]
-fn nothing_to_receive_is_said_and_changes_nothing() {
+fn empty_receive_is_reported_without_effect() {
     let (near, far) = pair();
     assert!(far.try_recv().unwrap().is_none());
     let waited = far.recv_timeout(Duration::from_millis(20));
@@ -105,7 +105,7 @@ fn full_window_is_reported_until_messages_are_dropped() {
     for number in 0..sent {
         assert_eq!(*far.recv().unwrap(), [number]);
     }
-    near.send_timeout(b"room", PATIENCE).unwrap();
+    near.send_timeout(b"room", TIME_LIMIT).unwrap();
     assert_eq!(*far.recv().unwrap(), *b"room");
 }
 
@@ -114,10 +114,10 @@ fn each_way_to_send_has_its_ways_to_wait() {
     let (near, far) = pair_with(&small());
     let parts = [IoSlice::new(b"par"), IoSlice::new(b"ts")];
     near.try_send(Outgoing::parts(&parts)).unwrap();
-    near.send_timeout(Outgoing::parts(&parts), PATIENCE)
+    near.send_timeout(Outgoing::parts(&parts), TIME_LIMIT)
         .unwrap();
     near.try_send(Outgoing::from(b"one").with_id(1)).unwrap();
-    near.send_timeout(Outgoing::from(b"two").with_id(2), PATIENCE)
+    near.send_timeout(Outgoing::from(b"two").with_id(2), TIME_LIMIT)
         .unwrap();
     let mut buffer = SendBuffer::new(&near, 3).unwrap();
     buffer.fill(7);
@@ -142,11 +142,11 @@ fn each_way_to_send_has_its_ways_to_wait() {
     for expected in [&b"parts"[..], b"parts", b"one", b"two"] {
         assert_eq!(far.recv().unwrap(), *expected);
     }
-    near.send_timeout(&mut buffer, PATIENCE).unwrap();
+    near.send_timeout(&mut buffer, TIME_LIMIT).unwrap();
     assert_eq!(buffer.len(), 0, "the send empties the buffer");
     assert_eq!(*far.recv().unwrap(), [7; 3]);
     for id in 1..=2 {
-        let completion = near.next_completion_timeout(PATIENCE).unwrap();
+        let completion = near.next_completion_timeout(TIME_LIMIT).unwrap();
         assert!(matches!(completion, Completion::Sent(sent) if sent == id));
     }
 }
@@ -185,10 +185,10 @@ fn too_long_message_is_refused_without_ending() {
 }
 
 #[test]
-fn a_flush_says_that_the_peers_library_has_it() {
+fn flush_confirms_arrival_at_peer_library() {
     let (near, far) = pair();
     near.send(b"first").unwrap();
-    near.flush_timeout(PATIENCE).unwrap();
+    near.flush_timeout(TIME_LIMIT).unwrap();
     assert_eq!(
         far.statistics().messages_received,
         1,
@@ -211,7 +211,7 @@ fn sent_with_an_id_is_reported_in_order() {
         assert_eq!(far.recv().unwrap().len(), len);
     }
     for id in 1..=3 {
-        match near.next_completion_timeout(PATIENCE).unwrap() {
+        match near.next_completion_timeout(TIME_LIMIT).unwrap() {
             Completion::Sent(sent) => assert_eq!(sent, id),
             other => panic!("{other:?}"),
         }
@@ -276,7 +276,7 @@ fn batch_uses_one_window_place_per_message() {
 }
 
 #[test]
-fn a_batch_goes_as_far_as_it_can() {
+fn batch_is_sent_as_far_as_possible() {
     let (near, far) = pair_with(&small());
     let limit = near.info().send_limit as usize;
     let long = vec![0; limit + 1];

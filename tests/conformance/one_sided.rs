@@ -1,12 +1,12 @@
 use rdmsg::{CloseReason, Completion, Endpoint, Error, RemoteAccess, RemoteRegion, Transport};
 
-use crate::stage::{PATIENCE, applies, pair, pattern};
+use crate::stage::{TIME_LIMIT, applies, pair, pattern};
 
 /// Sends the description of a region to the peer, and returns the peer's copy.
 fn told(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion {
     let remote = region.remote();
     from.send(&remote.to_bytes()).unwrap();
-    let bytes = to.recv_timeout(PATIENCE).unwrap();
+    let bytes = to.recv_timeout(TIME_LIMIT).unwrap();
     let there = RemoteRegion::from_bytes(&(*bytes).try_into().unwrap());
     assert_eq!(there, remote);
     assert_eq!(there.len(), region.len() as u64);
@@ -14,7 +14,7 @@ fn told(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion 
 }
 
 fn next(endpoint: &Endpoint) -> Completion {
-    endpoint.next_completion_timeout(PATIENCE).unwrap()
+    endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
 #[test]
@@ -49,13 +49,13 @@ fn missing_capability_is_refused_by_name() {
         }
     }
     near.send(b"goes on").unwrap();
-    assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"goes on");
+    assert_eq!(*far.recv_timeout(TIME_LIMIT).unwrap(), *b"goes on");
     near.abort(1);
     for (end, reason) in [
         (near, CloseReason::LocallyAborted),
         (far, CloseReason::PeerAborted(1)),
     ] {
-        match end.recv_timeout(PATIENCE).unwrap_err() {
+        match end.recv_timeout(TIME_LIMIT).unwrap_err() {
             Error::Disconnected(told) => assert_eq!(told, reason),
             error => panic!("{error}"),
         }
@@ -63,7 +63,7 @@ fn missing_capability_is_refused_by_name() {
 }
 
 #[test]
-fn bytes_are_written_and_read_where_they_belong() {
+fn bytes_are_written_and_read_at_their_offset() {
     let (near, far) = pair();
     let region = far.one_sided().region(100_000, RemoteAccess::ALL).unwrap();
     let remote = told(&far, &near, &region);
@@ -92,7 +92,7 @@ fn bytes_are_written_and_read_where_they_belong() {
 }
 
 #[test]
-fn atomic_operations_return_what_was_there() {
+fn atomic_operations_return_the_old_value() {
     let (near, far) = pair();
     if !applies(
         near.info().capabilities.unwrap().atomic,

@@ -8,7 +8,7 @@ use rdmsg::{
     crossbeam_channel::Receiver,
 };
 
-use crate::stage::{PATIENCE, Stage, pair, pattern, place};
+use crate::stage::{Stage, TIME_LIMIT, pair, pattern, place};
 
 const LARGE: usize = 2 << 20;
 
@@ -58,7 +58,7 @@ impl Service {
     fn accept(&self, client: &Persistent) -> Endpoint {
         let listener = self.listener.as_ref().unwrap();
         thread::scope(|scope| {
-            let accepting = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
+            let accepting = scope.spawn(|| listener.accept_timeout(TIME_LIMIT).unwrap());
             assert_connected(client);
             accepting.join().unwrap()
         })
@@ -74,7 +74,7 @@ fn quick() -> Redial {
 }
 
 fn next(client: &Persistent) -> PersistentEvent {
-    client.next_event_timeout(PATIENCE).unwrap()
+    client.next_event_timeout(TIME_LIMIT).unwrap()
 }
 
 fn assert_connected(client: &Persistent) {
@@ -119,7 +119,7 @@ fn loss_names_the_unacknowledged_messages() {
     let server = service.accept(&client);
     let large = pattern(LARGE);
     client.send(Outgoing::from(&large).with_id(1)).unwrap();
-    let held = server.recv_timeout(PATIENCE).unwrap();
+    let held = server.recv_timeout(TIME_LIMIT).unwrap();
     assert_sent(&client, 1);
     client.send(Outgoing::from(&large).with_id(2)).unwrap();
     client
@@ -137,7 +137,7 @@ fn loss_names_the_unacknowledged_messages() {
     service.start();
     let server = service.accept(&client);
     client.send(Outgoing::from(b"again").with_id(7)).unwrap();
-    let first = server.recv_timeout(PATIENCE).unwrap();
+    let first = server.recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(*first, *b"again", "the library sends nothing again");
     assert_sent(&client, 7);
     client.close().unwrap();
@@ -196,8 +196,8 @@ fn sends_fail_until_the_loss_is_taken() {
     thread::scope(|scope| {
         scope.spawn(|| client.send(b"on time").unwrap());
         let listener = service.listener.as_ref().unwrap();
-        let server = listener.accept_timeout(PATIENCE).unwrap();
-        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on time");
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+        assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"on time");
         server.abort(2);
     });
     assert_connected(&client);
@@ -219,7 +219,10 @@ fn sender_waits_for_the_thread_with_the_events() {
         assert_eq!(lost(&client).0, CloseReason::PeerAborted(1));
         service.start();
         let server = service.accept(&client);
-        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"after the loss");
+        assert_eq!(
+            *server.recv_timeout(TIME_LIMIT).unwrap(),
+            *b"after the loss"
+        );
         sender.join().unwrap().unwrap();
     });
 }
@@ -233,7 +236,7 @@ fn dial_ends_with_its_error_at_the_limit() {
     let connector = service.connector.clone().redial(redial);
     let client = connector.persist(service.addr).unwrap();
     for _ in 0..2 {
-        let error = client.next_event_timeout(PATIENCE).unwrap_err();
+        let error = client.next_event_timeout(TIME_LIMIT).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error}");
     }
     let error = client.send(b"late").unwrap_err();
@@ -243,7 +246,7 @@ fn dial_ends_with_its_error_at_the_limit() {
 /// Asserts that the accept fails, or that the connection ends right after it.
 fn assert_given_up(request: Request) {
     let end = request.accept().and_then(|endpoint| {
-        let message = endpoint.recv_timeout(PATIENCE)?;
+        let message = endpoint.recv_timeout(TIME_LIMIT)?;
         Ok(message.len())
     });
     assert!(
@@ -256,7 +259,7 @@ fn assert_given_up(request: Request) {
 #[test]
 fn close_and_drop_end_a_dial_at_once() {
     let config = Config::default().with(|config| {
-        config.connect_timeout = 2 * PATIENCE;
+        config.connect_timeout = 2 * TIME_LIMIT;
         config.transport = match place().1 {
             Transport::Rdma => TransportChoice::Rdma,
             _ => TransportChoice::Tcp,
@@ -264,7 +267,7 @@ fn close_and_drop_end_a_dial_at_once() {
     });
     let stage = Stage::new(&config);
     let listener = stage.requests(&config);
-    let request = || listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = || listener.requests().recv_timeout(TIME_LIMIT).unwrap();
 
     let client = stage.connector.persist(listener.local_addr()).unwrap();
     let waiting = thread::spawn({
@@ -296,10 +299,10 @@ fn events_come_through_a_channel() {
     let client = service.client();
     let events = client.events().unwrap();
     let listener = service.listener.as_ref().unwrap();
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     client.send(Outgoing::from(b"hello").with_id(3)).unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
-    let next = || events.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
+    let next = || events.recv_timeout(TIME_LIMIT).unwrap();
     assert!(matches!(next(), PersistentEvent::Connected { .. }));
     assert!(matches!(
         next(),
@@ -310,18 +313,18 @@ fn events_come_through_a_channel() {
     assert!(matches!(next(), PersistentEvent::Lost { .. }));
     service.start();
     let listener = service.listener.as_ref().unwrap();
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     assert!(matches!(next(), PersistentEvent::Connected { .. }));
     client.send(b"the last").unwrap();
     drop(client);
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"the last");
-    let end = server.recv_timeout(PATIENCE).unwrap_err();
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"the last");
+    let end = server.recv_timeout(TIME_LIMIT).unwrap_err();
     assert!(
         matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
         "{end}"
     );
     // The thread behind the channel has ended.
-    while events.recv_timeout(PATIENCE).is_ok() {}
+    while events.recv_timeout(TIME_LIMIT).is_ok() {}
     assert!(events.try_recv().unwrap_err().is_disconnected());
 }
 
@@ -339,12 +342,12 @@ fn fifty_clients_connect_again() {
         .iter()
         .map(|client| client.events().unwrap())
         .collect();
-    let next = |events: &Receiver<PersistentEvent>| events.recv_timeout(PATIENCE).unwrap();
+    let next = |events: &Receiver<PersistentEvent>| events.recv_timeout(TIME_LIMIT).unwrap();
     for round in 0..3_u8 {
         let listener = service.listener.as_ref().unwrap();
         let servers: Vec<_> = clients
             .iter()
-            .map(|_| listener.accept_timeout(PATIENCE).unwrap())
+            .map(|_| listener.accept_timeout(TIME_LIMIT).unwrap())
             .collect();
         for (client, events) in clients.iter().zip(&events) {
             let event = next(events);
@@ -355,7 +358,7 @@ fn fifty_clients_connect_again() {
             client.send(&[round]).unwrap();
         }
         for server in &servers {
-            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [round]);
+            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), [round]);
         }
         service.stop();
         drop(servers);
@@ -372,6 +375,6 @@ fn small() -> Config {
         config.receive_window = 4;
         config.send_depth = 4;
         config.eager_size = Some(1024);
-        config.connect_timeout = PATIENCE;
+        config.connect_timeout = TIME_LIMIT;
     })
 }

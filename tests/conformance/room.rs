@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use rdmsg::{Completion, Endpoint, Error, RemoteAccess, TrySendError};
 
-use crate::stage::{PATIENCE, applies, pair_with, small};
+use crate::stage::{TIME_LIMIT, applies, pair_with, small};
 
 /// Sends messages until there is no room. Returns the number of messages sent.
 fn fill(endpoint: &Endpoint) -> usize {
@@ -17,13 +17,13 @@ fn fill(endpoint: &Endpoint) -> usize {
 }
 
 fn next(endpoint: &Endpoint) -> Completion {
-    endpoint.next_completion_timeout(PATIENCE).unwrap()
+    endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
 /// Receives and drops `count` messages.
 fn take(endpoint: &Endpoint, count: usize) {
     for _ in 0..count {
-        endpoint.recv_timeout(PATIENCE).unwrap();
+        endpoint.recv_timeout(TIME_LIMIT).unwrap();
     }
 }
 
@@ -63,13 +63,13 @@ fn room_is_not_repeated_before_it_is_taken() {
 }
 
 #[test]
-fn a_thread_that_only_receives_hears_nothing_of_room() {
+fn receiving_thread_gets_no_room_report() {
     let (near, far) = pair_with(&small());
     for _ in 0..3 {
         let sent = fill(&near);
         take(&far, sent);
         far.send(b"y").unwrap();
-        assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"y");
+        assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"y");
         let waited = near.recv_timeout(Duration::from_millis(1));
         assert!(matches!(waited, Err(Error::TimedOut)));
         assert!(near.try_next_completion().unwrap().is_none());
@@ -77,7 +77,7 @@ fn a_thread_that_only_receives_hears_nothing_of_room() {
 }
 
 #[test]
-fn operations_that_were_refused_hear_of_room() {
+fn refused_operations_get_room_report() {
     let (near, far) = pair_with(&small());
     if !applies(
         near.info().capabilities.unwrap().write_with_imm,
@@ -117,7 +117,7 @@ fn operations_that_were_refused_hear_of_room() {
 }
 
 #[test]
-fn who_waits_for_room_hears_of_the_end() {
+fn wait_for_room_reports_the_end() {
     let (near, far) = pair_with(&small());
     fill(&near);
     far.abort(7);

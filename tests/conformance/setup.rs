@@ -2,7 +2,7 @@ use std::{net::SocketAddr, thread, time::Duration};
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
-use crate::stage::{PATIENCE, Stage, place, small};
+use crate::stage::{Stage, TIME_LIMIT, place, small};
 
 fn connect_later(
     connector: Connector,
@@ -17,7 +17,7 @@ fn private_data_travels_both_ways() {
     let connector = stage.connector.clone().private_data(b"user 7");
     let listener = stage.requests(&Config::default());
     let connecting = connect_later(connector, listener.local_addr());
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(request.private_data(), b"user 7");
     assert_eq!(request.peer_addr().ip(), place().0);
     assert_eq!(request.local_addr().ip(), place().0);
@@ -38,7 +38,7 @@ fn a_rejection_carries_its_reason() {
     let stage = Stage::new(&Config::default());
     let listener = stage.requests(&Config::default());
     let connecting = connect_later(stage.connector.clone(), listener.local_addr());
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     request.reject(b"not today").unwrap();
     match connecting.join().unwrap() {
         Err(Error::Connect {
@@ -50,7 +50,7 @@ fn a_rejection_carries_its_reason() {
 }
 
 #[test]
-fn both_hellos_come_to_what_is_negotiated() {
+fn both_hellos_determine_negotiated_values() {
     let stage = Stage::new(&small());
     let mut config = Config::default();
     config.receive_window = 9;
@@ -59,7 +59,7 @@ fn both_hellos_come_to_what_is_negotiated() {
         stage.connector.clone().config(&config),
         stage.listener.local_addr(),
     );
-    let accepted = stage.listener.accept_timeout(PATIENCE).unwrap();
+    let accepted = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     let connected = connecting.join().unwrap().unwrap();
     let (there, here) = (
         accepted.info().negotiated.unwrap(),
@@ -71,7 +71,7 @@ fn both_hellos_come_to_what_is_negotiated() {
 }
 
 #[test]
-fn nothing_to_accept_is_said() {
+fn empty_accept_is_reported() {
     let stage = Stage::new(&Config::default());
     assert!(stage.listener.try_accept().unwrap().is_none());
     let listener = stage.requests(&Config::default());
@@ -83,7 +83,7 @@ fn nothing_to_accept_is_said() {
 }
 
 #[test]
-fn connections_come_by_each_way_of_taking_them() {
+fn connections_arrive_through_each_method() {
     let stage = Stage::new(&Config::default());
     let addr = stage.listener.local_addr();
     let connecting = connect_later(stage.connector.clone(), addr);
@@ -95,7 +95,7 @@ fn connections_come_by_each_way_of_taking_them() {
         .bind_requests((place().0, 0))
         .unwrap();
     let connecting = connect_later(stage.connector.clone(), listener.local_addr());
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     let accepted = request.accept().unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
 
@@ -106,7 +106,7 @@ fn connections_come_by_each_way_of_taking_them() {
 
 #[test]
 #[expect(clippy::mutable_key_type, reason = "an endpoint is hashed as a handle")]
-fn handles_are_told_apart() {
+fn handles_are_distinguished() {
     let stage = Stage::new(&Config::default());
     let (first, second) = (stage.pair(), stage.pair());
     assert_eq!(first.0, first.0.clone());
@@ -130,7 +130,7 @@ fn a_builder_listens_with_what_it_was_given() {
 }
 
 #[test]
-fn nobody_there_is_said_and_waited_for_if_asked() {
+fn missing_listener_is_reported_or_awaited() {
     let stage = Stage::new(&Config::default());
     let addr = stage.listener.local_addr();
     let patient = stage.connector.clone().retry_refused(true);
@@ -148,19 +148,19 @@ fn nobody_there_is_said_and_waited_for_if_asked() {
     assert!(expected, "{refused}");
     let connecting = connect_later(patient, addr);
     let listener = Listener::builder().engine(&engine).bind(addr).unwrap();
-    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
 }
 
 #[test]
-fn a_backlog_that_is_full_is_said() {
+fn full_backlog_is_reported() {
     let stage = Stage::new(&Config::default());
     let builder = Listener::builder().engine(&stage.engine);
     let builder = builder.backlog(1).half_open(1);
     let listener = builder.bind_requests((place().0, 0)).unwrap();
     let addr = listener.local_addr();
     let first = connect_later(stage.connector.clone(), addr);
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     let busy = stage.connector.connect(addr).unwrap_err();
     let expected = matches!(
         busy,

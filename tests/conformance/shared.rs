@@ -2,7 +2,7 @@ use std::thread;
 
 use rdmsg::{CloseReason, Config, Error};
 
-use crate::stage::{PATIENCE, Stage, pattern};
+use crate::stage::{Stage, TIME_LIMIT, pattern};
 
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
@@ -21,18 +21,18 @@ fn shared_receives_deliver_to_the_right_connection() {
             near.send(&[number, round]).unwrap();
         }
         for (number, (_, far)) in (0_u8..).zip(&pairs) {
-            let message = far.recv_timeout(PATIENCE).unwrap();
+            let message = far.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*message, [number, round]);
         }
     }
     let (near, far) = &pairs[0];
     near.send(&pattern(100_000)).unwrap();
-    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(100_000)[..]);
+    assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(100_000)[..]);
 }
 
 /// Each end of a connection takes 14 receives from the same pool.
 #[test]
-fn too_few_shared_receives_are_an_error_that_says_so() {
+fn too_few_shared_receives_are_named_in_error() {
     let exhausted = |error: &Error, of: u32, left: u32| {
         let Error::SharedReceivesExhausted {
             total,
@@ -57,7 +57,7 @@ fn too_few_shared_receives_are_an_error_that_says_so() {
     let listener = stage.requests(&sharing(50));
     let (connector, addr) = (stage.connector.clone(), listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(addr).unwrap_err());
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     let error = request.accept().unwrap_err();
     exhausted(&error, 50, 8);
     let error = connecting.join().unwrap();
@@ -67,28 +67,28 @@ fn too_few_shared_receives_are_an_error_that_says_so() {
     };
     assert_eq!(reason, CloseReason::PeerOutOfResources);
     near.send(b"others go on").unwrap();
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"others go on");
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"others go on");
 }
 
 #[test]
 fn refused_connect_is_retried_until_receives_are_free() {
     let mut config = sharing(50);
-    config.connect_timeout = PATIENCE;
+    config.connect_timeout = TIME_LIMIT;
     let stage = Stage::new(&config);
     let pair = stage.pair();
     let listener = stage.requests(&config);
     let (connector, addr) = (stage.connector.clone(), listener.local_addr());
     let connector = connector.retry_refused(true);
     let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     let error = request.accept().unwrap_err();
     assert!(matches!(error, Error::SharedReceivesExhausted { .. }));
     let (near, far) = pair;
     near.close().unwrap();
-    assert!(far.recv_timeout(PATIENCE).is_err());
+    assert!(far.recv_timeout(TIME_LIMIT).is_err());
     drop(far);
     let far = loop {
-        let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+        let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         match request.accept() {
             Ok(endpoint) => break endpoint,
             // The engine might not have released the other connection yet.
@@ -98,5 +98,5 @@ fn refused_connect_is_retried_until_receives_are_free() {
     };
     let near = connecting.join().unwrap();
     near.send(b"message").unwrap();
-    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"message");
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"message");
 }

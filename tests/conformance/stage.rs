@@ -13,7 +13,7 @@ use rdmsg::{
 };
 
 /// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns an address of this machine, and the transport of connections to it.
 pub(crate) fn place() -> (IpAddr, Transport) {
@@ -64,7 +64,7 @@ impl Stage {
     pub(crate) fn pair(&self) -> (Endpoint, Endpoint) {
         let (connector, addr) = (self.connector.clone(), self.listener.local_addr());
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-        let accepted = self.listener.accept_timeout(PATIENCE).unwrap();
+        let accepted = self.listener.accept_timeout(TIME_LIMIT).unwrap();
         let connected = connecting.join().unwrap();
         assert_eq!(
             connected.transport(),

@@ -14,7 +14,7 @@ use std::{
 
 use rdmsg::Stream;
 
-use super::stage::{self, PATIENCE};
+use super::stage::{self, TIME_LIMIT};
 
 fn pair() -> (Stream, Stream) {
     let (near, far) = stage::pair();
@@ -59,9 +59,9 @@ fn read_timeout_holds_while_a_clone_waits() {
         let read = (&clone).read(&mut [0]);
         ends.send((read, start.elapsed())).unwrap();
     });
-    let (read, took) = end.recv_timeout(PATIENCE).expect("the read returns");
+    let (read, took) = end.recv_timeout(TIME_LIMIT).expect("the read returns");
     assert_eq!(read.unwrap_err().kind(), ErrorKind::WouldBlock);
-    assert!(took >= timeout && took < PATIENCE, "{took:?}");
+    assert!(took >= timeout && took < TIME_LIMIT, "{took:?}");
     near.write_all(b"x").unwrap();
     assert_eq!(reading.join().unwrap(), b'x');
 }
@@ -91,7 +91,7 @@ impl Wake for Alarm {
 }
 
 #[test]
-fn task_that_reads_beside_a_thread_is_woken_once() {
+fn task_reading_next_to_a_thread_is_woken_once() {
     let (mut near, far) = pair();
     let (rings, ring) = channel();
     let alarm = Arc::new(Alarm {
@@ -111,14 +111,15 @@ fn task_that_reads_beside_a_thread_is_woken_once() {
     );
     near.write_all(b"x").unwrap();
     assert_eq!(reading.join().unwrap(), b'x');
-    ring.recv_timeout(PATIENCE).expect("the task may read now");
+    ring.recv_timeout(TIME_LIMIT)
+        .expect("the task may read now");
     near.write_all(b"y").unwrap();
     let mut byte = [0];
     let count = loop {
         match far.poll_read(cx, &mut byte) {
             Poll::Ready(read) => break read.unwrap(),
             Poll::Pending => ring
-                .recv_timeout(PATIENCE)
+                .recv_timeout(TIME_LIMIT)
                 .expect("the task is woken for the byte"),
         }
     };

@@ -7,7 +7,7 @@ use std::{
 
 use rdmsg::{Endpoint, Engine};
 
-use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
+use crate::stage::{TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
 
 /// A number of forks that is large enough to interrupt each thread of the parent while the thread
 /// holds a lock.
@@ -38,13 +38,13 @@ fn child_waits_for_no_lock_of_its_parent() {
                     scope.spawn(|| {
                         while !stop.load(Ordering::Relaxed) {
                             client.send(b"to and fro").unwrap();
-                            drop(client.recv_timeout(PATIENCE).unwrap());
+                            drop(client.recv_timeout(TIME_LIMIT).unwrap());
                         }
                         client.send(b"").unwrap();
                     });
                     scope.spawn(|| {
                         loop {
-                            let message = server.recv_timeout(PATIENCE).unwrap();
+                            let message = server.recv_timeout(TIME_LIMIT).unwrap();
                             if message.is_empty() {
                                 break;
                             }
@@ -57,7 +57,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                     // so this thread connects over TCP only.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
                         let client = Endpoint::connect(address).unwrap();
-                        let server = listener.accept_timeout(PATIENCE).unwrap();
+                        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
                         engine.statistics().unwrap();
                         drop((client, server));
                     }

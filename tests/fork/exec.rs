@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::{Group, Interest};
 
-use crate::stage::{PATIENCE, alone, bind, exchange, pair};
+use crate::stage::{TIME_LIMIT, alone, bind, exchange, pair};
 
 /// Runs a command that prints its open descriptors, and returns these descriptors.
 fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
@@ -44,7 +44,7 @@ fn exec_inherits_no_descriptor_and_parent_continues() {
             }
             listener.event_fd().unwrap();
             client.send(&vec![1; 3_000_000]).unwrap();
-            assert_eq!(server.recv_timeout(PATIENCE).unwrap().len(), 3_000_000);
+            assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap().len(), 3_000_000);
             // `Command` uses posix_spawn(3) in this case.
             assert_eq!(inherited(&mut list()), before);
             exchange(&client, &server);

@@ -18,7 +18,9 @@ use rdmsg::{
     TrySendError,
 };
 
-use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rdma, pair, place};
+use crate::stage::{
+    TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair, place,
+};
 
 #[track_caller]
 fn assert_ready<T>(poll: Poll<Result<T, Error>>) {
@@ -58,7 +60,7 @@ fn use_endpoint(endpoint: &Endpoint) {
     };
     assert_forked(&error);
     assert_forked(&endpoint.recv().unwrap_err());
-    assert_forked(&endpoint.recv_timeout(PATIENCE).unwrap_err());
+    assert_forked(&endpoint.recv_timeout(TIME_LIMIT).unwrap_err());
     assert_forked(&endpoint.try_recv().unwrap_err());
     assert_forked(&endpoint.next_completion().unwrap_err());
     assert_forked(&endpoint.try_next_completion().unwrap_err());
@@ -131,8 +133,8 @@ fn drop_and_exit_leave_the_parents_alone() {
             let (client, server) = pair(&listener);
             server.send(b"kept").unwrap();
             server.send(&vec![7; 3_000_000]).unwrap();
-            let small = client.recv_timeout(PATIENCE).unwrap();
-            let large = client.recv_timeout(PATIENCE).unwrap();
+            let small = client.recv_timeout(TIME_LIMIT).unwrap();
+            let large = client.recv_timeout(TIME_LIMIT).unwrap();
             let buffer = SendBuffer::new(&client, 100_000).unwrap();
             let region = client.one_sided().region(5000, RemoteAccess::READ).unwrap();
             let engine = Engine::shared().unwrap();
@@ -151,7 +153,7 @@ fn drop_and_exit_leave_the_parents_alone() {
             assert_eq!((&*small, large.len()), (&b"kept"[..], 3_000_000));
             drop((small, large, region));
             client.send(buffer).unwrap();
-            assert_eq!(server.recv_timeout(PATIENCE).unwrap().len(), 100_000);
+            assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap().len(), 100_000);
             exchange(&client, &server);
             let (other, accepted) = pair(&listener);
             exchange(&other, &accepted);
@@ -167,8 +169,8 @@ fn memory_stays_readable() {
         let (client, server) = pair(&listener);
         server.send(b"short").unwrap();
         server.send(&pattern::sequence(3, 2_000_000)).unwrap();
-        let short = client.recv_timeout(PATIENCE).unwrap();
-        let long = client.recv_timeout(PATIENCE).unwrap();
+        let short = client.recv_timeout(TIME_LIMIT).unwrap();
+        let long = client.recv_timeout(TIME_LIMIT).unwrap();
         let mut buffer = SendBuffer::new(&client, 200_000).unwrap();
         buffer.copy_from_slice(&pattern::sequence(5, 200_000));
         let region = client.one_sided().region(9000, RemoteAccess::READ).unwrap();
@@ -189,7 +191,7 @@ fn memory_stays_readable() {
         region.copy_out(1000, &mut bytes);
         assert_eq!(bytes, *b"in a region");
         client.send(buffer).unwrap();
-        let received = server.recv_timeout(PATIENCE).unwrap();
+        let received = server.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*received, pattern::sequence(5, 200_000)[..]);
         drop((short, long));
         exchange(&client, &server);
@@ -207,7 +209,7 @@ fn engine_fails_and_its_shutdown_does_nothing() {
             let (client, server) = pair(&listener);
             forked(|| {
                 assert_forked(&engine.statistics().unwrap_err());
-                assert_forked(&engine.drain(PATIENCE).unwrap_err());
+                assert_forked(&engine.drain(TIME_LIMIT).unwrap_err());
                 let connector = Connector::new().engine(&engine);
                 assert_forked(&connector.connect(listener.local_addr()).unwrap_err());
                 let config = Config::default();
@@ -235,11 +237,11 @@ fn listeners_fail_and_the_parents_accept() {
             let requests = RequestListener::bind((place(), 0)).unwrap();
             let asking = requests.local_addr();
             let client = thread::spawn(move || Endpoint::connect(asking).unwrap());
-            let request = requests.requests().recv_timeout(PATIENCE).unwrap();
+            let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
             let request = Cell::new(Some(request));
             forked(|| {
                 assert_forked(&listener.accept().unwrap_err());
-                assert_forked(&listener.accept_timeout(PATIENCE).unwrap_err());
+                assert_forked(&listener.accept_timeout(TIME_LIMIT).unwrap_err());
                 assert_forked(&listener.try_accept().unwrap_err());
                 assert!(
                     listener.accepted().recv().is_err(),
@@ -283,7 +285,7 @@ fn connect_in_progress_fails_and_the_parents_goes_on() {
             };
             let connector = Connector::new().config(&config);
             let mut connecting = Box::pin(connector.start(requests.local_addr()).unwrap());
-            let request = requests.requests().recv_timeout(PATIENCE).unwrap();
+            let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
             let cx = &mut Context::from_waker(Waker::noop());
             assert!(connecting.as_mut().poll(cx).is_pending());
             forked(|| assert_ready(connecting.as_mut().poll(cx))).succeed();
@@ -320,7 +322,7 @@ fn group_fails_and_the_parents_goes_on() {
             })
             .succeed();
             server.send(b"to the group").unwrap();
-            let (key, completion) = group.completions().recv_timeout(PATIENCE).unwrap();
+            let (key, completion) = group.completions().recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(key, client.info().id);
             assert!(matches!(completion, rdmsg::Completion::Received(m) if *m == *b"to the group"));
         },
@@ -337,8 +339,8 @@ fn persistent_client_fails_and_the_parents_goes_on() {
             let client = Connector::new().persist(listener.local_addr()).unwrap();
             thread::scope(|scope| {
                 scope.spawn(|| client.send(b"before").unwrap());
-                let server = listener.accept_timeout(PATIENCE).unwrap();
-                assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"before");
+                let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+                assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"before");
                 forked(|| {
                     let mine = client.clone();
                     assert_forked(&client.next_event().unwrap_err());
@@ -350,7 +352,7 @@ fn persistent_client_fails_and_the_parents_goes_on() {
                 })
                 .succeed();
                 client.send(b"after").unwrap();
-                assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"after");
+                assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"after");
             });
             client.close().unwrap();
         },

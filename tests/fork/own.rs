@@ -2,7 +2,7 @@
 
 use rdmsg::{Engine, Error, Listener, observe};
 
-use crate::stage::{PATIENCE, alone, answer, ask, bind, exchange, forked, pair, place};
+use crate::stage::{TIME_LIMIT, alone, answer, ask, bind, exchange, forked, pair, place};
 
 #[test]
 fn child_listens_connects_and_counts() {
@@ -14,12 +14,12 @@ fn child_listens_connects_and_counts() {
             let (mine, other) = pair(&own);
             exchange(&mine, &other);
             mine.send(&vec![5; 3_000_000]).unwrap();
-            assert_eq!(other.recv_timeout(PATIENCE).unwrap().len(), 3_000_000);
+            assert_eq!(other.recv_timeout(TIME_LIMIT).unwrap().len(), 3_000_000);
             let engine = Engine::shared().unwrap();
             assert_eq!(engine.statistics().unwrap().connections, 2);
             mine.close().unwrap();
             drop((mine, other, own));
-            assert_eq!(engine.drain(PATIENCE).unwrap(), 0);
+            assert_eq!(engine.drain(TIME_LIMIT).unwrap(), 0);
             engine.shutdown();
         })
         .succeed();

@@ -16,7 +16,7 @@ use nix::{
 };
 use rdmsg::{Config, Connector, Endpoint, Error, Listener};
 
-use crate::stage::{PATIENCE, alone, answer, ask, assert_forked, bind, forked, pair, place};
+use crate::stage::{TIME_LIMIT, alone, answer, ask, assert_forked, bind, forked, pair, place};
 
 /// Sends an address through a socket.
 fn tell(mut to: &UnixStream, address: SocketAddr) {
@@ -126,15 +126,15 @@ fn peer_of_a_killed_parent_sees_the_end() {
                     .unwrap();
                 let _ = client.recv();
             });
-            let server = listener.accept_timeout(PATIENCE).unwrap();
-            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"there");
+            let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"there");
             hear(&ours);
             let bound = hear(&ours);
             let mut child = [0; 4];
             (&ours).read_exact(&mut child).unwrap();
             kill(parent.0, Signal::SIGKILL).unwrap();
             waitpid(parent.0, None).unwrap();
-            let end = server.recv_timeout(PATIENCE).unwrap_err();
+            let end = server.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
             assert!(Endpoint::connect(bound).is_err(), "nobody listens");
             assert_eq!(Listener::bind(bound).unwrap().local_addr(), bound);

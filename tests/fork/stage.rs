@@ -17,7 +17,7 @@ use rdmsg::{CloseReason, Endpoint, Error, Listener};
 use crate::apart::apart;
 
 /// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The maximum lifetime of a child, in seconds. A child that lives longer is killed, so its test
 /// fails.
@@ -44,7 +44,7 @@ pub(crate) fn bind() -> Listener {
 pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
 pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
     for (from, to) in [(one, other), (other, one)] {
         from.send(b"as before").unwrap();
-        assert_eq!(*to.recv_timeout(PATIENCE).unwrap(), *b"as before");
+        assert_eq!(*to.recv_timeout(TIME_LIMIT).unwrap(), *b"as before");
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
 pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
     let endpoint = Endpoint::connect(address).unwrap();
     endpoint.send(question).unwrap();
-    let answer = endpoint.recv_timeout(PATIENCE).unwrap().into_vec();
+    let answer = endpoint.recv_timeout(TIME_LIMIT).unwrap().into_vec();
     endpoint.close().unwrap();
     answer
 }
@@ -70,10 +70,10 @@ pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
 /// Accepts a connection, answers its first message, and returns that message.
 #[track_caller]
 pub(crate) fn answer(listener: &Listener, with: &[u8]) -> Vec<u8> {
-    let endpoint = listener.accept_timeout(PATIENCE).unwrap();
-    let question = endpoint.recv_timeout(PATIENCE).unwrap().into_vec();
+    let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
+    let question = endpoint.recv_timeout(TIME_LIMIT).unwrap().into_vec();
     endpoint.send(with).unwrap();
-    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     assert!(
         matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
         "{end:?}"

@@ -11,7 +11,7 @@ use log::{LevelFilter, Log, Metadata, Record};
 mod targets;
 
 /// A timeout that no step of a test reaches, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// All lines since the first [`collect`](Self::collect).
 pub(crate) struct Lines {
@@ -54,7 +54,7 @@ impl Lines {
         let lines = self.lines.lock().unwrap();
         let waited = self
             .added
-            .wait_timeout_while(lines, PATIENCE, |lines| !found(lines));
+            .wait_timeout_while(lines, TIME_LIMIT, |lines| !found(lines));
         let is_over = waited.unwrap().1.timed_out();
         assert!(!is_over, "no line with: {text}");
         targets::assert_kept();

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use crate::tcp_peer::{PATIENCE, frame_with, pdu};
+use crate::tcp_peer::{TIME_LIMIT, frame_with, pdu};
 
 /// Bits of the field `features` of a hello.
 pub(crate) const SESSION: u16 = 16;
@@ -106,7 +106,7 @@ pub(crate) struct Raw {
 
 impl Raw {
     fn over(stream: TcpStream) -> Self {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self {
             stream,

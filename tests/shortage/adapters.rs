@@ -101,8 +101,9 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                 match tried {
                     [_] => assert_eq!(lines, [""; 0]),
                     [.., granted] => {
-                        let ending =
-                            format!(": refuses rdma.max_inline {wanted}, and takes {granted}");
+                        let ending = format!(
+                            ": does not support rdma.max_inline {wanted} bytes; uses {granted} bytes"
+                        );
                         assert!(lines[0].ends_with(&ending), "{lines:?}");
                         assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
                     }
@@ -116,11 +117,11 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
 /// Receive buffers and the targets of READs have relaxed ordering. Memory that the peer reads does
 /// not.
 #[test]
-fn relaxed_ordering_is_asked_for_once_if_it_is_refused() {
+fn refused_relaxed_ordering_is_requested_once() {
     const REMOTE_READ: i64 = 1 << 2;
     const RELAXED: i64 = 1 << 20;
     with_device(
-        "adapters::relaxed_ordering_is_asked_for_once_if_it_is_refused",
+        "adapters::refused_relaxed_ordering_is_requested_once",
         |calls| {
             let registered = |ordering| {
                 whole_life(&config().with(|c| c.rdma.relaxed_ordering = ordering)).unwrap();

@@ -9,7 +9,7 @@ use std::{
     sync::LazyLock,
 };
 
-use crate::apart::apart_with;
+use crate::apart::in_process_of;
 
 type FailCall = unsafe extern "C" fn(*const c_char, c_long);
 type HasFailed = unsafe extern "C" fn() -> c_int;
@@ -36,7 +36,7 @@ pub(crate) fn in_front(name: &str, body: impl FnOnce()) {
         static LIBRARY: LazyLock<PathBuf> = LazyLock::new(build);
         command.env("LD_PRELOAD", &*LIBRARY);
     }
-    apart_with(command, name, body);
+    in_process_of(command, name, body);
 }
 
 /// Builds the library for all tests of this process.

@@ -39,7 +39,7 @@ use rdmsg::{
 use self::{apart::apart, calls::Calls, tcp_peer::Peer};
 
 /// A timeout that no call reaches.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The limit of open descriptors of the process.
 const MOST: i32 = 256;
@@ -78,7 +78,7 @@ impl Bystander {
         let connector = Connector::new().config(&config()).engine(&engine);
         let near = connector.connect(listener.local_addr()).unwrap();
         assert_eq!(near.transport(), place().1);
-        let far = listener.accept_timeout(PATIENCE).unwrap();
+        let far = listener.accept_timeout(TIME_LIMIT).unwrap();
         exchange(&near, &far).unwrap();
         // This call creates the objects that all connections share.
         whole_life(&config()).unwrap();
@@ -97,9 +97,9 @@ impl Bystander {
     /// their resources.
     fn assert_well(&self) {
         exchange(&self.near, &self.far).unwrap();
-        comes_back(descriptors, &self.descriptors, "descriptors");
-        comes_back(threads, &self.threads, "threads");
-        comes_back(objects, &self.objects, "objects of devices");
+        await_value(descriptors, &self.descriptors, "descriptors");
+        await_value(threads, &self.threads, "threads");
+        await_value(objects, &self.objects, "objects of devices");
     }
 }
 
@@ -133,8 +133,8 @@ fn objects() -> String {
 }
 
 /// Waits until `count` returns `value`.
-fn comes_back<T: Debug + PartialEq>(count: impl Fn() -> T, value: &T, unit: &str) {
-    let end = Instant::now() + PATIENCE;
+fn await_value<T: Debug + PartialEq>(count: impl Fn() -> T, value: &T, unit: &str) {
+    let end = Instant::now() + TIME_LIMIT;
     while count() != *value {
         assert!(Instant::now() < end, "{:?} {unit}, not {value:?}", count());
         thread::sleep(Duration::from_millis(1));
@@ -146,7 +146,7 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
         let message = vec![7; len];
         for (from, to) in [(client, server), (server, client)] {
             from.send(&message)?;
-            assert!(*to.recv_timeout(PATIENCE)? == message[..]);
+            assert!(*to.recv_timeout(TIME_LIMIT)? == message[..]);
         }
     }
     Ok(())
@@ -167,7 +167,7 @@ fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
         .bind((place().0, 0))?;
     let connector = Connector::new().config(connecting).engine(&engine);
     let client = connector.connect(listener.local_addr())?;
-    let server = listener.accept_timeout(PATIENCE)?;
+    let server = listener.accept_timeout(TIME_LIMIT)?;
     exchange(&client, &server)?;
     client.close()?;
     engine.shutdown();
@@ -326,7 +326,7 @@ fn listener_accepts_while_it_has_descriptors() {
             })
             .collect();
         for _ in 0..CLIENTS {
-            drop(listener.accept_timeout(PATIENCE).unwrap());
+            drop(listener.accept_timeout(TIME_LIMIT).unwrap());
         }
         for peer in peers {
             peer.join().unwrap().unwrap();

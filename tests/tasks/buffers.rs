@@ -20,7 +20,7 @@ const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// Returns the time limit of a write to a stream that has accepted `taken` bytes. If a full stream
 /// gets room after the shorter limit, the test counts too few bytes.
-fn patience(taken: usize) -> Duration {
+fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)
     } else {
@@ -51,7 +51,7 @@ fn cancelled_writes_count_what_they_took() {
             // A write that is dropped before it completes has taken no bytes.
             loop {
                 let writing = client.write(&all[taken..taken + piece]);
-                let Ok(written) = timeout(patience(taken), writing).await else {
+                let Ok(written) = timeout(time_limit(taken), writing).await else {
                     break;
                 };
                 taken += written.unwrap();
@@ -86,7 +86,9 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             let mut taken = 20_000;
             let mut write = async |taken: usize| {
                 let written = requests.write(&all[taken..taken + piece]);
-                timeout(patience(taken), written).await.map(Result::unwrap)
+                timeout(time_limit(taken), written)
+                    .await
+                    .map(Result::unwrap)
             };
             while let Ok(written) = write(taken).await {
                 taken += written;
@@ -108,7 +110,7 @@ fn writable_stream_takes_its_buffer() {
             let (mut client, mut server) = streams().await;
             let all = bytes(0, 8 * MIB);
             let mut taken = 0;
-            while let Ok(room) = timeout(patience(taken), client.writable()).await {
+            while let Ok(room) = timeout(time_limit(taken), client.writable()).await {
                 room.unwrap();
                 match client.try_write(&all[taken..taken + piece]) {
                     Ok(written) => taken += written,
@@ -127,7 +129,7 @@ fn writable_stream_takes_its_buffer() {
 }
 
 #[test]
-fn pipeline_completes_that_writes_before_it_reads() {
+fn pipeline_that_writes_before_reading_completes() {
     const REQUESTS: usize = 10_000;
     on_runtime(async {
         let (mut client, mut server) = streams().await;

@@ -164,7 +164,7 @@ fn future_dropped_at_any_point_loses_nothing() {
 }
 
 #[test]
-fn what_is_sent_owned_stays_until_it_is_taken() {
+fn owned_message_lives_until_it_is_taken() {
     let (client, server) = pair_with(&small());
     block_on(async {
         let mut sent = 0;
@@ -285,7 +285,7 @@ fn a_connect_that_is_dropped_is_given_up() {
 }
 
 #[test]
-fn a_listener_that_closes_wakes_who_accepts() {
+fn closing_listener_wakes_accepting_task() {
     let listener = Arc::new(Listener::bind((place().0, 0)).unwrap());
     let accepting = Arc::clone(&listener);
     let task = spawn(async move { poll_fn(|cx| accepting.poll_accept(cx)).await });

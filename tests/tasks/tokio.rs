@@ -499,7 +499,7 @@ fn blocked_runtime_keeps_peer_connection_alive() {
 }
 
 #[test]
-fn a_listener_that_closes_tells_all_who_accept() {
+fn closing_listener_wakes_all_accepting_tasks() {
     on_each(|| async {
         let listener = Arc::new(Listener::bind((place().0, 0)).await.unwrap());
         let accepting: Vec<_> = (0..3)
@@ -517,7 +517,7 @@ fn a_listener_that_closes_tells_all_who_accept() {
 }
 
 #[test]
-fn no_address_is_an_error_that_says_so() {
+fn missing_address_is_named_in_error() {
     on_each(|| async {
         let none: &[std::net::SocketAddr] = &[];
         let error = Endpoint::connect(none).await.unwrap_err();

@@ -23,7 +23,7 @@ use smol::block_on;
 use super::stage::{pair_with, place};
 
 /// A timeout that no step of a test reaches, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The code of a Failure frame that a side sends after a waker panicked.
 const WAKER_PANICKED: u32 = 2;
@@ -93,7 +93,7 @@ fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {
 }
 
 fn reason(endpoint: &Endpoint) -> CloseReason {
-    match endpoint.recv_timeout(PATIENCE) {
+    match endpoint.recv_timeout(TIME_LIMIT) {
         Err(Error::Disconnected(reason)) => reason,
         other => panic!("{other:?}"),
     }
@@ -107,7 +107,7 @@ fn waker_that_panics_ends_its_connection_only() {
     let peers = reason(&pairs[3].1);
     assert_eq!(peers, CloseReason::PeerFailed(WAKER_PANICKED));
     // The endpoint still delivers the message that had arrived, and then the end.
-    assert!(pairs[3].0.recv_timeout(PATIENCE).is_ok());
+    assert!(pairs[3].0.recv_timeout(TIME_LIMIT).is_ok());
     assert_eq!(reason(&pairs[3].0), CloseReason::WakerPanicked);
     let closed = pairs[3].0.close();
     assert!(
@@ -140,7 +140,7 @@ fn waker_of_a_connect_that_panics_ends_it() {
     let waker = panicking().0;
     let polled = connecting.as_mut().poll(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     let accepted = request.accept().unwrap();
     let end = reason(&accepted);
     assert_eq!(end, CloseReason::PeerFailed(WAKER_PANICKED));
@@ -158,7 +158,7 @@ fn waker_of_an_accept_that_panics_leaves_listener() {
         let address = listener.local_addr();
         let client = thread::spawn(move || Connector::new().connect(address).unwrap());
         if round == 0 {
-            called.recv_timeout(PATIENCE).unwrap();
+            called.recv_timeout(TIME_LIMIT).unwrap();
         }
         let accepted = block_on(poll_fn(|cx| listener.poll_accept(cx))).unwrap();
         exchange(&(client.join().unwrap(), accepted), 10);
@@ -172,7 +172,7 @@ fn waker_that_blocks_delays_its_connection_only() {
     let (waker, called, leave) = blocking();
     wait_with(&client, &waker);
     server.send(b"a message that wakes").unwrap();
-    called.recv_timeout(PATIENCE).unwrap();
+    called.recv_timeout(TIME_LIMIT).unwrap();
 
     let (done, finished) = channel();
     let rest = thread::spawn(move || {
@@ -181,7 +181,7 @@ fn waker_that_blocks_delays_its_connection_only() {
         done.send(()).unwrap();
     });
     finished
-        .recv_timeout(PATIENCE)
+        .recv_timeout(TIME_LIMIT)
         .expect("the waker blocks the engine");
     rest.join().unwrap();
     drop(leave);
@@ -201,7 +201,7 @@ fn wakers_that_never_return_cost_a_thread_each() {
         let connector = Connector::new().engine(&engine);
         let address = listener.local_addr();
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = listener.accept_timeout(PATIENCE).unwrap();
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         (client.join().unwrap(), server)
     };
     let (stuck, other) = ([connect(), connect(), connect()], connect());
@@ -211,7 +211,7 @@ fn wakers_that_never_return_cost_a_thread_each() {
             let (waker, called, leave) = blocking();
             wait_with(client, &waker);
             server.send(b"a message that wakes").unwrap();
-            called.recv_timeout(PATIENCE).unwrap();
+            called.recv_timeout(TIME_LIMIT).unwrap();
             let (second, call, gone) = blocking();
             assert!(
                 client
@@ -280,7 +280,7 @@ fn executor_that_polls_inside_wake_echoes() {
     Arc::clone(&inline).wake();
     for number in 0..ROUNDS {
         client.send(&number.to_le_bytes()).unwrap();
-        let answer = client.recv_timeout(PATIENCE).unwrap();
+        let answer = client.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*answer, number.to_le_bytes());
     }
     assert!(inline.polls.load(Ordering::SeqCst) > 1, "wakers polled it");

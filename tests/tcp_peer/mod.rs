@@ -10,7 +10,7 @@ use std::{
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 
 /// A timeout that no call reaches, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A listener, and a bystander's connection, which the other peers of the listener must not affect.
 pub(crate) struct Stage {
@@ -34,7 +34,7 @@ impl Stage {
         let connector = Connector::new().config(&config).engine(engine);
         let addr = listener.local_addr();
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-        let far = listener.accept_timeout(PATIENCE).unwrap();
+        let far = listener.accept_timeout(TIME_LIMIT).unwrap();
         Self {
             listener,
             near: connecting.join().unwrap(),
@@ -51,15 +51,15 @@ impl Stage {
     pub(crate) fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
         let addr = self.listener.local_addr();
         let peer = thread::spawn(move || Peer::connect(addr, window).unwrap());
-        let endpoint = self.listener.accept_timeout(PATIENCE).unwrap();
+        let endpoint = self.listener.accept_timeout(TIME_LIMIT).unwrap();
         (peer.join().unwrap(), endpoint)
     }
 
     pub(crate) fn assert_well(&self) {
         self.near.send(b"well").unwrap();
-        assert_eq!(*self.far.recv_timeout(PATIENCE).unwrap(), *b"well");
+        assert_eq!(*self.far.recv_timeout(TIME_LIMIT).unwrap(), *b"well");
         self.far.send(b"so am I").unwrap();
-        assert_eq!(*self.near.recv_timeout(PATIENCE).unwrap(), *b"so am I");
+        assert_eq!(*self.near.recv_timeout(TIME_LIMIT).unwrap(), *b"so am I");
     }
 }
 
@@ -80,8 +80,8 @@ impl Peer {
 
     /// Does the same as `over`, for a peer that serves `reads` READs at a time.
     pub(crate) fn serving(mut stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
+        stream.set_write_timeout(Some(TIME_LIMIT))?;
         let mut hello = b"rdms\x03\x24\0\0\0".to_vec();
         hello.push(window);
         hello.extend(b"\0\0\0\0\x03\xe8");

@@ -13,7 +13,7 @@ use rdmsg::{
 };
 use tokio::time::timeout;
 
-use crate::stage::{PATIENCE, Stage, place, runtime, unprobed};
+use crate::stage::{Stage, TIME_LIMIT, place, runtime, unprobed};
 
 /// The numbers of the received messages.
 #[derive(Clone, Default)]
@@ -41,7 +41,7 @@ fn send_to_all(near: &rdmsg::Endpoint, count: u32, ended: &mpsc::Receiver<()>) {
         near.send(&number.to_le_bytes()).unwrap();
     }
     near.close().unwrap();
-    let woken = ended.recv_timeout(PATIENCE).unwrap_err();
+    let woken = ended.recv_timeout(TIME_LIMIT).unwrap_err();
     assert_eq!(
         woken,
         mpsc::RecvTimeoutError::Disconnected,
@@ -138,7 +138,7 @@ fn serves_hundreds_of_users_at_once() {
     let config = Config::default().with(|c| {
         c.receive_window = 2;
         c.send_depth = 2;
-        c.connect_timeout = PATIENCE;
+        c.connect_timeout = TIME_LIMIT;
     });
     let server = runtime(true);
     let engine = Engine::new().unwrap();
@@ -179,7 +179,7 @@ fn serves_hundreds_of_users_at_once() {
         // its answers.
         let mut endpoints = Vec::new();
         for task in tasks {
-            endpoints.push(timeout(PATIENCE, task).await.unwrap().unwrap());
+            endpoints.push(timeout(TIME_LIMIT, task).await.unwrap().unwrap());
         }
         for endpoint in endpoints {
             endpoint.close().await.unwrap();

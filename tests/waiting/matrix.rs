@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::{
     lateness::Lateness,
-    stage::{PATIENCE, receive_all, runtime},
+    stage::{TIME_LIMIT, receive_all, runtime},
 };
 
 /// The deadline of each call. It is above 5 s, because a thread with a shorter deadline never waits
@@ -50,7 +50,7 @@ pub(crate) trait Peers {
     fn engine(&self) -> &Engine;
 
     /// Returns an address at which a connect gets a part of an answer, or no answer.
-    fn mute(&self) -> SocketAddr;
+    fn silent_address(&self) -> SocketAddr;
 
     /// Notifies the peers that all connections are established.
     fn begin(&mut self) {}
@@ -100,7 +100,7 @@ enum CallOnBytes {
 
 /// The other user of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Company {
+enum OtherUser {
     Alone,
     /// A thread in `recv`, or `read`.
     Thread,
@@ -142,14 +142,14 @@ const ON_BYTES: [CallOnBytes; 5] = [
     CallOnBytes::TaskWrite,
 ];
 
-const COMPANIES: [Company; 7] = [
-    Company::Alone,
-    Company::Thread,
-    Company::Clone,
-    Company::Group,
-    Company::Task,
-    Company::IdleTask,
-    Company::Loop,
+const OTHER_USERS: [OtherUser; 7] = [
+    OtherUser::Alone,
+    OtherUser::Thread,
+    OtherUser::Clone,
+    OtherUser::Group,
+    OtherUser::Task,
+    OtherUser::IdleTask,
+    OtherUser::Loop,
 ];
 
 impl Call {
@@ -170,15 +170,15 @@ impl Call {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }
 
-    fn is_with(self, company: Company) -> bool {
+    fn is_with(self, company: OtherUser) -> bool {
         match company {
-            Company::Alone => self != Self::GroupRecv,
-            Company::Group => self.is_in_group() && !self.is_a_form(),
-            Company::Thread
-            | Company::Clone
-            | Company::Task
-            | Company::IdleTask
-            | Company::Loop => self != Self::GroupRecv && !self.is_a_form(),
+            OtherUser::Alone => self != Self::GroupRecv,
+            OtherUser::Group => self.is_in_group() && !self.is_a_form(),
+            OtherUser::Thread
+            | OtherUser::Clone
+            | OtherUser::Task
+            | OtherUser::IdleTask
+            | OtherUser::Loop => self != Self::GroupRecv && !self.is_a_form(),
         }
     }
 
@@ -337,13 +337,13 @@ impl Others {
         });
     }
 
-    fn join_messages(&mut self, company: Company, endpoint: &Endpoint) -> Option<Group> {
+    fn join_messages(&mut self, company: OtherUser, endpoint: &Endpoint) -> Option<Group> {
         let endpoint = endpoint.clone();
         match company {
-            Company::Alone => {}
-            Company::Thread => self.spawn(move || while endpoint.recv().is_ok() {}),
-            Company::Clone => self.spawn(move || while endpoint.next_completion().is_ok() {}),
-            Company::Group => {
+            OtherUser::Alone => {}
+            OtherUser::Thread => self.spawn(move || while endpoint.recv().is_ok() {}),
+            OtherUser::Clone => self.spawn(move || while endpoint.next_completion().is_ok() {}),
+            OtherUser::Group => {
                 let group = Group::new();
                 group.add(&endpoint).unwrap();
                 self.kept.push(Box::new(endpoint));
@@ -351,10 +351,10 @@ impl Others {
                 self.kept.push(Box::new(group));
                 return Some(taking);
             }
-            Company::Task => self.spawn(move || {
+            OtherUser::Task => self.spawn(move || {
                 runtime(false).block_on(async { receive_all(endpoint).await.await.unwrap() });
             }),
-            Company::IdleTask => {
+            OtherUser::IdleTask => {
                 let (go, wait) = mpsc::channel();
                 let (waits, is_waiting) = mpsc::channel();
                 self.idle.push(go);
@@ -367,7 +367,7 @@ impl Others {
                 });
                 is_waiting.recv().unwrap();
             }
-            Company::Loop => {
+            OtherUser::Loop => {
                 endpoint.event_fd(Interest::Readable).unwrap();
                 self.spawn(move || {
                     let fd = endpoint.event_fd(Interest::Readable).unwrap();
@@ -384,23 +384,23 @@ impl Others {
         None
     }
 
-    fn join_bytes(&self, company: Company, stream: &Stream) {
+    fn join_bytes(&self, company: OtherUser, stream: &Stream) {
         let mut stream = stream.try_clone().unwrap();
         match company {
-            Company::Thread => self.spawn(move || {
+            OtherUser::Thread => self.spawn(move || {
                 // The read timeout of the stream can expire here as well.
                 let again = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
                 while stream.read(&mut [0]).map_or_else(again, |count| count > 0) {}
             }),
-            Company::Task => self.spawn(move || {
+            OtherUser::Task => self.spawn(move || {
                 let reading = poll_fn(|cx| stream.poll_read(cx, &mut [0]));
                 let _ = smol::block_on(reading);
             }),
-            Company::Alone
-            | Company::Clone
-            | Company::Group
-            | Company::IdleTask
-            | Company::Loop => {}
+            OtherUser::Alone
+            | OtherUser::Clone
+            | OtherUser::Group
+            | OtherUser::IdleTask
+            | OtherUser::Loop => {}
         }
     }
 }
@@ -487,7 +487,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     drop(states);
     let Others { ended, idle, kept } = others;
     drop((ended, idle, kept));
-    let woken = all_ended.recv_timeout(PATIENCE).unwrap_err();
+    let woken = all_ended.recv_timeout(TIME_LIMIT).unwrap_err();
     assert_eq!(
         woken,
         mpsc::RecvTimeoutError::Disconnected,
@@ -501,7 +501,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
     let name = |call: &dyn std::fmt::Debug, company| {
         format!("{}, {call:?}, other user: {company:?}", state.name())
     };
-    for company in COMPANIES {
+    for company in OTHER_USERS {
         for call in ON_MESSAGES.into_iter().filter(|call| call.is_with(company)) {
             let endpoint = state.endpoint();
             if call.needs_room() {
@@ -511,10 +511,10 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
             calls.push((name(&call, company), on_messages(call, endpoint, group)));
         }
     }
-    for company in [Company::Alone, Company::Thread, Company::Task] {
+    for company in [OtherUser::Alone, OtherUser::Thread, OtherUser::Task] {
         for call in ON_BYTES {
             let writes = matches!(call, CallOnBytes::Write | CallOnBytes::TaskWrite);
-            if company == Company::Task && !writes {
+            if company == OtherUser::Task && !writes {
                 // A stream has one reading user at a time, either a task or a thread.
                 continue;
             }
@@ -527,13 +527,13 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
         }
     }
     let connector = Connector::new().config(&config()).engine(state.engine());
-    let addr = state.mute();
+    let addr = state.silent_address();
     let connect: Made = Box::new(move || match connector.connect(addr) {
         Err(Error::Connect { .. }) => Ok(()),
         Err(error) => Err(error.to_string()),
         Ok(_) => Err("it succeeded".into()),
     });
-    calls.push((name(&"Connect", Company::Alone), connect));
+    calls.push((name(&"Connect", OtherUser::Alone), connect));
     let connecting = Connector::new().config(&config()).engine(state.engine());
     let connect: Made = Box::new(move || {
         // The connector's `connect_timeout` passes before this timeout.
@@ -545,7 +545,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
             Err(_) => Err("it did not return".into()),
         }
     });
-    calls.push((name(&"TaskConnect", Company::Alone), connect));
+    calls.push((name(&"TaskConnect", OtherUser::Alone), connect));
     let address = SocketAddr::new(addr.ip(), 0);
     let listener = Listener::builder()
         .config(&config())
@@ -553,5 +553,5 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
         .bind(address)
         .unwrap();
     let accept: Made = Box::new(move || expect(listener.accept_timeout(DEADLINE)));
-    calls.push((name(&"Accept", Company::Alone), accept));
+    calls.push((name(&"Accept", OtherUser::Alone), accept));
 }

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::stage::{
-    PATIENCE, PROMPT, Stage, flush_promptly, place, receive_all, runtime, unprobed,
+    PROMPT, Stage, TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed,
 };
 
 /// Writes some bytes and waits for their echo. The peer sends the echo only after this task has
@@ -188,7 +188,7 @@ fn polls_connections_whose_runtime_is_dropped() {
             near.close().unwrap();
             let mut count = 0;
             let end = loop {
-                match far.recv_timeout(PATIENCE) {
+                match far.recv_timeout(TIME_LIMIT) {
                     Ok(_) => count += 1,
                     Err(error) => break error,
                 }
@@ -246,7 +246,7 @@ fn connects_from_a_runtime_that_is_dropped() {
         assert!(polled.is_pending());
     });
     drop(first);
-    let accepting = thread::spawn(move || stage.listener.accept_timeout(PATIENCE).unwrap());
+    let accepting = thread::spawn(move || stage.listener.accept_timeout(TIME_LIMIT).unwrap());
     // The connector might still have to try the other transport, which needs a poll.
     let connected = runtime(false).block_on(async { timeout(PROMPT, connecting).await.unwrap() });
     connected.unwrap().send(b"hello").unwrap();

@@ -16,7 +16,7 @@ use rdmsg::{Config, Endpoint, Engine, Listener, Stream, StreamListener, Transpor
 
 use crate::{
     matrix::{self, Peers},
-    stage::PATIENCE,
+    stage::TIME_LIMIT,
 };
 
 /// The kinds of PDUs.
@@ -118,7 +118,7 @@ pub(crate) struct Trickling {
     engine: Engine,
     messages: Listener,
     bytes: StreamListener,
-    mute: TcpListener,
+    silent_address: TcpListener,
     peers: Arc<Mutex<Vec<Peer>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -140,7 +140,7 @@ impl Trickling {
             state,
             messages,
             bytes: builder.bind_stream(local).unwrap(),
-            mute: TcpListener::bind(local).unwrap(),
+            silent_address: TcpListener::bind(local).unwrap(),
             engine,
             peers: Arc::default(),
             stop: Arc::default(),
@@ -165,7 +165,7 @@ impl Peers for Trickling {
 
     fn endpoint(&self) -> Endpoint {
         let peer = self.connect(self.messages.local_addr(), 0);
-        let endpoint = self.messages.accept_timeout(PATIENCE).unwrap();
+        let endpoint = self.messages.accept_timeout(TIME_LIMIT).unwrap();
         self.keep(peer.join().unwrap());
         endpoint
     }
@@ -181,18 +181,18 @@ impl Peers for Trickling {
         &self.engine
     }
 
-    fn mute(&self) -> SocketAddr {
-        self.mute.local_addr().unwrap()
+    fn silent_address(&self) -> SocketAddr {
+        self.silent_address.local_addr().unwrap()
     }
 
     fn begin(&mut self) {
         let (peers, stop) = (Arc::clone(&self.peers), Arc::clone(&self.stop));
-        let (pace, mute) = (self.state.pace(), self.mute.try_clone().unwrap());
-        mute.set_nonblocking(true).unwrap();
+        let (pace, silent_address) = (self.state.pace(), self.silent_address.try_clone().unwrap());
+        silent_address.set_nonblocking(true).unwrap();
         self.thread = Some(thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 let mut peers = peers.lock().unwrap();
-                while let Ok((stream, _)) = mute.accept() {
+                while let Ok((stream, _)) = silent_address.accept() {
                     // These bytes are the beginning of an answer.
                     let answer = b"rdmt\x01\x02\x10\x24rdms\x03\x24".to_vec();
                     peers.push((stream, answer.into_iter()));
@@ -222,8 +222,8 @@ impl Drop for Trickling {
 /// Connects with a window of 4 messages.
 fn connect(addr: SocketAddr, features: u8) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(addr)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIME_LIMIT))?;
+    stream.set_write_timeout(Some(TIME_LIMIT))?;
     stream.set_nodelay(true)?;
     let mut hello = b"rdms\x03\x24\0".to_vec();
     hello.extend([features, 0, 4, 0, 0]);

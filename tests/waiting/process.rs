@@ -21,7 +21,7 @@ use nix::{
 };
 use rdmsg::{Config, Endpoint, Listener, Polling};
 
-use crate::stage::{PATIENCE, place, unprobed};
+use crate::stage::{TIME_LIMIT, place, unprobed};
 
 /// The environment variable with the role of the started process.
 const ROLE: &str = "WAITING_ROLE";
@@ -120,7 +120,7 @@ impl Process {
 
     fn victim(&self) -> Pid {
         let tasks = format!("/proc/{}/task", self.pid());
-        for _ in 0..PATIENCE.as_millis() {
+        for _ in 0..TIME_LIMIT.as_millis() {
             for task in fs::read_dir(&tasks).unwrap() {
                 let task = task.unwrap();
                 let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -186,7 +186,7 @@ fn keep() {
 fn probing() -> Config {
     Config::default().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(200));
-        c.keepalive_timeout = PATIENCE;
+        c.keepalive_timeout = TIME_LIMIT;
     })
 }
 

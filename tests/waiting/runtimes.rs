@@ -10,7 +10,9 @@ use std::{
 use rdmsg::{CloseReason, Config, Endpoint, Error};
 use tokio::time::timeout;
 
-use crate::stage::{Busy, PATIENCE, PROMPT, Stage, flush_promptly, receive_all, runtime, unprobed};
+use crate::stage::{
+    Busy, PROMPT, Stage, TIME_LIMIT, flush_promptly, receive_all, runtime, unprobed,
+};
 
 /// The length of a message that the peer reads in many chunks.
 const LARGE: usize = 4 << 20;
@@ -43,7 +45,7 @@ fn stand_still<T: Send>(
             })
         };
         let wait = || {
-            let end = is_done.recv_timeout(PATIENCE).unwrap_err();
+            let end = is_done.recv_timeout(TIME_LIMIT).unwrap_err();
             assert_eq!(
                 end,
                 RecvTimeoutError::Disconnected,
@@ -65,7 +67,7 @@ fn stand_still<T: Send>(
             }),
         };
         let value = worker.join().unwrap_or_else(|panic| resume_unwind(panic));
-        let ended = runtime.block_on(async { timeout(PATIENCE, task).await.unwrap() });
+        let ended = runtime.block_on(async { timeout(TIME_LIMIT, task).await.unwrap() });
         let (count, end) = ended.unwrap();
         (value, count, end)
     })
@@ -131,7 +133,7 @@ fn sends_a_large_message_to_an_idle_runtime() {
 }
 
 #[test]
-fn answers_probes_beside_an_idle_runtime() {
+fn answers_probes_next_to_an_idle_runtime() {
     let near = Config::default().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(100));
         c.keepalive_timeout = Duration::from_millis(1000);

@@ -25,7 +25,7 @@ fn taken() -> Duration {
 }
 
 /// Restricts this thread, and the threads that it starts, to the first of its processors.
-fn stay_on_one_processor() {
+fn pin_to_one_processor() {
     let this = Pid::from_raw(0);
     let all = sched_getaffinity(this).unwrap();
     let first = (0..CpuSet::count()).find(|cpu| all.is_set(*cpu).unwrap());
@@ -36,7 +36,7 @@ fn stay_on_one_processor() {
 
 #[test]
 fn wait_never_spins_on_one_processor() {
-    stay_on_one_processor();
+    pin_to_one_processor();
     let spin = Duration::from_secs(1);
     let config: Config = unprobed().with(|c| c.polling = Polling::Adaptive { spin });
     let stage = Stage::new(&config);

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 /// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time limit of calls that take milliseconds. A call exceeds it only if no thread polls the
 /// connection.
@@ -65,7 +65,7 @@ impl Stage {
         let connector = Connector::new().config(config).engine(&self.near);
         let addr = self.listener.local_addr();
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-        let far = self.listener.accept_timeout(PATIENCE).unwrap();
+        let far = self.listener.accept_timeout(TIME_LIMIT).unwrap();
         let near = connecting.join().unwrap();
         assert_eq!(near.transport(), place().1, "the transport is not replaced");
         (near, far)
@@ -88,7 +88,7 @@ impl Busy {
         let asking = thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 near.send(b"busy").unwrap();
-                near.recv_timeout(PATIENCE).unwrap();
+                near.recv_timeout(TIME_LIMIT).unwrap();
                 // The pause leaves the processors to other threads.
                 thread::sleep(Duration::from_millis(1));
             }

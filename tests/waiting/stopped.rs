@@ -15,7 +15,7 @@ use crate::{
     lateness::Lateness,
     matrix::{self, Peers, assert_in_time},
     process::{Process, Role},
-    stage::{PATIENCE, flush_promptly, place, receive_all, runtime, unprobed},
+    stage::{TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed},
 };
 
 /// A process that accepts connections, and that the test stops when all connections exist.
@@ -70,7 +70,7 @@ impl Peers for Silent {
         &self.engine
     }
 
-    fn mute(&self) -> SocketAddr {
+    fn silent_address(&self) -> SocketAddr {
         self.messages
     }
 
@@ -149,7 +149,7 @@ fn reports_a_stopped_process_in_time() {
     assert_eq!(ends.len(), 4 * ROUNDS);
     // The engine has ended these connections, or ends them soon.
     for endpoint in kept {
-        let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+        let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
         let dead = matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout));
         assert!(dead, "an idle connection: {end}");
     }
@@ -188,7 +188,7 @@ fn serves_others_while_a_thread_in_recv_is_stopped() {
     late.close().unwrap();
     other.close().unwrap();
     drop(stopped);
-    first.flush_timeout(PATIENCE).unwrap();
+    first.flush_timeout(TIME_LIMIT).unwrap();
     first.close().unwrap();
     assert_eq!(process.line(), "2", "all messages were received");
 }
@@ -207,7 +207,7 @@ fn serves_others_while_a_busy_thread_is_stopped() {
         thread::sleep(Duration::from_millis(30));
         flush_promptly(&other, 1);
         drop(stopped);
-        first.flush_timeout(PATIENCE).unwrap();
+        first.flush_timeout(TIME_LIMIT).unwrap();
     }
     connector.connect(addr).unwrap().close().unwrap();
     first.close().unwrap();

@@ -70,7 +70,7 @@ impl Drop for Script {
 }
 
 #[test]
-fn all_that_is_missing_to_build_is_named_at_once() {
+fn all_missing_build_tools_are_named_at_once() {
     let script = Script::new();
     let asks = |output: &Output| {
         let text = String::from_utf8_lossy(&output.stderr);

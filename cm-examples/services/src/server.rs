@@ -136,8 +136,8 @@ impl Server {
     }
 }
 
-/// Waits up to `patience` until all connections of an engine have ended. Ends the connections that
-/// are left, and prints their number.
+/// Waits up to `patience` until all connections of an engine have ended. Ends the connections
+/// that are left, and prints their number.
 ///
 /// # Errors
 ///

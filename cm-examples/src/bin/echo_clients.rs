@@ -51,7 +51,7 @@ const OPENERS: usize = 8;
 const REFUSED: Duration = Duration::from_millis(500);
 
 /// The time limit of an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -154,7 +154,7 @@ fn ask_all(clients: &[Endpoint], group: &Group, round: u64, size: usize) -> Resu
         numbers.insert(client.info().id, number);
     }
     while !numbers.is_empty() {
-        let (key, completion) = group.completions().recv_timeout(PATIENCE)?;
+        let (key, completion) = group.completions().recv_timeout(TIME_LIMIT)?;
         match completion {
             Completion::Received(answer) => {
                 let number = numbers.remove(&key).ok_or("an answer without a question")?;

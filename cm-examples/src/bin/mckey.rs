@@ -64,7 +64,7 @@ impl Options {
 }
 
 /// The time limit of a step, and of one attempt to resolve an address.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
 /// A pause in which switches may learn the members of a group, because they do not report it.
 const SWITCHES: Duration = Duration::from_secs(3);
@@ -104,14 +104,14 @@ fn run(options: &Options) -> Result<()> {
         let events = EventChannel::new()?;
         let mut id = CmId::new(&events, options.port_space, 0)?;
         id.resolve_addr(source, group, RESOLVE)?;
-        step(&events, CmEventType::ADDR_RESOLVED, PATIENCE)?;
+        step(&events, CmEventType::ADDR_RESOLVED, TIME_LIMIT)?;
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
         if options.send_only {
             datagrams.id.join_multicast_send_only(group)?;
         } else {
             datagrams.id.join_multicast(group)?;
         }
-        let event = step(&events, CmEventType::MULTICAST_JOIN, PATIENCE)?;
+        let event = step(&events, CmEventType::MULTICAST_JOIN, TIME_LIMIT)?;
         let way = event.ud().ok_or("a group without an address")?;
         let address = way.ah_attr.grh.unwrap_or_default().dgid;
         let (lid, level) = (way.ah_attr.dlid, way.ah_attr.sl);

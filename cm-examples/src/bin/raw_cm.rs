@@ -29,7 +29,7 @@ use std::{
 };
 
 use clap::Parser;
-use cm_examples::{Latencies, check, cm::why_rejected, fill, init_trace};
+use cm_examples::{Latencies, check, cm::rejection_cause, fill, init_trace};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -44,7 +44,7 @@ use rdmsg::{
 };
 
 /// The time limit of each wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The longest message: each receive has room for one.
 const LARGEST: usize = 64 * 1024;
 /// The number of posted receives: one for the next message while the last one is read.
@@ -114,9 +114,9 @@ fn serve(options: &Options) -> Result<()> {
 fn request(options: &Options) -> Result<()> {
     let events = EventChannel::new()?;
     let mut id = CmId::new(&events, PortSpace::TCP, 0)?;
-    id.resolve_addr(None, options.address, PATIENCE)?;
+    id.resolve_addr(None, options.address, TIME_LIMIT)?;
     step(&events, CmEventType::ADDR_RESOLVED)?;
-    id.resolve_route(PATIENCE)?;
+    id.resolve_route(TIME_LIMIT)?;
     step(&events, CmEventType::ROUTE_RESOLVED)?;
     let mut connection = Connection::prepare(id, events)?;
     connection.id.connect(&connection_wanted())?;
@@ -158,13 +158,13 @@ fn connection_wanted() -> ConnParam {
 
 /// Waits for the connection manager's next event, which must be this one, and traces it.
 fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
-    let Some(event) = events.wait_event(PATIENCE)? else {
-        return Err(format!("no {wanted} within {PATIENCE:?}").into());
+    let Some(event) = events.wait_event(TIME_LIMIT)? else {
+        return Err(format!("no {wanted} within {TIME_LIMIT:?}").into());
     };
     log::info!("{}", event.event());
     match event.event() {
         came if came == wanted && event.status() == 0 => Ok(event),
-        CmEventType::REJECTED => Err(why_rejected(&event).into()),
+        CmEventType::REJECTED => Err(rejection_cause(&event).into()),
         came => Err(format!("{came} instead of {wanted}: {}", event.cm_status()).into()),
     }
 }
@@ -264,8 +264,8 @@ impl Connection {
         }
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
-        match poll(&mut files, PollTimeout::try_from(PATIENCE)?) {
-            Ok(0) => return Err(format!("no message within {PATIENCE:?}").into()),
+        match poll(&mut files, PollTimeout::try_from(TIME_LIMIT)?) {
+            Ok(0) => return Err(format!("no message within {TIME_LIMIT:?}").into()),
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

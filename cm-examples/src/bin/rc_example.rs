@@ -74,7 +74,7 @@ const LEN: usize = 16;
 const ROOM: usize = 4096;
 
 /// The time limit of a step.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -252,7 +252,7 @@ impl Side {
     /// Waits for the completion of the pending work request.
     fn complete(&self, what: &str, problem: impl Fn(WcStatus) -> String) -> Result<Success> {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIME_LIMIT {
             let mut completions = [WorkCompletion::default()];
             if self.cq.poll(&mut completions)? > 0 {
                 let done = completions[0].result();
@@ -260,7 +260,7 @@ impl Side {
                 return Ok(done.map_err(failed)?);
             }
         }
-        Err(format!("{what}: not done after {PATIENCE:?}").into())
+        Err(format!("{what}: not done after {TIME_LIMIT:?}").into())
     }
 
     /// Copies a text into the buffer, up to `len` bytes, and fills the rest with zeros.

@@ -19,7 +19,7 @@ use cm_examples::{
     Result,
     bare::{Peer, Port, Terms, first_psn, hear, meet, mtu, tell},
     end, init_debug,
-    ping_pong::{Game, Place, Rules},
+    ping_pong::{PingPong, Place, Rules},
 };
 use rdmsg::verbs::{AccessFlags, Mtu};
 
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     let port = Port::open(options.ib_dev.as_deref(), options.ib_port, options.gid_idx)?;
-    let mut game = Game::new(&port.context, options.rules()?)?;
+    let mut game = PingPong::new(&port.context, options.rules()?)?;
     port.init(&game.qp, AccessFlags::empty())?;
     game.post_receives(options.rx_depth)?;
     let psn = first_psn();

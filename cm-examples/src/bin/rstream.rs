@@ -95,7 +95,7 @@ enum Test {
 }
 
 /// The longest silence of the peer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The number of bytes that the sides exchange before each test.
 const SYNC: usize = 16;
 
@@ -178,7 +178,7 @@ struct Side {
 impl Side {
     fn new(socket: Socket, options: &Options) -> Result<Self> {
         if options.has(Test::Block) {
-            socket.set_timeout(PATIENCE)?;
+            socket.set_timeout(TIME_LIMIT)?;
         } else {
             socket.set_nonblocking(true)?;
         }
@@ -202,7 +202,7 @@ impl Side {
             self.test(test)
                 .map_err(|error| format!("{}: {error}: {hint}", test.name))?;
         }
-        if !self.is_client && self.socket.wait_readable(PATIENCE).is_ok() {
+        if !self.is_client && self.socket.wait_readable(TIME_LIMIT).is_ok() {
             // The client ends the connection when it has read everything. Some clients stop reading
             // at the end.
             let _ = self.socket.read(&mut self.buffer);
@@ -247,12 +247,12 @@ impl Side {
         let mut at = 0;
         while at < len {
             if self.wait_first {
-                self.socket.wait_writable(PATIENCE)?;
+                self.socket.wait_writable(TIME_LIMIT)?;
             }
             match self.socket.write(&self.buffer[at..len]) {
                 Ok(count) => at += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.socket.wait_writable(PATIENCE)?;
+                    self.socket.wait_writable(TIME_LIMIT)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -264,7 +264,7 @@ impl Side {
         let mut at = 0;
         while at < len {
             if self.wait_first {
-                self.socket.wait_readable(PATIENCE)?;
+                self.socket.wait_readable(TIME_LIMIT)?;
             }
             match self.socket.read(&mut self.buffer[at..len]) {
                 Ok(0) => {
@@ -272,7 +272,7 @@ impl Side {
                 }
                 Ok(count) => at += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.socket.wait_readable(PATIENCE)?;
+                    self.socket.wait_readable(TIME_LIMIT)?;
                 }
                 Err(error) => return Err(error.into()),
             }

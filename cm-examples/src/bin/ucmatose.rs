@@ -18,7 +18,7 @@ use std::{
 use clap::Parser;
 use cm_examples::{
     Result,
-    cm::{lookup_as, why_rejected},
+    cm::{lookup_as, rejection_cause},
     end, init_debug,
     transfer::Transfer,
 };
@@ -66,7 +66,7 @@ struct Options {
 }
 
 /// The longest time without an event, and the time limit to resolve an address or a route.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
 /// The error when messages or connections are missing.
 const SAME: &str = "-c, -C and -S must be the same on both sides";
@@ -128,7 +128,7 @@ fn connect(options: &Options, server: &str) -> Result<()> {
         all.resolving.push(Some(id));
     }
     while all.established < options.connections {
-        all.handle(PATIENCE)?;
+        all.handle(TIME_LIMIT)?;
     }
     if options.count() > 0 {
         println!("receiving data transfers");
@@ -235,7 +235,7 @@ impl Connections {
             }
             // The connection ended a while ago.
             CmEventType::TIMEWAIT_EXIT => {}
-            CmEventType::REJECTED => return Err(why_rejected(&event).into()),
+            CmEventType::REJECTED => return Err(rejection_cause(&event).into()),
             other => return Err(format!("event: {other}, {}", event.cm_status()).into()),
         }
         Ok(())
@@ -264,7 +264,7 @@ impl Connections {
                 // The messages are in flight, so the thread does not sleep.
                 thread::yield_now();
                 let event = self.events.poll_event()?;
-                if event.is_some() || last.elapsed() > PATIENCE {
+                if event.is_some() || last.elapsed() > TIME_LIMIT {
                     let event = event.map(|event| format!(" ({})", event.event()));
                     return Err(format!(
                         "connection {number}: messages are missing{}: {SAME}",
@@ -292,7 +292,7 @@ impl Connections {
 
     fn until_disconnected(&mut self) -> Result<()> {
         while self.disconnected < self.options.connections {
-            self.handle(PATIENCE)?;
+            self.handle(TIME_LIMIT)?;
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ struct Options {
 /// The port is always this one.
 const PORT: u16 = 7174;
 /// The time limit of a step, and of the first answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -99,7 +99,7 @@ fn serve(options: &Options) -> Result<()> {
     if options.count() > 0 {
         println!("receiving data transfers");
         for datagrams in &mut all {
-            datagrams.wait_received(PATIENCE)?;
+            datagrams.wait_received(TIME_LIMIT)?;
         }
         println!("sending replies");
         for datagrams in &mut all {
@@ -125,7 +125,7 @@ fn ask(options: &Options, server: &str) -> Result<()> {
         let id = resolved_on(&events, options.space(), source, server, options.tos)?;
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
         datagrams.id.connect(&ConnParam::default())?;
-        let event = step(&events, CmEventType::ESTABLISHED, PATIENCE)?;
+        let event = step(&events, CmEventType::ESTABLISHED, TIME_LIMIT)?;
         let peer = event.ud().ok_or("an answer that names no queue pair")?;
         datagrams.set_peer(&peer.ah_attr, peer.qp_num, peer.qkey)?;
         all.push(datagrams);
@@ -135,7 +135,7 @@ fn ask(options: &Options, server: &str) -> Result<()> {
         all.iter().try_for_each(Datagrams::send)?;
         println!("receiving data transfers");
         for datagrams in &mut all {
-            datagrams.wait_received(PATIENCE)?;
+            datagrams.wait_received(TIME_LIMIT)?;
         }
         println!("data transfers complete");
     }

@@ -44,7 +44,7 @@ impl Budget {
             ..Self::default()
         };
         let rows = &report.rows;
-        for row in rows.iter().map(|row| beside_perftest(row, rows)) {
+        for row in rows.iter().map(|row| against_perftest(row, rows)) {
             let Some(value) = median(&row.values()) else {
                 continue;
             };
@@ -101,7 +101,7 @@ fn series(kernel: &str) -> String {
 /// Replaces a comparison between two ways of rdmsg, because both may become slower together. The
 /// row is compared with the stock program of the other way, or else with that of any other row of
 /// its kind.
-fn beside_perftest(row: &Row, rows: &[Row]) -> Row {
+fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));
     let is_one = row.theirs.is_none() || stock(&row);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slower_by_more_than_the_slack_is_over() {
+    fn row_slower_than_slack_exceeds_budget() {
         let rate = "one way (more is better)";
         let kept = budget(&[("round trip", 1.0), (rate, 1.0)], 500.0);
         let judge = |trip, rate_now, send| {
@@ -179,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn a_way_of_ours_is_compared_with_what_is_not_ours() {
+    fn own_variant_is_compared_with_stock_program() {
         let stock = row(&[9.0], &[10.0], Target::None);
         let mut ours = row(&[12.0], &[9.0], Target::None);
         ours.theirs.as_mut().unwrap().name = "rdmsg small".to_owned();
         let rows = [stock.clone(), ours];
-        assert_eq!(beside_perftest(&rows[1], &rows).theirs, stock.theirs);
-        assert_eq!(beside_perftest(&rows[0], &rows), stock);
+        assert_eq!(against_perftest(&rows[1], &rows).theirs, stock.theirs);
+        assert_eq!(against_perftest(&rows[0], &rows), stock);
     }
 
     #[test]
@@ -196,11 +196,11 @@ mod tests {
         let mut ours = row(&[12.0], &[7.0], Target::None);
         ours.theirs = Some(tcp.ours.clone());
         let rows = [stock, tcp.clone(), ours];
-        assert_eq!(beside_perftest(&rows[2], &rows).theirs, tcp.theirs);
+        assert_eq!(against_perftest(&rows[2], &rows).theirs, tcp.theirs);
     }
 
     #[test]
-    fn what_is_missing_on_either_side_is_over() {
+    fn missing_row_on_either_side_exceeds_budget() {
         let one = budget(&[("one", 1.0)], 500.0);
         let two = budget(&[("one", 1.0), ("two", 1.0)], 500.0);
         assert_eq!(one.judge(&two), ["two"]);

@@ -18,11 +18,11 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         let fd = endpoint.event_fd(Interest::Readable)?;
         epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, place))?;
     }
-    let patience = EpollTimeout::try_from(SILENCE)?;
+    let time_limit = EpollTimeout::try_from(SILENCE)?;
     let mut open = endpoints.len();
     let mut events = [EpollEvent::empty(); EVENTS];
     while open > 0 {
-        let ready = epoll.wait(&mut events, patience)?;
+        let ready = epoll.wait(&mut events, time_limit)?;
         ensure!(ready > 0, "the client is silent");
         for event in &events[..ready] {
             let endpoint = &endpoints[usize::try_from(event.data())?];

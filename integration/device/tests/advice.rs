@@ -12,7 +12,7 @@ use rdmsg::{Endpoint, Error, Listener};
 use toolbox::DeviceTest;
 
 /// The uid of an unprivileged user.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_UID: u32 = 65534;
 
 /// Returns the command of an example program. The examples are in the parent folder of the tests.
 fn example(name: &str) -> Command {
@@ -118,7 +118,10 @@ fn denied_device_file_is_named_with_its_group() {
     let lab = DeviceTest::start();
     let nobody = |program: &str, arguments: &[&str]| {
         let mut command = example(program);
-        command.args(arguments).uid(NOBODY).gid(NOBODY);
+        command
+            .args(arguments)
+            .uid(UNPRIVILEGED_UID)
+            .gid(UNPRIVILEGED_UID);
         command.output().unwrap()
     };
     let somewhere = lab.at(7471).to_string();
@@ -145,7 +148,7 @@ fn denied_device_file_is_named_with_its_group() {
 }
 
 #[test]
-fn in_a_container_errors_say_what_to_start_it_with() {
+fn container_errors_name_the_start_options() {
     let lab = DeviceTest::start();
     let _rights = [
         Rights::new("/dev/infiniband/uverbs0", 0o666),
@@ -176,8 +179,8 @@ fn in_a_container_errors_say_what_to_start_it_with() {
         .args(["-c", "ulimit -l 64 && exec \"$0\" \"$1\""])
         .arg(client)
         .arg(&address)
-        .uid(NOBODY)
-        .gid(NOBODY));
+        .uid(UNPRIVILEGED_UID)
+        .gid(UNPRIVILEGED_UID));
     fails_saying(
         &output,
         &[

@@ -10,7 +10,7 @@ use std::{
 
 use rdmsg::{Config, Endpoint, Polling, tokio as tasks};
 use tokio::runtime::Builder;
-use toolbox::{DeviceTest, PATIENCE, pair_with};
+use toolbox::{DeviceTest, TIME_LIMIT, pair_with};
 
 /// The system's allocator with a counter of allocations for each thread.
 struct Counting;
@@ -48,7 +48,7 @@ const ROUNDS: usize = 100;
 
 fn echo(endpoint: &Endpoint, rounds: usize) {
     for _ in 0..rounds {
-        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         endpoint.send(&message).unwrap();
     }
 }
@@ -56,7 +56,7 @@ fn echo(endpoint: &Endpoint, rounds: usize) {
 fn ask(endpoint: &Endpoint, message: &[u8], rounds: usize) {
     for _ in 0..rounds {
         endpoint.send(message).unwrap();
-        let answer = endpoint.recv_timeout(PATIENCE).unwrap();
+        let answer = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(answer.len(), message.len());
     }
 }
@@ -101,8 +101,8 @@ fn a_full_window_and_its_grants_allocate_nothing() {
 /// One side sends at full speed, and sends the first `ahead` messages before the other side
 /// receives.
 ///
-/// On a busy machine the engine takes over for a moment, and its notices allocate occasionally. One
-/// allocation for each grant would make 300.
+/// On a busy machine the engine takes over at times, and its notices allocate occasionally. One
+/// allocation for each grant would be 300 allocations.
 fn press(config: &Config, ahead: u32) {
     const FEW: u64 = 50;
     let (client, server) = pair_with(config);
@@ -112,7 +112,7 @@ fn press(config: &Config, ahead: u32) {
     let reading = thread::spawn(move || {
         let read = |count| {
             for _ in 0..count {
-                drop(server.recv_timeout(PATIENCE).unwrap());
+                drop(server.recv_timeout(TIME_LIMIT).unwrap());
             }
         };
         read(1000 + ahead);
@@ -140,7 +140,7 @@ fn batches_allocate_nothing() {
     let reading = thread::spawn(move || {
         let read = |count| {
             for _ in 0..count {
-                drop(server.recv_timeout(PATIENCE).unwrap());
+                drop(server.recv_timeout(TIME_LIMIT).unwrap());
             }
         };
         read(1000);
@@ -161,7 +161,7 @@ fn batches_allocate_nothing() {
 }
 
 /// On a busy machine the engine may poll for tasks that are late, and is notified when the tasks
-/// poll again. That allocates, but is no cost of a message, so the test has several tries.
+/// poll again. These notices allocate, but not for each message, so the test has several tries.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use toolbox::{BridgePair, DeviceTest, Heard, PATIENCE, Process, example, pattern};
+use toolbox::{BridgePair, DeviceTest, Heard, Process, TIME_LIMIT, example, pattern};
 
 /// Starts a bridge at the service and a bridge at its clients.
 fn pair(lab: &DeviceTest, service: SocketAddr) -> BridgePair {
@@ -56,7 +56,7 @@ fn redis() {
     argv.push(&port);
     let mut redis = Process::start(&argv).unwrap();
     assert_eq!(
-        redis.hear("Ready to accept connections", PATIENCE),
+        redis.hear("Ready to accept connections", TIME_LIMIT),
         Heard::Said
     );
 
@@ -155,7 +155,7 @@ fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
 fn echoed(address: SocketAddr) -> Option<TcpStream> {
     let echoed = || {
         let mut client = TcpStream::connect(address)?;
-        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_read_timeout(Some(TIME_LIMIT))?;
         client.write_all(&[7])?;
         client.read_exact(&mut [0])?;
         Ok(client)

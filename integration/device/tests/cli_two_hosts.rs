@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use toolbox::{
-    DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Shell,
+    DeviceTest, Diagnosis, Finding, Heard, Shell, TIME_LIMIT,
     agent::{self, Host},
     example,
 };
@@ -28,14 +28,14 @@ fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
 fn serve(there: &mut Host) {
     let argv = [&*example("rdmsg").to_string_lossy(), "serve"].map(str::to_owned);
     there.start(&argv).unwrap();
-    let heard = there.hear("listening on 0.0.0.0:7471 over RDMA and TCP", PATIENCE);
+    let heard = there.hear("listening on 0.0.0.0:7471 over RDMA and TCP", TIME_LIMIT);
     assert_eq!(heard.unwrap(), Heard::Said);
 }
 
 /// Stops `rdmsg serve`, checks that it exits with status 0, and returns its output.
 fn stop_serving(there: &mut Host) -> String {
     there.signal("TERM").unwrap();
-    let ended = there.finish(PATIENCE).unwrap();
+    let ended = there.finish(TIME_LIMIT).unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
     ended.output
 }
@@ -239,7 +239,7 @@ fn ping_reports_loss_and_continues_on_next_connection() {
         };
         wait(here, "connected to 10.8.0.1:7471 over RDMA");
         there.signal("KILL").unwrap();
-        there.finish(PATIENCE).unwrap();
+        there.finish(TIME_LIMIT).unwrap();
         wait(here, "the connection is lost: ");
         wait(here, "no connection: ");
         serve(there);
@@ -297,7 +297,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--max-connections", "1"].map(str::to_owned);
         there.start(&argv).unwrap();
-        assert_eq!(there.hear("listening on", PATIENCE).unwrap(), Heard::Said);
+        assert_eq!(there.hear("listening on", TIME_LIMIT).unwrap(), Heard::Said);
         let client = format!("{program} ping {} -i 0.05", lab.peer);
         here.run(&format!("{client} >/tmp/one 2>&1 & pid=$!"))
             .unwrap();
@@ -308,7 +308,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
             .unwrap();
         assert_eq!(status, 1, "the only connection is in use");
         assert_eq!(
-            there.hear("--max-connections", PATIENCE).unwrap(),
+            there.hear("--max-connections", TIME_LIMIT).unwrap(),
             Heard::Said
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
@@ -317,7 +317,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
         let endpoint = loop {
             let endpoint = rdmsg::Endpoint::connect(lab.peer_at(7471)).unwrap();
             endpoint.send(b"hello").unwrap();
-            match endpoint.recv_timeout(PATIENCE) {
+            match endpoint.recv_timeout(TIME_LIMIT) {
                 Ok(message) => break message.into_vec(),
                 // The previous connection is still closing.
                 Err(rdmsg::Error::Disconnected(rdmsg::CloseReason::PeerAborted(1))) => {}
@@ -335,7 +335,7 @@ fn top_shows_traffic_of_other_programs() {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--statistics"].map(str::to_owned);
         there.start(&argv).unwrap();
-        assert_eq!(there.hear("listening on", PATIENCE).unwrap(), Heard::Said);
+        assert_eq!(there.hear("listening on", TIME_LIMIT).unwrap(), Heard::Said);
         let top = format!("{program} top --once --json --interval 1");
         let read = |there: &mut Host| -> Value {
             let (_, printed) = there.shell(&top).unwrap();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmsg::{Completion, Connector, Endpoint, Engine, Group, Listener, Outgoing};
-use toolbox::{DeviceTest, PATIENCE, pattern};
+use toolbox::{DeviceTest, TIME_LIMIT, pattern};
 
 /// Returns the addresses of all devices of this host.
 fn addresses() -> Vec<IpAddr> {
@@ -46,7 +46,7 @@ fn one_engine_serves_devices_of_both_kinds() {
         let address = SocketAddr::new(*address, 0);
         let listener = Listener::builder().engine(&engine).bind(address).unwrap();
         thread::scope(|scope| {
-            let server = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
+            let server = scope.spawn(|| listener.accept_timeout(TIME_LIMIT).unwrap());
             let client = Connector::new().engine(&engine);
             let client = client.connect(listener.local_addr()).unwrap();
             (client, server.join().unwrap())
@@ -71,7 +71,7 @@ fn one_engine_serves_devices_of_both_kinds() {
     }
     let mut came = [0; 2];
     for _ in 0..2 * lengths.len() {
-        let (key, completion) = group.completions().recv_timeout(PATIENCE).unwrap();
+        let (key, completion) = group.completions().recv_timeout(TIME_LIMIT).unwrap();
         let Completion::Received(message) = completion else {
             panic!("{completion:?}");
         };
@@ -86,7 +86,7 @@ fn one_engine_serves_devices_of_both_kinds() {
     assert_eq!(came, [lengths.len(); 2]);
     for (client, _) in pairs {
         for number in 0..lengths.len() as u64 {
-            let told = client.next_completion_timeout(PATIENCE).unwrap();
+            let told = client.next_completion_timeout(TIME_LIMIT).unwrap();
             assert!(
                 matches!(told, Completion::Sent(id) if id == number),
                 "{told:?}"

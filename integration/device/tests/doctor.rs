@@ -4,10 +4,12 @@
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
 use rdmsg::{Config, Engine, Listener, TransportChoice};
-use toolbox::{Deadline, DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Process, Shell, example};
+use toolbox::{
+    Deadline, DeviceTest, Diagnosis, Finding, Heard, Process, Shell, TIME_LIMIT, example,
+};
 
 /// The beginning of a command that runs as an unprivileged user.
-const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+const AS_UNPRIVILEGED: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
 /// Restores the lab's device on drop.
 struct Restored<'a>(&'a DeviceTest);
@@ -28,7 +30,7 @@ impl Drop for Restored<'_> {
         let port = Path::new("/sys/class/infiniband")
             .join(device)
             .join("ports/1");
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         while !has_gid(&port, v4) || !has_gid(&port, v6) {
             assert!(!deadline.is_over(), "the device does not come back");
             thread::sleep(Duration::from_millis(20));
@@ -52,7 +54,7 @@ fn has_gid(port: &Path, address: IpAddr) -> bool {
 /// Repeats the command until the diagnosis meets the condition, because a device changes some time
 /// after its interface.
 fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         let diagnosis = Diagnosis::typed(shell, line).unwrap();
         if is_so(&diagnosis) {
@@ -64,7 +66,7 @@ fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> D
 }
 
 /// Waits until the doctor finds no errors.
-fn cured(shell: &mut Shell, line: &str) -> Diagnosis {
+fn wait_until_healthy(shell: &mut Shell, line: &str) -> Diagnosis {
     until(shell, line, |diagnosis| diagnosis.errors().is_empty())
 }
 
@@ -78,12 +80,12 @@ fn mend(shell: &mut Shell, finding: &Finding) {
 
 /// Causes a fault with `line`. Checks that the doctor reports the fault, and that its commands
 /// repair it.
-fn goes_wrong(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> Finding {
+fn check_repair(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> Finding {
     shell.run(line).unwrap();
     let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());
     let finding = wrong.only_error(subject).clone();
     mend(shell, &finding);
-    cured(shell, doctor);
+    wait_until_healthy(shell, doctor);
     finding
 }
 
@@ -123,7 +125,7 @@ fn a_connection_manager_that_is_not_loaded_is_loaded() {
     let lab = DeviceTest::start();
     let _restored = Restored(&lab);
     let mut shell = Shell::start().unwrap();
-    let finding = goes_wrong(&mut shell, "rmmod rdma_ucm", "kernel", DOCTOR);
+    let finding = check_repair(&mut shell, "rmmod rdma_ucm", "kernel", DOCTOR);
     assert_eq!(finding.what, "rdma_ucm is not loaded");
 }
 
@@ -133,7 +135,7 @@ fn a_device_without_an_address_gets_one() {
     let _restored = Restored(&lab);
     let mut shell = Shell::start().unwrap();
     let line = "ip address flush dev eth0 scope global";
-    let finding = goes_wrong(&mut shell, line, "address", DOCTOR);
+    let finding = check_repair(&mut shell, line, "address", DOCTOR);
     assert_eq!(finding.what, "rxe0 port 1: eth0 has no address");
 }
 
@@ -142,7 +144,7 @@ fn a_port_that_is_down_is_brought_up() {
     let lab = DeviceTest::start();
     let _restored = Restored(&lab);
     let mut shell = Shell::start().unwrap();
-    let finding = goes_wrong(&mut shell, "ip link set eth0 down", "port", DOCTOR);
+    let finding = check_repair(&mut shell, "ip link set eth0 down", "port", DOCTOR);
     assert_eq!(finding.what, "rxe0 port 1 is DOWN");
 }
 
@@ -153,8 +155,11 @@ fn rights_on_a_device_file_are_given() {
     let mut shell = Shell::start().unwrap();
     shell.run("ulimit -l unlimited").unwrap();
     let line = "chmod 600 /dev/infiniband/uverbs0";
-    let doctor = format!("{AS_NOBODY} {} doctor --json", example("rdmsg").display());
-    let finding = goes_wrong(&mut shell, line, "device files", &doctor);
+    let doctor = format!(
+        "{AS_UNPRIVILEGED} {} doctor --json",
+        example("rdmsg").display()
+    );
+    let finding = check_repair(&mut shell, line, "device files", &doctor);
     assert!(
         finding
             .what
@@ -164,11 +169,14 @@ fn rights_on_a_device_file_are_given() {
 }
 
 #[test]
-fn a_limit_of_locked_memory_is_raised_in_the_shell_it_is_typed_in() {
+fn locked_memory_limit_is_raised_in_current_shell() {
     let _lab = DeviceTest::start();
     let mut shell = Shell::start().unwrap();
     shell.run("ulimit -l 64").unwrap();
-    let doctor = format!("{AS_NOBODY} {} doctor --json", example("rdmsg").display());
+    let doctor = format!(
+        "{AS_UNPRIVILEGED} {} doctor --json",
+        example("rdmsg").display()
+    );
     let wrong = Diagnosis::typed(&mut shell, &doctor).unwrap();
     assert_eq!(wrong.status, 4);
     let subjects: Vec<&str> = wrong.errors().iter().map(|it| &*it.subject).collect();
@@ -203,7 +211,7 @@ fn a_firewall_that_drops_roce_lets_it_pass() {
              accept; nft add rule inet wrong pass ct state established,related accept; \
              nft add rule inet wrong pass meta l4proto udp drop"
         );
-        let finding = goes_wrong(&mut shell, &line, "firewall", DOCTOR);
+        let finding = check_repair(&mut shell, &line, "firewall", DOCTOR);
         assert!(finding.what.ends_with("of inet wrong pass"), "{finding:?}");
         shell.run("nft delete table inet wrong").unwrap();
     }
@@ -214,23 +222,26 @@ fn a_machine_without_a_device_gets_one_of_software() {
     let lab = DeviceTest::start();
     let _restored = Restored(&lab);
     let mut shell = Shell::start().unwrap();
-    let finding = goes_wrong(&mut shell, "rdma link delete rxe0", "device", DOCTOR);
+    let finding = check_repair(&mut shell, "rdma link delete rxe0", "device", DOCTOR);
     assert_eq!(finding.what, "there is no RDMA device");
 
     shell.run("rdma link delete rxe0").unwrap();
-    let nobody = format!("{AS_NOBODY} {} doctor --fix", example("rdmsg").display());
+    let nobody = format!(
+        "{AS_UNPRIVILEGED} {} doctor --fix",
+        example("rdmsg").display()
+    );
     let (status, _) = shell.type_line(&nobody).unwrap();
     assert_eq!(status, 1, "it takes root");
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert!(Path::new("/sys/class/infiniband/rxe0").exists());
-    cured(&mut shell, DOCTOR);
+    wait_until_healthy(&mut shell, DOCTOR);
     // With an existing device `--fix` creates no other.
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert_eq!(fs::read_dir("/sys/class/infiniband").unwrap().count(), 1);
 }
 
 #[test]
-fn a_peer_where_nobody_serves_is_told_to() {
+fn peer_without_service_gets_start_command() {
     let lab = DeviceTest::start();
     let mut shell = Shell::start().unwrap();
     let doctor = format!("{DOCTOR} {}:7481", lab.addr);
@@ -247,14 +258,14 @@ fn a_peer_where_nobody_serves_is_told_to() {
         .map(Into::into)
         .collect();
     let mut server = Process::start(&argv).unwrap();
-    assert_eq!(server.hear("over RDMA and TCP", PATIENCE), Heard::Said);
+    assert_eq!(server.hear("over RDMA and TCP", TIME_LIMIT), Heard::Said);
     let fine = Diagnosis::typed(&mut shell, &doctor).unwrap();
     assert_eq!(fine.status, 0, "{fine:#?}");
     for subject in ["route", "peer", "both MTUs", "connection", "messages"] {
         assert_eq!(fine.states(subject), ["ok"], "{subject}: {fine:#?}");
     }
     server.signal(nix::sys::signal::Signal::SIGTERM).unwrap();
-    let ended = server.end(PATIENCE).unwrap().unwrap();
+    let ended = server.end(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
@@ -279,9 +290,9 @@ fn another_program_on_the_port_over_rdma_is_named() {
         "tcp",
     ];
     let mut server = Process::start(&argv).unwrap();
-    assert_eq!(server.hear("over TCP", PATIENCE), Heard::Said);
+    assert_eq!(server.hear("over TCP", TIME_LIMIT), Heard::Said);
     let mut shell = Shell::start().unwrap();
-    let ending = thread::spawn(move || other.accept_timeout(PATIENCE).map(drop));
+    let ending = thread::spawn(move || other.accept_timeout(TIME_LIMIT).map(drop));
     let wrong = Diagnosis::typed(&mut shell, &format!("{DOCTOR} {address}")).unwrap();
     ending.join().unwrap().unwrap();
     let finding = wrong.only_error("messages");

@@ -19,13 +19,13 @@ use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
 };
-use toolbox::{Deadline, DeviceTest, PATIENCE, pair_with, pattern};
+use toolbox::{Deadline, DeviceTest, TIME_LIMIT, pair_with, pattern};
 
 /// The number of messages in each direction.
 const MESSAGES: u64 = 2000;
 
 /// Returns a configuration with a small window, which is full most of the time.
-fn narrow() -> Config {
+fn small_window() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
     config.send_depth = 4;
@@ -110,7 +110,7 @@ fn edge_triggered(endpoint: &Endpoint) {
             break;
         }
         assert!(
-            wait(&epoll, PATIENCE) > 0,
+            wait(&epoll, TIME_LIMIT) > 0,
             "no edge, with {} sent and {} received",
             side.sent,
             side.received
@@ -143,7 +143,7 @@ fn level_triggered(endpoint: &Endpoint) {
         };
         epoll.modify(room, &mut watch(flags)).unwrap();
         assert!(
-            wait(&epoll, PATIENCE) > 0,
+            wait(&epoll, TIME_LIMIT) > 0,
             "no event, with {} sent and {} received",
             side.sent,
             side.received
@@ -153,7 +153,7 @@ fn level_triggered(endpoint: &Endpoint) {
 
 /// Runs the same loop on both sides, each in its own thread.
 fn exchange(run: impl Fn(&Endpoint) + Sync) {
-    let (client, server) = pair_with(&narrow());
+    let (client, server) = pair_with(&small_window());
     thread::scope(|scope| {
         scope.spawn(|| run(&client));
         run(&server);
@@ -162,13 +162,13 @@ fn exchange(run: impl Fn(&Endpoint) + Sync) {
 }
 
 #[test]
-fn an_edge_triggered_loop_in_full_duplex_never_hangs() {
+fn edge_triggered_full_duplex_loop_never_hangs() {
     let _test = DeviceTest::start();
     exchange(edge_triggered);
 }
 
 #[test]
-fn a_level_triggered_loop_in_full_duplex_never_hangs() {
+fn level_triggered_full_duplex_loop_never_hangs() {
     let _test = DeviceTest::start();
     exchange(level_triggered);
 }
@@ -176,7 +176,7 @@ fn a_level_triggered_loop_in_full_duplex_never_hangs() {
 #[test]
 fn writer_sleeps_until_room_despite_unread_messages() {
     let _test = DeviceTest::start();
-    let (client, server) = pair_with(&narrow());
+    let (client, server) = pair_with(&small_window());
     // The server has unread questions, and its answers fill the client's window.
     for _ in 0..3 {
         client.send(b"question").unwrap();
@@ -188,7 +188,7 @@ fn writer_sleeps_until_room_despite_unread_messages() {
         fd(&server, Interest::Writable),
     );
     epoll.add(readable, level).unwrap();
-    assert!(wait(&epoll, PATIENCE) > 0, "a question");
+    assert!(wait(&epoll, TIME_LIMIT) > 0, "a question");
     epoll.delete(readable).unwrap();
     epoll.add(room, level).unwrap();
     let mut sent = 0;
@@ -213,9 +213,9 @@ fn writer_sleeps_until_room_despite_unread_messages() {
             "questions must not wake it"
         );
         for _ in 0..sent {
-            client.recv_timeout(PATIENCE).unwrap();
+            client.recv_timeout(TIME_LIMIT).unwrap();
         }
-        assert!(wait(&epoll, PATIENCE) > 0, "there is room again");
+        assert!(wait(&epoll, TIME_LIMIT) > 0, "there is room again");
         sent = 0;
     }
 
@@ -229,26 +229,26 @@ fn writer_sleeps_until_room_despite_unread_messages() {
         "room must not wake a wait for messages"
     );
     client.send(b"another").unwrap();
-    assert!(wait(&epoll, PATIENCE) > 0);
+    assert!(wait(&epoll, TIME_LIMIT) > 0);
 }
 
 #[test]
 fn receive_without_fd_keeps_the_next_edge() {
     let _test = DeviceTest::start();
-    let (client, server) = pair_with(&narrow());
+    let (client, server) = pair_with(&small_window());
     let epoll = epoll();
     let edges = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
     epoll.add(fd(&server, Interest::Readable), edges).unwrap();
     for _ in 0..20 {
         client.send(b"around").unwrap();
-        assert!(wait(&epoll, PATIENCE) > 0, "no edge");
+        assert!(wait(&epoll, TIME_LIMIT) > 0, "no edge");
         // This takes the message without the fd.
-        server.completions().recv_timeout(PATIENCE).unwrap();
+        server.completions().recv_timeout(TIME_LIMIT).unwrap();
     }
     // Unread messages in the channel do not suppress edges either.
     for _ in 0..3 {
         client.send(b"left").unwrap();
-        assert!(wait(&epoll, PATIENCE) > 0, "no edge");
+        assert!(wait(&epoll, TIME_LIMIT) > 0, "no edge");
     }
 }
 
@@ -281,7 +281,7 @@ fn ask(client: &Endpoint, server: &Endpoint, questions: u64) {
             epoll.add(fd(server, Interest::Readable), level).unwrap();
             let mut answered = 0;
             while answered < questions {
-                assert!(wait(&epoll, PATIENCE) > 0, "{answered} answered");
+                assert!(wait(&epoll, TIME_LIMIT) > 0, "{answered} answered");
                 while let Some(question) = server.try_recv().unwrap() {
                     server.send(&question).unwrap();
                     answered += 1;
@@ -290,20 +290,20 @@ fn ask(client: &Endpoint, server: &Endpoint, questions: u64) {
         });
         for number in 0..questions {
             client.send(&message(number)).unwrap();
-            let answer = client.recv_timeout(PATIENCE).unwrap();
+            let answer = client.recv_timeout(TIME_LIMIT).unwrap();
             assert!(answer == message(number));
         }
     });
 }
 
 #[test]
-fn a_loop_that_comes_by_often_polls_by_itself() {
+fn frequent_event_loop_polls_by_itself() {
     const QUESTIONS: u64 = 100;
     let _test = DeviceTest::start();
     let config = Config::default().with(|c| c.polling = Polling::Event);
     let (client, server) = pair_with(&config);
     // On a busy machine a loop may poll too rarely.
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         let before = sleeps_of_engines();
         ask(&client, &server, QUESTIONS);
@@ -324,7 +324,7 @@ fn stopped_loop_still_answers_pings() {
     let (client, server) = pair_with(&config);
     ask(&client, &server, 50);
     let asked = client.statistics().pings_sent;
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     // The client sends a ping only after the previous one was answered.
     while client.statistics().pings_sent < asked + 4 {
         assert!(!deadline.is_over(), "{:?}", client.statistics());
@@ -342,7 +342,7 @@ fn group_receives_after_event_loop_has_ended() {
     let group = Group::new();
     group.add(&server).unwrap();
     client.send(b"for the group").unwrap();
-    let (_, completion) = group.completions().recv_timeout(PATIENCE).unwrap();
+    let (_, completion) = group.completions().recv_timeout(TIME_LIMIT).unwrap();
     assert!(matches!(completion, Completion::Received(message) if message == b"for the group"));
     client.close().unwrap();
 }
@@ -410,14 +410,14 @@ fn full_duplex_with_tokio_never_hangs() {
             let here = Async::new(endpoint.clone());
             let sending = async {
                 for number in 0..MESSAGES {
-                    let sent = timeout(PATIENCE, here.send(&message(number))).await;
+                    let sent = timeout(TIME_LIMIT, here.send(&message(number))).await;
                     sent.unwrap_or_else(|_| panic!("{number} not sent"))
                         .unwrap();
                 }
             };
             let receiving = async {
                 for number in 0..MESSAGES {
-                    let taken = timeout(PATIENCE, here.recv()).await;
+                    let taken = timeout(TIME_LIMIT, here.recv()).await;
                     let taken = taken.unwrap_or_else(|_| panic!("{number} did not come"));
                     assert!(*taken.unwrap() == message(number), "{number}");
                 }

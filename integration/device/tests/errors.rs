@@ -19,7 +19,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, reason};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns the path of the example client, in the parent folder of the tests.
 fn cm_client() -> PathBuf {
@@ -93,16 +93,16 @@ fn a_client_that_may_retry_waits_for_its_server() {
     let lab = DeviceTest::start();
     let address = lab.at(7998);
     let mut config = Config::default();
-    config.connect_timeout = PATIENCE;
+    config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
     // This attempt is refused later than the first one of the thread.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     client.join().unwrap().close().unwrap();
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed
     );
 }
@@ -239,7 +239,7 @@ fn too_long_message_is_refused_without_ending() {
         .unwrap();
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.info().send_limit, 1000);
     for len in [1001, 16 * 1024, 1 << 20] {
@@ -256,7 +256,7 @@ fn too_long_message_is_refused_without_ending() {
         );
     }
     client.send(&[7; 1000]).unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [7; 1000]);
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), [7; 1000]);
     client.close().unwrap();
 }
 
@@ -289,7 +289,7 @@ fn shut_down_engine_fails_and_next_shared_one_works() {
     let listener = Listener::bind(address).unwrap();
     let engine = Engine::shared().unwrap();
     engine.clone().shutdown();
-    let error = listener.accept_timeout(PATIENCE).unwrap_err();
+    let error = listener.accept_timeout(TIME_LIMIT).unwrap_err();
     assert!(matches!(error, Error::EngineShutDown), "{error:?}");
     let error = Connector::new()
         .engine(&engine)
@@ -327,8 +327,8 @@ fn a_request_that_is_accepted_too_late_says_so() {
         .bind_requests(lab.at(0))
         .unwrap();
     let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, PATIENCE).unwrap_err());
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     // The listener's side gives up; the peer may try again.
     let error = client.join().unwrap();
     assert!(
@@ -357,7 +357,7 @@ fn a_listener_that_may_choose_says_what_it_took() {
     let transport_to = |listener: &Listener| {
         let address = format!("auto://{}", listener.local_addr());
         thread::scope(|scope| {
-            let accepted = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
+            let accepted = scope.spawn(|| listener.accept_timeout(TIME_LIMIT).unwrap());
             let client = Endpoint::connect(address).unwrap();
             assert_eq!(accepted.join().unwrap().transport(), client.transport());
             client.transport()
@@ -384,7 +384,7 @@ fn private_data_arrives_in_accept_and_rejection() {
     };
 
     let client = connect(b"user 7");
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(request.private_data(), b"user 7");
     assert_eq!(request.local_addr(), address);
     let server = request
@@ -401,7 +401,7 @@ fn private_data_arrives_in_accept_and_rejection() {
     let client = connect(b"user 8");
     listener
         .requests()
-        .recv_timeout(PATIENCE)
+        .recv_timeout(TIME_LIMIT)
         .unwrap()
         .reject(b"not you")
         .unwrap();
@@ -414,7 +414,7 @@ fn private_data_arrives_in_accept_and_rejection() {
     }
 
     let client = connect(b"");
-    drop(listener.requests().recv_timeout(PATIENCE).unwrap());
+    drop(listener.requests().recv_timeout(TIME_LIMIT).unwrap());
     let error = client.join().unwrap().unwrap_err();
     assert!(
         matches!(
@@ -450,14 +450,14 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
     let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
     let next = || {
         channel
-            .wait_event(PATIENCE)
+            .wait_event(TIME_LIMIT)
             .unwrap()
             .expect("an event comes")
     };
-    id.resolve_addr(Lab::get().source(), address, PATIENCE)
+    id.resolve_addr(Lab::get().source(), address, TIME_LIMIT)
         .unwrap();
     assert_eq!(next().event(), CmEventType::ADDR_RESOLVED);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TIME_LIMIT).unwrap();
     assert_eq!(next().event(), CmEventType::ROUTE_RESOLVED);
     // On iWARP the driver requires a queue pair.
     let context = id.verbs().unwrap();
@@ -521,7 +521,7 @@ fn version_mismatch_names_both_versions() {
     let address = listener.local_addr().unwrap();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap_err());
     let mut event = channel
-        .wait_event(PATIENCE)
+        .wait_event(TIME_LIMIT)
         .unwrap()
         .expect("a request comes");
     let mut request = event.take_request().expect("it brings an id");
@@ -551,7 +551,7 @@ fn foreign_server_is_reported_as_not_rdmsg() {
         .spawn()
         .unwrap();
     let mut config = Config::default();
-    config.connect_timeout = PATIENCE;
+    config.connect_timeout = TIME_LIMIT;
     let error = Connector::new()
         .config(&config)
         .retry_refused(true)

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use toolbox::{DeviceTest, Lab, Line, PATIENCE, Process, example};
+use toolbox::{DeviceTest, Lab, Line, Process, TIME_LIMIT, example};
 
 const SIZES: [&str; 3] = ["64", "4096", "65536"];
 
@@ -63,7 +63,7 @@ impl Program {
     /// Waits for a line. Returns false at the end of the program.
     fn read(&mut self) -> bool {
         let name = self.name;
-        match self.process.line(PATIENCE) {
+        match self.process.line(TIME_LIMIT) {
             Some(Line::Out(line)) => {
                 println!("{name}: {line}");
                 self.out.push(line);
@@ -74,10 +74,10 @@ impl Program {
             }
             None => {
                 // The process exits right after it closes its outputs.
-                let ended = self.process.end(PATIENCE).unwrap();
+                let ended = self.process.end(TIME_LIMIT).unwrap();
                 assert!(
                     ended.is_some(),
-                    "{name} is still running after {PATIENCE:?}"
+                    "{name} is still running after {TIME_LIMIT:?}"
                 );
                 return false;
             }
@@ -88,7 +88,7 @@ impl Program {
     fn end(mut self) -> Ended {
         while self.read() {}
         Ended {
-            status: self.process.finish(PATIENCE).unwrap().status,
+            status: self.process.finish(TIME_LIMIT).unwrap().status,
             out: self.out,
             err: self.err,
         }
@@ -98,7 +98,7 @@ impl Program {
 impl Ended {
     /// Asserts that the program succeeded, and that it printed these steps of the connection
     /// manager.
-    fn went_well(&self, steps: &[&str]) {
+    fn assert_success(&self, steps: &[&str]) {
         assert_eq!(self.status, Some(0), "{:?}", self.err);
         assert!(self.err.is_empty(), "{:?}", self.err);
         let shown: Vec<&str> = self
@@ -183,7 +183,7 @@ fn cm_client_and_cm_server() {
     let address = lab.at(0).to_string();
     let (server, address) = Program::serve("cm_server", &["-n", "1", &address]);
     let client = Program::start_client(&["-c", "50", "-s", &SIZES.join(","), &address]).end();
-    client.went_well(&CLIENT_STEPS);
+    client.assert_success(&CLIENT_STEPS);
     client.checked_all();
     // The engine's thread may write its last line later.
     let closed = "closed: everything was delivered";
@@ -193,7 +193,7 @@ fn cm_client_and_cm_server() {
         client.out
     );
     let server = server.end();
-    server.went_well(&SERVER_STEPS);
+    server.assert_success(&SERVER_STEPS);
     server.echoed(150);
 }
 
@@ -202,10 +202,10 @@ fn raw_cm_with_itself() {
     let lab = DeviceTest::start();
     let (server, address) = Program::serve("raw_cm", &["--server", &lab.at(0).to_string()]);
     let client = Program::start("raw_cm", &["-c", "50", "-s", &SIZES.join(","), &address]).end();
-    client.went_well(&CLIENT_STEPS);
+    client.assert_success(&CLIENT_STEPS);
     client.checked_all();
     let server = server.end();
-    server.went_well(&SERVER_STEPS);
+    server.assert_success(&SERVER_STEPS);
     server.echoed(150);
 }
 
@@ -215,7 +215,7 @@ fn raw_cm_takes_its_largest_message() {
     let address = lab.at(0).to_string();
     let (server, address) = Program::serve("raw_cm", &["--server", &address]);
     let client = Program::start("raw_cm", &["-c", "3", "-s", "65536,1", &address]).end();
-    client.went_well(&CLIENT_STEPS);
+    client.assert_success(&CLIENT_STEPS);
     server.end().echoed(6);
 
     // The program refuses larger sizes before it connects.
@@ -262,10 +262,11 @@ fn raw_cm_sees_its_client_die() {
     let mut client = Program::start("raw_cm", &["-c", "1000000", "-s", "64", &address]);
     client.read_until(|line| line.ends_with("ESTABLISHED"));
     drop(client);
-    // The kill may interrupt a message or come between two. The server's exit status tells which.
+    // The kill may interrupt a message or occur between two messages. The server's exit status
+    // distinguishes the two cases.
     let server = server.end();
     if server.status == Some(0) {
-        server.went_well(&SERVER_STEPS);
+        server.assert_success(&SERVER_STEPS);
     } else {
         server.failed(1, "raw_cm: ");
     }

@@ -1,5 +1,5 @@
-//! Programs that end: their messages still arrive, and they do not wait without need. The programs
-//! are roles of this test program, which run in processes of their own.
+//! Programs that end: their messages still arrive, and they do not wait longer than necessary. The
+//! programs are roles of this test program, which run in processes of their own.
 
 use std::{
     env,
@@ -19,7 +19,7 @@ use nix::{
     unistd::{ForkResult, fork},
 };
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener};
-use toolbox::{DeviceTest, Lab, PATIENCE, pattern, reason};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, pattern, reason};
 
 /// The environment variable with the address to which a role connects.
 const PEER: &str = "EXITS_PEER";
@@ -85,9 +85,9 @@ fn connector(close_timeout: Duration) -> Connector {
 }
 
 /// Returns a connector whose connections close within the time of a busy machine.
-fn patient() -> Connector {
+fn long_timeouts() -> Connector {
     let mut config = Config::default();
-    config.close_timeout = PATIENCE;
+    config.close_timeout = TIME_LIMIT;
     Connector::new().config(&config)
 }
 
@@ -98,12 +98,12 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Each returns from its function, and so from `main`, unless its name tells otherwise.
+// The roles. Each returns from its function, and so from `main`, unless its name says otherwise.
 
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_sends_four_drops_and_returns() {
-    let endpoint = patient().connect(peer()).unwrap();
+    let endpoint = long_timeouts().connect(peer()).unwrap();
     for number in 0..4 {
         endpoint.send(&pattern(number, 5_000_000)).unwrap();
     }
@@ -112,7 +112,7 @@ fn role_sends_four_drops_and_returns() {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_sends_one_drops_and_returns() {
-    let endpoint = patient().connect(peer()).unwrap();
+    let endpoint = long_timeouts().connect(peer()).unwrap();
     endpoint.send(&pattern(0, 12_000_000)).unwrap();
 }
 
@@ -120,7 +120,7 @@ fn role_sends_one_drops_and_returns() {
 #[ignore = "a program that other tests run"]
 fn role_sends_on_dropped_engine_and_calls_exit() {
     let engine = Engine::new().unwrap();
-    let endpoint = patient().engine(&engine).connect(peer()).unwrap();
+    let endpoint = long_timeouts().engine(&engine).connect(peer()).unwrap();
     endpoint.send(&pattern(0, 12_000_000)).unwrap();
     drop((endpoint, engine));
     process::exit(0);
@@ -130,13 +130,13 @@ fn role_sends_on_dropped_engine_and_calls_exit() {
 #[ignore = "a program that other tests run"]
 fn role_sends_one_and_returns_without_dropping() {
     static KEPT: OnceLock<Endpoint> = OnceLock::new();
-    let endpoint = KEPT.get_or_init(|| patient().connect(peer()).unwrap());
+    let endpoint = KEPT.get_or_init(|| long_timeouts().connect(peer()).unwrap());
     endpoint.send(&pattern(0, 12_000_000)).unwrap();
 }
 
 #[test]
 #[ignore = "a program that other tests run"]
-fn role_sends_to_one_who_never_reads() {
+fn role_sends_to_a_peer_that_never_reads() {
     let _lab = Lab::get();
     let endpoint = connector(Duration::from_secs(1)).connect(peer()).unwrap();
     for number in 0..4 {
@@ -188,7 +188,7 @@ fn role_leaves_a_request_unanswered_and_returns() {
     client
         .send(listener.local_addr().to_string().as_bytes())
         .unwrap();
-    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     let _kept = Box::leak(Box::new((listener, client, request)));
 }
 
@@ -264,7 +264,7 @@ fn role_exits_in_a_logger_of_its_own_thread() {
 // The tests.
 
 #[test]
-fn what_was_sent_before_a_program_ended_arrives() {
+fn messages_sent_before_program_exit_arrive() {
     let _test = DeviceTest::within(600);
     let listener = listen(&Config::default());
     let roles = [
@@ -276,15 +276,15 @@ fn what_was_sent_before_a_program_ended_arrives() {
     for run in 0..2 {
         for (role, count, len) in roles {
             let child = start(role, listener.local_addr());
-            let server = listener.accept_timeout(PATIENCE).unwrap();
+            let server = listener.accept_timeout(TIME_LIMIT).unwrap();
             for number in 0..count {
                 let message = server
-                    .recv_timeout(PATIENCE)
+                    .recv_timeout(TIME_LIMIT)
                     .unwrap_or_else(|error| panic!("run {run} of {role}: {number}: {error}"));
                 assert!(*message == pattern(number, len), "run {run} of {role}");
             }
             assert_eq!(
-                reason(server.recv_timeout(PATIENCE)),
+                reason(server.recv_timeout(TIME_LIMIT)),
                 CloseReason::PeerClosed,
                 "run {run} of {role}"
             );
@@ -302,14 +302,14 @@ fn sender_killed_during_read_is_no_violation() {
             "role_sends_large_messages_until_it_is_killed",
             listener.local_addr(),
         );
-        let server = listener.accept_timeout(PATIENCE).unwrap();
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         for _ in 0..=run {
-            server.recv_timeout(PATIENCE).unwrap();
+            server.recv_timeout(TIME_LIMIT).unwrap();
         }
         // The kill interrupts the next message.
         drop(child);
         let end = loop {
-            match server.recv_timeout(PATIENCE) {
+            match server.recv_timeout(TIME_LIMIT) {
                 Ok(_) => {}
                 end => break reason(end),
             }
@@ -325,8 +325,11 @@ fn program_exit_reports_undelivered_messages() {
     // The first message stays unread, and the second has no memory.
     config.large_memory = 64 << 10;
     let listener = listen(&config);
-    let child = start("role_sends_to_one_who_never_reads", listener.local_addr());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let child = start(
+        "role_sends_to_a_peer_that_never_reads",
+        listener.local_addr(),
+    );
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let said = child.succeed();
     assert!(
         said.contains(&format!(
@@ -339,7 +342,7 @@ fn program_exit_reports_undelivered_messages() {
 }
 
 #[test]
-fn a_program_that_owes_nothing_ends_at_once() {
+fn program_without_pending_sends_ends_at_once() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     // The close_timeout of these roles is longer than the watchdog's limit.
@@ -348,11 +351,11 @@ fn a_program_that_owes_nothing_ends_at_once() {
         "role_has_an_idle_connection_and_returns",
         listener.local_addr(),
     );
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let said = child.succeed();
     assert!(!said.contains("may be lost"), "{said}");
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed
     );
 }
@@ -365,8 +368,8 @@ fn exit_rejects_pending_requests() {
         "role_leaves_a_request_unanswered_and_returns",
         listener.local_addr(),
     );
-    let server = listener.accept_timeout(PATIENCE).unwrap();
-    let message = server.recv_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+    let message = server.recv_timeout(TIME_LIMIT).unwrap();
     let address: SocketAddr = str::from_utf8(&message).unwrap().parse().unwrap();
     let mut config = Config::default();
     config.connect_timeout = Duration::from_secs(300);
@@ -387,14 +390,17 @@ fn exit_closes_unaccepted_connections() {
         "role_leaves_a_connection_unaccepted_and_returns",
         listener.local_addr(),
     );
-    let server = listener.accept_timeout(PATIENCE).unwrap();
-    let message = server.recv_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+    let message = server.recv_timeout(TIME_LIMIT).unwrap();
     let address: SocketAddr = str::from_utf8(&message).unwrap().parse().unwrap();
     let client = Endpoint::connect(address).unwrap();
     client.send(b"never processed").unwrap();
     client.flush().unwrap();
     server.send(b"return").unwrap();
-    assert_eq!(reason(client.recv_timeout(PATIENCE)), CloseReason::PeerBusy);
+    assert_eq!(
+        reason(client.recv_timeout(TIME_LIMIT)),
+        CloseReason::PeerBusy
+    );
     child.succeed();
 }
 
@@ -404,7 +410,7 @@ fn forked_child_exit_keeps_parents_connections() {
     let listener = listen(&Config::default());
     let address = listener.local_addr();
     let client = thread::spawn(move || connector(NEVER).connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
 
     // SAFETY: the child calls only `exit`, whose handlers are under test.
@@ -416,7 +422,10 @@ fn forked_child_exit_keeps_parents_connections() {
         }
     }
     client.send(b"after the fork").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"after the fork");
+    assert_eq!(
+        *server.recv_timeout(TIME_LIMIT).unwrap(),
+        *b"after the fork"
+    );
     client.close().unwrap();
 }
 

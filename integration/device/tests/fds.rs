@@ -23,7 +23,7 @@ use rdmsg::{
 use toolbox::{Deadline, DeviceTest, Lab, open_fds};
 
 /// Longer than any step takes, even if each instruction is emulated.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
@@ -35,7 +35,7 @@ fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -56,7 +56,7 @@ fn readable(fd: BorrowedFd<'_>) -> bool {
 /// Waits until an fd is readable. Control frames of the library also make it readable, until the
 /// engine's thread takes them if this thread is late.
 fn wait_readable(fd: BorrowedFd<'_>) {
-    assert!(poll_for(fd, PATIENCE), "the fd never became readable");
+    assert!(poll_for(fd, TIME_LIMIT), "the fd never became readable");
 }
 
 /// Takes `count` messages like an event loop: waits for the fd, then takes until nothing is left.
@@ -77,8 +77,8 @@ fn take(endpoint: &Endpoint) -> Message {
 
 /// Waits until the fd is no longer readable. Without messages, only control frames of the library
 /// make it readable, and their number is limited.
-fn settle(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
-    let mut deadline = Deadline::after(PATIENCE);
+fn wait_until_unreadable(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
+    let mut deadline = Deadline::after(TIME_LIMIT);
     while readable(fd) {
         assert!(endpoint.try_recv().unwrap().is_none());
         assert!(!deadline.is_over(), "the fd stays readable");
@@ -89,7 +89,7 @@ fn settle(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
 fn wait_unread(endpoint: &Endpoint) {
     let mut select = Select::new();
     select.recv(endpoint.completions());
-    select.ready_timeout(PATIENCE).unwrap();
+    select.ready_timeout(TIME_LIMIT).unwrap();
 }
 
 /// Sends without blocking until the window is full. Returns the number of messages.
@@ -134,7 +134,7 @@ fn unwatch(epoll: &Epoll, endpoint: &Endpoint) {
 /// Waits for readable fds, and returns their tokens, at least one.
 fn events(epoll: &Epoll) -> Vec<u64> {
     let mut events = [EpollEvent::empty(); 16];
-    let timeout = PollTimeout::try_from(PATIENCE).unwrap();
+    let timeout = PollTimeout::try_from(TIME_LIMIT).unwrap();
     let count = epoll.wait(&mut events, timeout).unwrap();
     assert!(count > 0, "no fd became readable");
     events[..count].iter().map(EpollEvent::data).collect()
@@ -154,19 +154,19 @@ fn fd_is_readable_only_while_completions_are_pending() {
         for (part, message) in (0..3).zip(&messages) {
             assert_eq!(**message, [round, part]);
         }
-        settle(&server, fd);
+        wait_until_unreadable(&server, fd);
         drop(messages);
-        settle(&server, fd);
+        wait_until_unreadable(&server, fd);
     }
     client.send(b"first").unwrap();
     client.send(b"second").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"first");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"first");
     wait_unread(&server);
     for _ in 0..3 {
         assert!(readable(fd), "it is level-triggered");
     }
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"second");
-    settle(&server, fd);
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"second");
+    wait_until_unreadable(&server, fd);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn the_end_is_readable_for_good() {
 }
 
 #[test]
-fn what_was_there_before_the_fd_makes_it_readable() {
+fn earlier_completions_make_new_fd_readable() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     client.send(b"early").unwrap();
@@ -226,9 +226,9 @@ fn fd_state_updates_at_next_try_after_channel_use() {
     let fd = server.event_fd(Interest::Readable).unwrap();
     client.send(b"around").unwrap();
     wait_readable(fd);
-    server.completions().recv_timeout(PATIENCE).unwrap();
+    server.completions().recv_timeout(TIME_LIMIT).unwrap();
     assert!(server.try_recv().unwrap().is_none());
-    settle(&server, fd);
+    wait_until_unreadable(&server, fd);
 }
 
 #[test]
@@ -247,8 +247,8 @@ fn fd_reports_completions_of_operations() {
         client.try_next_completion(),
         Ok(Some(Completion::Sent(7)))
     ));
-    settle(&client, fd);
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"question");
+    wait_until_unreadable(&client, fd);
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"question");
     // The fd also reports messages above the eager size.
     let large = vec![5; 1 << 20];
     let sender = thread::spawn({
@@ -257,7 +257,7 @@ fn fd_reports_completions_of_operations() {
     });
     assert_eq!(*take(&client), *large);
     sender.join().unwrap();
-    settle(&client, fd);
+    wait_until_unreadable(&client, fd);
 }
 
 #[test]
@@ -270,23 +270,23 @@ fn waiting_threads_and_event_loops_take_turns() {
         // Threads poll before the first use of the fd, so the engine does not.
         for _ in 0..20 {
             client.send(b"a").unwrap();
-            server.recv_timeout(PATIENCE).unwrap();
+            server.recv_timeout(TIME_LIMIT).unwrap();
         }
         let fd = server.event_fd(Interest::Readable).unwrap();
         for i in 0..200_u32 {
             client.send(&i.to_le_bytes()).unwrap();
             let message = if i % 3 == 0 {
-                server.recv_timeout(PATIENCE).unwrap()
+                server.recv_timeout(TIME_LIMIT).unwrap()
             } else {
                 take(&server)
             };
             assert_eq!(*message, i.to_le_bytes());
-            settle(&server, fd);
+            wait_until_unreadable(&server, fd);
         }
         // A thread sleeps in recv during the first call of `event_fd`.
         let sleeper = thread::spawn({
             let client = client.clone();
-            move || client.recv_timeout(PATIENCE).unwrap().into_vec()
+            move || client.recv_timeout(TIME_LIMIT).unwrap().into_vec()
         });
         client.event_fd(Interest::Readable).unwrap();
         server.send(b"for the sleeper").unwrap();
@@ -312,11 +312,11 @@ fn fd_reports_room_after_refused_send() {
             sent += fill(&client);
         }
         for _ in 0..sent {
-            server.recv_timeout(PATIENCE).unwrap();
+            server.recv_timeout(TIME_LIMIT).unwrap();
         }
         wait_readable(fd);
         // Room does not make the readable fd readable.
-        settle(&client, other);
+        wait_until_unreadable(&client, other);
         client.try_send(b"y").unwrap();
         assert!(
             readable(fd),
@@ -335,7 +335,7 @@ fn fd_reports_room_after_refused_send() {
     wait_readable(other);
     wait_readable(fd);
     assert!(matches!(
-        client.recv_timeout(PATIENCE),
+        client.recv_timeout(TIME_LIMIT),
         Err(Error::Disconnected(CloseReason::PeerAborted(3)))
     ));
     assert!(matches!(
@@ -456,7 +456,7 @@ fn endpoints_and_listener_share_one_epoll_loop() {
 }
 
 #[test]
-fn a_listeners_fd_tells_of_requests() {
+fn listener_fd_reports_requests() {
     let lab = DeviceTest::start();
     let listener = RequestListener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
@@ -480,7 +480,7 @@ fn a_listeners_fd_tells_of_requests() {
 }
 
 #[test]
-fn a_listeners_fd_tells_of_connections_and_the_end() {
+fn listener_fd_reports_connections_and_end() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -494,7 +494,7 @@ fn a_listeners_fd_tells_of_connections_and_the_end() {
     let server = listener.try_accept().unwrap().unwrap();
     assert!(!readable(fd), "all was taken");
     client.join().unwrap().send(b"hello").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
 
     drop(server);
     engine.shutdown();
@@ -542,7 +542,7 @@ fn an_fd_works_with_mio() {
     let mut events = mio::Events::with_capacity(4);
     let mut received = 0_u32;
     'connection: loop {
-        poll.poll(&mut events, Some(PATIENCE)).unwrap();
+        poll.poll(&mut events, Some(TIME_LIMIT)).unwrap();
         let event = events.iter().next().expect("an event in time");
         assert!(event.token() == mio::Token(3) && event.is_readable());
         // mio is edge-triggered, so this takes until nothing is left.
@@ -579,7 +579,7 @@ fn failed_fd_creation_is_reported_and_retryable() {
     ];
     // The fd with which a thread sleeps already exists.
     let sleeper =
-        thread::spawn(move || (server.recv_timeout(PATIENCE).unwrap().into_vec(), server));
+        thread::spawn(move || (server.recv_timeout(TIME_LIMIT).unwrap().into_vec(), server));
     let sent = client.send(b"while there is no fd");
     let (message, server) = sleeper.join().unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
-use toolbox::{DeviceTest, PATIENCE};
+use toolbox::{DeviceTest, TIME_LIMIT};
 
 const CONNECTIONS: u32 = 200;
 
@@ -74,7 +74,7 @@ fn an_idle_connection_costs_little_memory() {
                 .collect()
         });
         let servers: Vec<_> = (0..count)
-            .map(|_| listener.accept_timeout(PATIENCE).unwrap())
+            .map(|_| listener.accept_timeout(TIME_LIMIT).unwrap())
             .collect();
         // The order of the two lists may differ, which does not matter here.
         clients.join().unwrap().into_iter().zip(servers).collect()
@@ -100,7 +100,7 @@ fn an_idle_connection_costs_little_memory() {
         server.send(b"still there").unwrap();
     }
     for (client, server) in first.iter().chain(&idle) {
-        assert_eq!(&*client.recv_timeout(PATIENCE).unwrap(), b"still there");
-        assert_eq!(&*server.recv_timeout(PATIENCE).unwrap(), b"still there");
+        assert_eq!(&*client.recv_timeout(TIME_LIMIT).unwrap(), b"still there");
+        assert_eq!(&*server.recv_timeout(TIME_LIMIT).unwrap(), b"still there");
     }
 }

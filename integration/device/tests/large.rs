@@ -5,7 +5,7 @@ use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
 
 use nix::libc;
 use rdmsg::{CloseReason, Completion, Config, Error, Outgoing, SendBuffer, TrySendError};
-use toolbox::{DeviceTest, PATIENCE, pair, pair_with, pattern, reason};
+use toolbox::{DeviceTest, TIME_LIMIT, pair, pair_with, pattern, reason};
 
 #[test]
 fn any_size_arrives_whole_and_in_order() {
@@ -27,7 +27,7 @@ fn any_size_arrives_whole_and_in_order() {
         }
     });
     for (number, &len) in (0..).zip(sizes.iter().cycle().take(3 * sizes.len())) {
-        let message = server.recv_timeout(PATIENCE).unwrap();
+        let message = server.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(message.len(), len, "message {number}");
         assert!(
             *message == *pattern(number, len),
@@ -37,7 +37,7 @@ fn any_size_arrives_whole_and_in_order() {
     sender.join().unwrap();
     client.close().unwrap();
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed
     );
 }
@@ -66,7 +66,7 @@ fn both_directions_carry_large_messages_at_once() {
             } else {
                 50_000 * number as usize
             };
-            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert!(*message == *pattern(number, len), "message {number}");
         }
         sender.join().unwrap();
@@ -106,7 +106,7 @@ fn a_gibibyte_in_one_message() {
         assert_eq!(page[4088..], (!number as u64).to_le_bytes());
     }
     drop(message);
-    let sent = client.next_completion_timeout(PATIENCE).unwrap();
+    let sent = client.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(matches!(sent, Completion::Sent(77)), "{sent:?}");
     client.close().unwrap();
 }
@@ -138,14 +138,14 @@ fn unread_large_messages_respect_memory_limit() {
     ));
     client.try_send(b"small ones pass, in their turn").unwrap();
     for number in 0..sent {
-        let message = server.recv_timeout(PATIENCE).unwrap();
+        let message = server.recv_timeout(TIME_LIMIT).unwrap();
         assert!(*message == *pattern(number, 1 << 20), "message {number}");
     }
     assert_eq!(
-        *server.recv_timeout(PATIENCE).unwrap(),
+        *server.recv_timeout(TIME_LIMIT).unwrap(),
         *b"small ones pass, in their turn"
     );
-    client.flush_timeout(PATIENCE).unwrap();
+    client.flush_timeout(TIME_LIMIT).unwrap();
     assert!(locked_kib() <= before + 64, "the sender unlocks all of it");
     client.close().unwrap();
 }
@@ -173,14 +173,14 @@ fn single_message_may_exceed_large_memory() {
         move || (0..10).for_each(|number| client.send(&pattern(number, 300_000)).unwrap())
     });
     for number in 0..10 {
-        assert!(*server.recv_timeout(PATIENCE).unwrap() == *pattern(number, 300_000));
+        assert!(*server.recv_timeout(TIME_LIMIT).unwrap() == *pattern(number, 300_000));
     }
     sender.join().unwrap();
     server.close().unwrap();
 }
 
 #[test]
-fn owned_and_vectored_messages_arrive_as_they_are() {
+fn owned_and_vectored_messages_arrive_unchanged() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     for len in [0, 1, 200, 300, 10_000, 16384, 16385, 200_000] {
@@ -193,7 +193,7 @@ fn owned_and_vectored_messages_arrive_as_they_are() {
         client.send(Outgoing::parts(&parts)).unwrap();
         for _ in 0..2 {
             assert!(
-                *server.recv_timeout(PATIENCE).unwrap() == *expected,
+                *server.recv_timeout(TIME_LIMIT).unwrap() == *expected,
                 "{len}"
             );
         }
@@ -206,7 +206,7 @@ fn owned_and_vectored_messages_arrive_as_they_are() {
 }
 
 /// Maps `len` bytes without memory behind them, because nothing accesses them.
-fn vast(len: usize) -> &'static [u8] {
+fn map_unbacked(len: usize) -> &'static [u8] {
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
     let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, FLAGS, -1, 0) };
@@ -219,10 +219,10 @@ fn vast(len: usize) -> &'static [u8] {
 fn overflowing_sum_of_parts_is_too_long() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
-    let vast = vast(1 << 46);
+    let map_unbacked = map_unbacked(1 << 46);
     // The sum is 2⁶⁴ + 15 bytes.
-    let mut parts = vec![IoSlice::new(vast); 1 << 18];
-    parts.push(IoSlice::new(&vast[..15]));
+    let mut parts = vec![IoSlice::new(map_unbacked); 1 << 18];
+    parts.push(IoSlice::new(&map_unbacked[..15]));
     let error = client.send(Outgoing::parts(&parts)).unwrap_err();
     assert!(
         matches!(
@@ -235,7 +235,7 @@ fn overflowing_sum_of_parts_is_too_long() {
         "{error:?}"
     );
     // The sum modulo 2⁶⁴ is above the eager size here.
-    parts.push(IoSlice::new(&vast[..100_000]));
+    parts.push(IoSlice::new(&map_unbacked[..100_000]));
     let error = client.send(Outgoing::parts(&parts)).unwrap_err();
     assert!(
         matches!(
@@ -248,12 +248,15 @@ fn overflowing_sum_of_parts_is_too_long() {
         "{error:?}"
     );
     client.send(b"and it goes on").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"and it goes on");
+    assert_eq!(
+        *server.recv_timeout(TIME_LIMIT).unwrap(),
+        *b"and it goes on"
+    );
     client.close().unwrap();
 }
 
 #[test]
-fn ids_come_back_once_each() {
+fn each_id_is_reported_once() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let reader = thread::spawn(move || {
@@ -274,7 +277,7 @@ fn ids_come_back_once_each() {
             match client.send(Outgoing::from(&pattern(id, len)).with_id(id)) {
                 Ok(()) => break,
                 Err(Error::CompletionsNotTaken) => {
-                    let done = client.next_completion_timeout(PATIENCE).unwrap();
+                    let done = client.next_completion_timeout(TIME_LIMIT).unwrap();
                     let Completion::Sent(id) = done else {
                         panic!("{done:?}")
                     };
@@ -285,9 +288,9 @@ fn ids_come_back_once_each() {
         }
         open.insert(id);
     }
-    client.flush_timeout(PATIENCE).unwrap();
+    client.flush_timeout(TIME_LIMIT).unwrap();
     while !open.is_empty() {
-        let done = client.next_completion_timeout(PATIENCE).unwrap();
+        let done = client.next_completion_timeout(TIME_LIMIT).unwrap();
         let Completion::Sent(id) = done else {
             panic!("{done:?}")
         };
@@ -312,13 +315,13 @@ fn unconfirmed_messages_are_reported_as_failed() {
         .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(1))
         .unwrap();
     server.send(b"x").unwrap();
-    assert_eq!(*client.recv_timeout(PATIENCE).unwrap(), *b"x");
-    client.flush_timeout(PATIENCE).unwrap();
+    assert_eq!(*client.recv_timeout(TIME_LIMIT).unwrap(), *b"x");
+    client.flush_timeout(TIME_LIMIT).unwrap();
     client
         .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(2))
         .unwrap();
     server.abort(9);
-    let told: Vec<String> = std::iter::from_fn(|| client.next_completion_timeout(PATIENCE).ok())
+    let told: Vec<String> = std::iter::from_fn(|| client.next_completion_timeout(TIME_LIMIT).ok())
         .map(|completion| format!("{completion:?}"))
         .collect();
     assert_eq!(
@@ -347,10 +350,10 @@ fn a_close_waits_for_large_messages_on_both_sides() {
         client.close().unwrap();
         closing.join().unwrap();
         for number in 0..4 {
-            assert!(*server.recv_timeout(PATIENCE).unwrap() == *pattern(number, 5 << 20));
-            assert!(*client.recv_timeout(PATIENCE).unwrap() == *pattern(number, 4 << 20));
+            assert!(*server.recv_timeout(TIME_LIMIT).unwrap() == *pattern(number, 5 << 20));
+            assert!(*client.recv_timeout(TIME_LIMIT).unwrap() == *pattern(number, 4 << 20));
         }
-        let end = reason(server.recv_timeout(PATIENCE));
+        let end = reason(server.recv_timeout(TIME_LIMIT));
         let own = both && end == CloseReason::LocallyClosed;
         assert!(own || end == CloseReason::PeerClosed, "{end}");
     }
@@ -367,7 +370,7 @@ fn truncated_conversation_is_no_clean_end() {
     config.close_timeout = Duration::from_millis(300);
     let (client, server) = pair_with(&config);
     client.send(&pattern(0, LEN)).unwrap();
-    let kept = server.recv_timeout(PATIENCE).unwrap();
+    let kept = server.recv_timeout(TIME_LIMIT).unwrap();
     // The receiver has no memory for this message, and the next one waits behind it.
     client.send(&pattern(1, LEN)).unwrap();
     client.send(b"after it").unwrap();
@@ -375,7 +378,7 @@ fn truncated_conversation_is_no_clean_end() {
         client.close(),
         Err(Error::Undelivered(CloseReason::LocallyClosed))
     ));
-    let error = server.recv_timeout(PATIENCE).unwrap_err();
+    let error = server.recv_timeout(TIME_LIMIT).unwrap_err();
     assert!(*kept == *pattern(0, LEN));
     assert!(
         matches!(
@@ -403,7 +406,7 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 64 << 10;
-    config.close_timeout = PATIENCE;
+    config.close_timeout = TIME_LIMIT;
     let (client, server) = pair_with(&config);
     // The second message is in flight when the client's library holds the first, which takes all of
     // `large_memory`.
@@ -411,7 +414,7 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
     server.send(&pattern(1, 64 << 10)).unwrap();
     drop(client);
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed
     );
     server.close().unwrap();
@@ -447,13 +450,13 @@ fn sender_death_during_read_is_error_without_leak() {
         .env("ADDRESS", listener.local_addr().to_string())
         .spawn()
         .unwrap();
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let whole = pattern(0, 64 << 20);
-    assert!(*server.recv_timeout(PATIENCE).unwrap() == *whole);
+    assert!(*server.recv_timeout(TIME_LIMIT).unwrap() == *whole);
     child.kill().unwrap();
     child.wait().unwrap();
     let reason = loop {
-        match server.recv_timeout(PATIENCE) {
+        match server.recv_timeout(TIME_LIMIT) {
             Ok(message) => assert!(*message == *whole, "a delivered message is incomplete"),
             Err(Error::Disconnected(reason)) => break reason,
             Err(error) => panic!("{error}"),

@@ -7,7 +7,7 @@ use rdmsg::{Config, Connector, Engine, Listener};
 use toolbox::{DeviceTest, Lab, open_fds};
 
 /// Longer than any step takes, even if each instruction is emulated.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns the counts of RDMA resources and of open files after one connection was made and ended.
 ///
@@ -22,7 +22,7 @@ fn what_exists(lab: &Lab) -> (String, usize) {
     let address = listener.local_addr();
     let connector = Connector::new().engine(&engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     client.join().unwrap().close().unwrap();
     drop((listener, server));
     engine.shutdown();
@@ -45,7 +45,7 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
         let address = listener.local_addr();
         let connector = Connector::new().config(&config).engine(&engine);
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = listener.accept_timeout(PATIENCE).unwrap();
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         let client = client.join().unwrap();
 
         let talkers: Vec<_> = [client.clone(), server.clone()]
@@ -63,7 +63,7 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
                 })
             })
             .collect();
-        let kept = server.recv_timeout(PATIENCE).ok();
+        let kept = server.recv_timeout(TIME_LIMIT).ok();
         let mut things: Vec<Box<dyn FnOnce() + Send>> = vec![
             Box::new(move || drop(listener)),
             Box::new(move || drop(client)),
@@ -117,7 +117,7 @@ fn a_hundred_cycles_leave_nothing_behind() {
     for i in 0..100_u32 {
         let client = connector.connect(address).unwrap();
         client.send(&i.to_le_bytes()).unwrap();
-        assert_eq!(*client.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+        assert_eq!(*client.recv_timeout(TIME_LIMIT).unwrap(), i.to_le_bytes());
         if i % 2 == 0 {
             client.close().unwrap();
         }

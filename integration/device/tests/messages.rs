@@ -6,7 +6,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Endpoint, Error, Listener, Polling, TrySendError,
     crossbeam_channel::{self, select},
 };
-use toolbox::{DeviceTest, PATIENCE, pair, pair_with, reason};
+use toolbox::{DeviceTest, TIME_LIMIT, pair, pair_with, reason};
 
 #[test]
 fn messages_arrive_whole_and_in_order() {
@@ -28,7 +28,7 @@ fn messages_arrive_whole_and_in_order() {
     });
     for round in 0..20_usize {
         for size in sizes {
-            let message = server.recv_timeout(PATIENCE).unwrap();
+            let message = server.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(message.len(), size);
             assert!(
                 message
@@ -42,11 +42,11 @@ fn messages_arrive_whole_and_in_order() {
     sender.join().unwrap();
     client.close().unwrap();
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed
     );
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed,
         "later calls return the same reason"
     );
@@ -69,7 +69,7 @@ fn both_directions_at_once_in_every_polling_mode() {
             let endpoint = endpoint.clone();
             let receiver = thread::spawn(move || {
                 for i in 0..2000_u32 {
-                    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+                    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), i.to_le_bytes());
                 }
             });
             [sender, receiver]
@@ -103,7 +103,7 @@ fn kept_messages_stall_sender_until_released() {
         );
         assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)));
         let kept: Vec<_> = (0..sent)
-            .map(|_| server.recv_timeout(PATIENCE).unwrap())
+            .map(|_| server.recv_timeout(TIME_LIMIT).unwrap())
             .collect();
         assert!(matches!(
             server.recv_timeout(Duration::from_millis(50)),
@@ -114,8 +114,8 @@ fn kept_messages_stall_sender_until_released() {
             "held messages keep the window full"
         );
         drop(kept);
-        client.send_timeout(b"y", PATIENCE).unwrap();
-        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"y");
+        client.send_timeout(b"y", TIME_LIMIT).unwrap();
+        assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"y");
     }
     client.close().unwrap();
 }
@@ -133,7 +133,7 @@ fn receiver_may_keep_all_but_one_window_place() {
     });
     let mut kept = Vec::new();
     for i in 0..200_u32 {
-        let message = server.recv_timeout(PATIENCE).unwrap();
+        let message = server.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*message, i.to_le_bytes());
         if kept.len() < 7 {
             kept.push(message);
@@ -161,10 +161,10 @@ fn both_sides_stall_and_resume_when_neither_reads() {
     assert_eq!(counts, [window, window]);
     for (endpoint, other) in [(&client, &server), (&server, &client)] {
         for i in 0..window {
-            assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+            assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), i.to_le_bytes());
         }
-        other.send_timeout(b"on", PATIENCE).unwrap();
-        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"on");
+        other.send_timeout(b"on", TIME_LIMIT).unwrap();
+        assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"on");
     }
     client.close().unwrap();
 }
@@ -182,12 +182,12 @@ fn the_smallest_window_and_ring_work() {
         move || (0..500_u32).for_each(|i| client.send(&i.to_le_bytes()).unwrap())
     });
     for i in 0..500_u32 {
-        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+        assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), i.to_le_bytes());
     }
     sender.join().unwrap();
     server.close().unwrap();
     assert_eq!(
-        reason(client.recv_timeout(PATIENCE)),
+        reason(client.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed
     );
 }
@@ -199,13 +199,13 @@ fn ipv6_works_as_well() {
     let address = listener.local_addr();
     assert!(address.is_ipv6());
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.peer_addr(), address);
     assert_eq!(server.local_addr(), address);
     assert_eq!(client.local_addr(), server.peer_addr());
     client.send(b"six").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"six");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"six");
     client.close().unwrap();
 }
 
@@ -214,10 +214,10 @@ fn messages_outlive_their_connection() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     client.send(b"kept").unwrap();
-    let message = server.recv_timeout(PATIENCE).unwrap();
+    let message = server.recv_timeout(TIME_LIMIT).unwrap();
     client.close().unwrap();
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed
     );
     drop((client, server));
@@ -226,7 +226,7 @@ fn messages_outlive_their_connection() {
 }
 
 #[test]
-fn what_was_sent_before_a_close_arrives() {
+fn messages_sent_before_a_close_arrive() {
     let _test = DeviceTest::start();
     for _ in 0..20 {
         let (client, server) = pair();
@@ -238,10 +238,10 @@ fn what_was_sent_before_a_close_arrives() {
         // server's device has taken the messages.
         client.close().unwrap();
         for i in 0..window {
-            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), i.to_le_bytes());
         }
         assert_eq!(
-            reason(server.recv_timeout(PATIENCE)),
+            reason(server.recv_timeout(TIME_LIMIT)),
             CloseReason::PeerClosed
         );
     }
@@ -264,11 +264,11 @@ fn an_abort_reaches_the_peer_with_its_code() {
     let (client, server) = pair();
     client.abort(77);
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerAborted(77)
     );
     assert_eq!(
-        reason(client.recv_timeout(PATIENCE)),
+        reason(client.recv_timeout(TIME_LIMIT)),
         CloseReason::LocallyAborted
     );
 }
@@ -282,10 +282,10 @@ fn dropping_the_last_handle_closes() {
     drop(client);
     clone.send(b"words").unwrap();
     drop(clone);
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"last");
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"words");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"last");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"words");
     assert_eq!(
-        reason(server.recv_timeout(PATIENCE)),
+        reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed
     );
 }
@@ -299,7 +299,7 @@ fn completions_work_in_select_over_many_endpoints() {
             client.send(&[round, i as u8]).unwrap();
         }
         let mut seen = [false; 3];
-        let late = crossbeam_channel::after(PATIENCE);
+        let late = crossbeam_channel::after(TIME_LIMIT);
         while seen.contains(&false) {
             let (i, completion) = select! {
                 recv(pairs[0].1.completions()) -> completion => (0, completion),
@@ -316,7 +316,7 @@ fn completions_work_in_select_over_many_endpoints() {
     }
     for (client, server) in &pairs {
         client.close().unwrap();
-        let end = server.completions().recv_timeout(PATIENCE).unwrap();
+        let end = server.completions().recv_timeout(TIME_LIMIT).unwrap();
         assert!(
             matches!(end, Completion::Disconnected(CloseReason::PeerClosed)),
             "{end:?}"
@@ -334,9 +334,9 @@ fn recv_and_select_may_be_mixed() {
     let (client, server) = pair();
     for i in 0..30_u8 {
         client.send(&[i]).unwrap();
-        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [i]);
+        assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), [i]);
         client.send(&[i, i]).unwrap();
-        match server.completions().recv_timeout(PATIENCE).unwrap() {
+        match server.completions().recv_timeout(TIME_LIMIT).unwrap() {
             Completion::Received(message) => assert_eq!(*message, [i, i]),
             other => panic!("{other:?}"),
         }
@@ -400,7 +400,7 @@ fn message_may_be_dropped_later_by_another_thread() {
         move || (0..2000_u32).for_each(|i| client.send(&i.to_le_bytes()).unwrap())
     });
     for i in 0..2000_u32 {
-        let message = server.recv_timeout(PATIENCE).unwrap();
+        let message = server.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*message, i.to_le_bytes());
         sender.send(message).unwrap();
     }
@@ -419,6 +419,6 @@ fn keepalive_leaves_an_idle_connection_alone() {
     let quiet = server.recv_timeout(Duration::from_secs(2));
     assert!(matches!(quiet, Err(Error::TimedOut)), "{quiet:?}");
     client.send(b"still there").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"still there");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"still there");
     client.close().unwrap();
 }

@@ -18,19 +18,19 @@ use rdmsg::{
 };
 use toolbox::{Deadline, DeviceTest, Lab};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The ports over RDMA, of messages and of bytes. The next one of each is over TCP.
+/// The ports over RDMA, for messages and for bytes. The next port of each is for TCP.
 const MESSAGES: u16 = 7530;
 const BYTES: u16 = 7532;
 
 fn config() -> Config {
     Config::default().with(|config| {
-        config.resume = PATIENCE;
+        config.resume = TIME_LIMIT;
         config.keepalive_interval = Some(Duration::from_secs(1));
         config.keepalive_timeout = Duration::from_secs(2);
-        config.connect_timeout = PATIENCE;
-        // A listener of iWARP takes no TCP, so each transport has a port.
+        config.connect_timeout = TIME_LIMIT;
+        // A listener on iWARP does not accept TCP, so each transport has its own port.
         config.transport = TransportChoice::Auto;
     })
 }
@@ -39,8 +39,8 @@ fn over(transport: TransportChoice) -> Config {
     config().with(|config| config.transport = transport)
 }
 
-/// The message with this number. With the defaults one of 40,000 bytes is above the eager size over
-/// RDMA, and not over TCP.
+/// Returns the message with this number. With the defaults, a message of 40,000 bytes is above the
+/// eager size over RDMA, but not over TCP.
 fn numbered(number: u32) -> Vec<u8> {
     let len = match number % 50 {
         7 => 200_000,
@@ -72,7 +72,7 @@ fn send_numbers(endpoint: &Endpoint, is_over: &AtomicBool) -> u32 {
     number
 }
 
-/// Takes the messages that come back, up to the last one. Returns their number.
+/// Takes the echoed messages, up to the last one. Returns their number.
 fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     let mut number = 0;
     let mut held = Vec::new();
@@ -90,7 +90,7 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
             message.get(..4)
         );
         number += 1;
-        // Some are held while the session moves.
+        // Some messages are held while the session moves.
         held.push(message);
         if held.len() > number as usize % 8 {
             held.clear();
@@ -98,10 +98,10 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     }
 }
 
-/// Takes a message as an event loop does, with the fd from the start of the session: it must not
-/// change.
+/// Takes a message as an event loop does. `fd` is the descriptor from the start of the session,
+/// which must not change.
 fn take(endpoint: &Endpoint, fd: i32) -> Message {
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         if let Some(message) = endpoint.try_recv().unwrap() {
             return message;
@@ -135,7 +135,7 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
     written
 }
 
-/// Stops the packets of RDMA at this host in one direction, or no longer.
+/// Drops the packets of RDMA at this host, or stops dropping them.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
         // A call of the connection manager's would wait for a host without an answer.
@@ -165,7 +165,7 @@ fn cut_rdma(lab: &Lab, is_cut: bool) {
 }
 
 fn await_transport(of: impl Fn() -> Transport, transport: Transport) {
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     while of() != transport {
         assert!(!deadline.is_over(), "no session went on over {transport}");
         thread::sleep(Duration::from_millis(10));
@@ -188,11 +188,11 @@ fn echo(lab: &Lab) {
     let _streams_over_tcp = stream(BYTES + 1, TransportChoice::Tcp);
     thread::scope(|scope| {
         for _ in 0..2 {
-            let endpoint = messages.accept_timeout(PATIENCE).unwrap();
+            let endpoint = messages.accept_timeout(TIME_LIMIT).unwrap();
             scope.spawn(move || {
                 assert_eq!(endpoint.transport(), Transport::Rdma);
                 loop {
-                    match endpoint.recv_timeout(PATIENCE) {
+                    match endpoint.recv_timeout(TIME_LIMIT) {
                         Ok(message) => endpoint.send(&message).unwrap(),
                         Err(Error::Disconnected(CloseReason::PeerClosed)) => break,
                         Err(error) => panic!("{error:?}"),
@@ -234,7 +234,7 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
     thread::scope(|scope| {
         let senders = [&sleeps, &loops].map(|it| scope.spawn(move || send_numbers(it, is_over)));
         let receivers = [
-            scope.spawn(|| receive_numbers(|| sleeps.recv_timeout(PATIENCE).unwrap())),
+            scope.spawn(|| receive_numbers(|| sleeps.recv_timeout(TIME_LIMIT).unwrap())),
             scope.spawn(|| receive_numbers(|| take(&loops, fd))),
         ];
         let writer = scope.spawn(|| write_bytes(&stream, is_over));

@@ -4,10 +4,10 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
     RemoteAccess, RemoteRegion, error::DeviceFault, status::WcStatus,
 };
-use toolbox::{DeviceTest, PATIENCE, applies, pair, pair_with, pattern, reason};
+use toolbox::{DeviceTest, TIME_LIMIT, applies, pair, pair_with, pattern, reason};
 
 fn next(endpoint: &Endpoint) -> Completion {
-    endpoint.next_completion_timeout(PATIENCE).unwrap()
+    endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
 fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
@@ -19,7 +19,7 @@ fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
 /// Sends the description of a remote region to the peer, as programs do.
 fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
     from.send(&remote.to_bytes()).unwrap();
-    let message = to.recv_timeout(PATIENCE).unwrap();
+    let message = to.recv_timeout(TIME_LIMIT).unwrap();
     RemoteRegion::from_bytes(message.as_ref().try_into().unwrap())
 }
 
@@ -55,7 +55,7 @@ fn bytes_are_read_and_written_where_asked() {
         .unwrap();
     assert!(matches!(next(&client), Completion::Written(6)));
     client.send(b"look").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"look");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"look");
     assert!(copy(&theirs, 77..5077) == pattern(2, 5000));
     assert_eq!(copy(&theirs, 0..77), pattern(1, 3 << 20)[..77]);
 
@@ -298,7 +298,7 @@ fn invalid_arguments_are_named_without_effect() {
     let connector = Connector::new().config(&Config::default()).engine(&engine);
     let address = listener.local_addr();
     let connecting = std::thread::spawn(move || connector.connect(address).unwrap());
-    let _accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let _accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
     let other = connecting.join().unwrap();
     let foreign = other.one_sided().region(100, RemoteAccess::NONE).unwrap();
     let error = client
@@ -345,7 +345,7 @@ fn remote_access_error_fails_operation_and_connection() {
         "{next:?}"
     );
     let told: Vec<Completion> =
-        std::iter::from_fn(|| client.next_completion_timeout(PATIENCE).ok()).collect();
+        std::iter::from_fn(|| client.next_completion_timeout(TIME_LIMIT).ok()).collect();
     match &told[..] {
         [
             Completion::Failed {
@@ -373,7 +373,7 @@ fn remote_access_error_fails_operation_and_connection() {
         }
         told => panic!("{told:?}"),
     }
-    let noticed = reason(server.recv_timeout(PATIENCE));
+    let noticed = reason(server.recv_timeout(TIME_LIMIT));
     assert!(
         matches!(
             noticed,
@@ -386,7 +386,7 @@ fn remote_access_error_fails_operation_and_connection() {
     );
     bystander.send(b"still here").unwrap();
     assert_eq!(
-        *other_bystander.recv_timeout(PATIENCE).unwrap(),
+        *other_bystander.recv_timeout(TIME_LIMIT).unwrap(),
         *b"still here"
     );
     bystander.close().unwrap();

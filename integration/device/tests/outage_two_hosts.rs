@@ -6,7 +6,7 @@ use std::{process::Command, thread, time::Duration};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, status::WcStatus};
 use toolbox::{DeviceTest, Lab};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Ports of the connection with the default configuration, and of the surviving connection.
 const PORTS: [u16; 2] = [7593, 7594];
@@ -60,11 +60,11 @@ fn connect(lab: &Lab) -> [Endpoint; 2] {
                 builder.bind(lab.at(port)).unwrap()
             })
             .collect();
-        let accept = |listener: &Listener| listener.accept_timeout(PATIENCE).unwrap();
+        let accept = |listener: &Listener| listener.accept_timeout(TIME_LIMIT).unwrap();
         listeners.iter().map(accept).collect()
     } else {
         ends.map(|(port, config)| {
-            let config = config.with(|config| config.connect_timeout = PATIENCE);
+            let config = config.with(|config| config.connect_timeout = TIME_LIMIT);
             let connector = Connector::new().config(&config).retry_refused(true);
             let connector = connector.engine(&Engine::new().unwrap());
             connector.connect(lab.peer_at(port)).unwrap()
@@ -82,13 +82,13 @@ fn exchange(endpoint: &Endpoint, outage: Outage) {
     thread::sleep(OUTAGE);
     drop(outage);
     for number in 0..MESSAGES {
-        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*message, number.to_le_bytes());
     }
 }
 
 fn assert_given_up(endpoint: &Endpoint) {
-    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     assert!(
         matches!(
             end,
@@ -109,17 +109,17 @@ fn connection_survives_the_configured_outage() {
     let lab = DeviceTest::start();
     let [default, surviving] = connect(&lab);
     if lab.host == "a" {
-        assert_eq!(*surviving.recv_timeout(PATIENCE).unwrap(), *b"now");
+        assert_eq!(*surviving.recv_timeout(TIME_LIMIT).unwrap(), *b"now");
         exchange(&surviving, Outage::begin());
         assert_given_up(&default);
-        let end = surviving.recv_timeout(PATIENCE).unwrap_err();
+        let end = surviving.recv_timeout(TIME_LIMIT).unwrap_err();
         assert!(
             matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
             "{end:?}"
         );
     } else {
         surviving.send(b"now").unwrap();
-        surviving.flush_timeout(PATIENCE).unwrap();
+        surviving.flush_timeout(TIME_LIMIT).unwrap();
         exchange(&surviving, Outage::begin());
         assert_given_up(&default);
         surviving.close().unwrap();

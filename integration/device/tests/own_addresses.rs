@@ -16,13 +16,13 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, applies};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Connects to `text`, and returns both ends, the connecting one first.
 fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
     let text = text.to_owned();
     let client = thread::spawn(move || Endpoint::connect(text).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -37,7 +37,7 @@ fn unspecified_address_connects_to_local_device() {
             assert_eq!(client.transport(), Transport::Rdma);
             assert_eq!(client.peer_addr(), SocketAddr::new(host, port));
             client.send(b"hello").unwrap();
-            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
         }
     }
 }
@@ -53,7 +53,7 @@ fn auto_reaches_a_listener_of_tcp_on_this_host() {
 }
 
 /// Returns the link-local address of the interface with this address.
-fn link_local_beside(address: IpAddr) -> SocketAddrV6 {
+fn link_local_of_interface(address: IpAddr) -> SocketAddrV6 {
     let all: Vec<_> = getifaddrs().unwrap().collect();
     let name = all.iter().find_map(|interface| {
         let v4 = interface.address?;
@@ -74,11 +74,12 @@ fn link_local_beside(address: IpAddr) -> SocketAddrV6 {
 #[test]
 fn link_local_addresses_keep_their_interface() {
     let lab = DeviceTest::start();
-    // The driver binds to the address without its interface.
+    // Software iWARP ignores the scope id of the address, so its socket cannot be bound to a
+    // link-local address.
     if !applies(!lab.is_iwarp(), "link-local addresses") {
         return;
     }
-    let local = link_local_beside(lab.addr);
+    let local = link_local_of_interface(lab.addr);
     let place = |port| format!("rdma://[{}%{}]:{port}", local.ip(), local.scope_id());
     let listener = StreamListener::bind(place(0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -110,7 +111,7 @@ fn source_is_the_address_that_the_peer_sees() {
     for source in [lab.at(0), free(&lab)] {
         let connector = Connector::new().source(source);
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = listener.accept_timeout(PATIENCE).unwrap();
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         let client = client.join().unwrap();
         assert_eq!(client.transport(), Transport::Rdma);
         assert_eq!(server.peer_addr(), client.local_addr());
@@ -150,7 +151,7 @@ fn auto_uses_tcp_from_source_without_device() {
     let address = format!("auto://{}", listener.local_addr());
     let connector = Connector::new().source(([127, 0, 0, 2], 0));
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     assert_eq!(server.peer_addr().ip(), IpAddr::from([127, 0, 0, 2]));
     assert_eq!(client.join().unwrap().transport(), Transport::Tcp);
 }
@@ -173,7 +174,7 @@ fn request_has_the_traffic_class_of_the_connector() {
         let connector = Connector::new().config(&config);
         let address = address.clone();
         let client = thread::spawn(move || connector.connect(address).unwrap_err());
-        let mut event = channel.wait_event(PATIENCE).unwrap().unwrap();
+        let mut event = channel.wait_event(TIME_LIMIT).unwrap().unwrap();
         assert_eq!(event.event(), CmEventType::CONNECT_REQUEST);
         let mut request = event.take_request().unwrap();
         let attributes = request.init_qp_attr(QpState::RTR).unwrap();

@@ -16,7 +16,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, reason};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn run(line: &str) {
     let mut words = line.split(' ');
@@ -49,7 +49,7 @@ fn ends(mut child: Child) {
 
 /// Listens on an address of a new device, which the connection manager knows after a short delay.
 fn bind(address: &str, engine: &Engine) -> Listener {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     loop {
         match Listener::builder().engine(engine).bind(address) {
             Ok(listener) => return listener,
@@ -62,10 +62,10 @@ fn pair(listener: &Listener, engine: &Engine) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let connector = Connector::new().engine(engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     client.send(b"hello").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
     (client, server)
 }
 
@@ -99,12 +99,12 @@ fn device_removal_ends_users_until_device_returns() {
         let waiting = bind("10.98.0.1:7980", &engine);
         let listener = bind("10.98.0.1:7981", &engine);
         let (client, server) = pair(&listener, &engine);
-        let waiter = thread::spawn(move || waiting.accept_timeout(PATIENCE).unwrap_err());
+        let waiter = thread::spawn(move || waiting.accept_timeout(TIME_LIMIT).unwrap_err());
         let deleting = start(&format!("exec rdma link delete {name}"));
 
         let errors = [
             waiter.join().unwrap(),
-            listener.accept_timeout(PATIENCE).unwrap_err(),
+            listener.accept_timeout(TIME_LIMIT).unwrap_err(),
             listener.try_accept().unwrap_err(),
         ];
         for error in errors {
@@ -117,7 +117,7 @@ fn device_removal_ends_users_until_device_returns() {
             );
         }
         for endpoint in [&client, &server] {
-            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
             // The queue pair may fail before the connection manager reports the removal.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
@@ -130,12 +130,12 @@ fn device_removal_ends_users_until_device_returns() {
     pair(&back, &engine);
     // Removes the device while a listener exists, which is notified.
     let deleting = start("rdma link delete rxe_going && ip link delete going0");
-    assert!(is_removed(&back.accept_timeout(PATIENCE).unwrap_err()));
+    assert!(is_removed(&back.accept_timeout(TIME_LIMIT).unwrap_err()));
     ends(deleting);
     engine.shutdown();
 
     other.0.send(b"all along").unwrap();
-    assert_eq!(*other.1.recv_timeout(PATIENCE).unwrap(), *b"all along");
+    assert_eq!(*other.1.recv_timeout(TIME_LIMIT).unwrap(), *b"all along");
     pair(&elsewhere, &Engine::shared().unwrap());
 }
 
@@ -143,11 +143,11 @@ fn device_removal_ends_users_until_device_returns() {
 fn transport_to(listener: &Listener) -> Transport {
     let address = format!("auto://{}", listener.local_addr());
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), server.transport());
     client.send(b"hello").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
     client.transport()
 }
 
@@ -166,14 +166,14 @@ fn auto_uses_tcp_while_device_is_removed() {
     assert_eq!(listener.transports(), [Transport::Rdma, Transport::Tcp]);
     assert_eq!(transport_to(&listener), Transport::Rdma);
     let client = thread::spawn(|| Endpoint::connect(format!("auto://{CHOOSES}")).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), Transport::Rdma);
 
     ends(start("exec rdma link delete rxe_auto"));
     for endpoint in [client, server] {
         assert!(
-            endpoint.recv_timeout(PATIENCE).is_err(),
+            endpoint.recv_timeout(TIME_LIMIT).is_err(),
             "the listener ended with the device"
         );
     }
@@ -196,7 +196,7 @@ fn auto_uses_tcp_while_device_is_removed() {
         "{told}"
     );
     // The listener continued over TCP, and binds to the device again within seconds.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while transport_to(&listener) != Transport::Rdma {
         assert!(
             Instant::now() < deadline,
@@ -218,7 +218,7 @@ fn a_process_of_its_own_chooses() {
 
 /// Connects to an address, and retries while its device is missing.
 fn connect_when_back(address: SocketAddr, engine: &Engine) -> Endpoint {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     let connector = Connector::new().engine(engine);
     loop {
         match connector.connect(address) {
@@ -229,7 +229,7 @@ fn connect_when_back(address: SocketAddr, engine: &Engine) -> Endpoint {
 }
 
 #[test]
-fn a_listener_that_is_to_binds_itself_again() {
+fn listener_with_rebind_binds_again() {
     let lab = DeviceTest::without_credits();
     let _elsewhere = lab;
     run("ip link add again0 type dummy");
@@ -245,11 +245,11 @@ fn a_listener_that_is_to_binds_itself_again() {
         .unwrap();
     thread::scope(|scope| {
         for name in ["rxe_again", "rxe_again", "rxe_renamed"] {
-            let server = scope.spawn(|| listener.accept_timeout(2 * PATIENCE).unwrap());
+            let server = scope.spawn(|| listener.accept_timeout(2 * TIME_LIMIT).unwrap());
             let client = connect_when_back(listener.local_addr(), &engine);
             let server = server.join().unwrap();
             client.send(b"hello").unwrap();
-            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
             let old = fs::read_dir("/sys/class/infiniband")
                 .unwrap()
                 .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
@@ -257,7 +257,7 @@ fn a_listener_that_is_to_binds_itself_again() {
                 .unwrap();
             ends(start(&format!("exec rdma link delete {old}")));
             assert_eq!(
-                reason(client.recv_timeout(PATIENCE)),
+                reason(client.recv_timeout(TIME_LIMIT)),
                 CloseReason::DeviceRemoved
             );
             assert!(
@@ -269,7 +269,7 @@ fn a_listener_that_is_to_binds_itself_again() {
         // Clients can connect again after the address was removed and added.
         run("ip address del 10.97.0.1/24 dev again0");
         run("ip address add 10.97.0.1/24 dev again0");
-        let server = scope.spawn(|| listener.accept_timeout(2 * PATIENCE).unwrap());
+        let server = scope.spawn(|| listener.accept_timeout(2 * TIME_LIMIT).unwrap());
         let client = connect_when_back(listener.local_addr(), &engine);
         client.close().unwrap();
         drop(server.join().unwrap());
@@ -313,7 +313,7 @@ impl Cut {
         let connector = Connector::new().config(config).engine(engine);
         let address = self.address.clone();
         let client = thread::spawn(move || connector.connect(&*address).unwrap());
-        let server = listener.accept_timeout(PATIENCE).unwrap();
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         (client.join().unwrap(), server, listener)
     }
 
@@ -337,7 +337,7 @@ impl Cut {
 }
 
 fn await_that(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
         thread::yield_now();
@@ -361,24 +361,26 @@ fn hourly() -> Config {
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
     let cut = Cut::new(7989);
-    // Both engines act, whichever of them reads the event.
+    // Both engines handle the event, whichever of them reads it.
     let engines = [Engine::new().unwrap(), Engine::new().unwrap()];
     let pairs = engines.each_ref().map(|engine| {
         let (client, server, listener) = cut.pair(&hourly(), engine);
         listener.close();
         (client, server)
     });
-    let mut patient = Config::default();
-    patient.connect_timeout = 2 * PATIENCE;
-    let listener = Listener::builder().config(&patient).engine(&engines[0]);
+    let mut long_timeouts = Config::default();
+    long_timeouts.connect_timeout = 2 * TIME_LIMIT;
+    let listener = Listener::builder()
+        .config(&long_timeouts)
+        .engine(&engines[0]);
     let requests = listener.bind_requests(&*cut.address).unwrap();
-    let connector = Connector::new().config(&patient).engine(&engines[0]);
+    let connector = Connector::new().config(&long_timeouts).engine(&engines[0]);
     let address = cut.address.clone();
     let waiting = thread::spawn(move || connector.connect(&*address));
-    let request = requests.requests().recv_timeout(PATIENCE).unwrap();
+    let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
     let devices = verbs::DeviceList::new().unwrap();
     let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
-    // It has the same events as the open device of the engines.
+    // The context is that of the engines' device, so it has the same events.
     let context = device.unwrap().open().unwrap();
     let is_down = || {
         let event = context.poll_async_event().unwrap();
@@ -397,7 +399,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
         cut.await_count("PORT_ACTIVE", round);
         for (client, server) in &pairs {
             client.send(b"on").unwrap();
-            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on");
+            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"on");
         }
     }
     println!("noticed {fastest:?} after the event");
@@ -432,13 +434,13 @@ fn session_leaves_a_lost_link_at_once() {
     let connector = connector.alternatives(second.local_addr()).unwrap();
     let address = first.local_addr();
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = first.accept_timeout(PATIENCE).unwrap();
+    let server = first.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     cut.set("down");
     await_that("the resumption", || client.statistics().resumes > 0);
     assert_eq!(client.peer_addr(), second.local_addr());
     client.send(b"on").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on");
+    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"on");
     cut.set("up");
     drop((client, server, second));
     cut.remove(first);
@@ -473,7 +475,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     let through_wide = || {
         let (connector, address) = (to_wide.clone(), lab.at(7983));
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = wide.accept_timeout(PATIENCE).unwrap();
+        let server = wide.accept_timeout(TIME_LIMIT).unwrap();
         (client.join().unwrap(), server)
     };
     for (name, next) in [
@@ -485,12 +487,14 @@ fn the_only_device_may_be_removed_and_come_back() {
         let (client, server) = pair(&listener, &engine);
         // The buffer of a held message belongs to the device as well.
         client.send(b"kept").unwrap();
-        let kept = server.recv_timeout(PATIENCE).unwrap();
+        let kept = server.recv_timeout(TIME_LIMIT).unwrap();
         let others = through_wide();
         let deleting = start(&format!("exec rdma link delete {name}"));
-        assert!(is_removed(&listener.accept_timeout(PATIENCE).unwrap_err()));
+        assert!(is_removed(
+            &listener.accept_timeout(TIME_LIMIT).unwrap_err()
+        ));
         for endpoint in [&client, &server, &others.0, &others.1] {
-            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
         assert_eq!(*kept, *b"kept");

@@ -11,7 +11,7 @@ use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RemoteAccess,
     RequestListener, TrySendError,
 };
-use toolbox::{DeviceTest, Lab, PATIENCE, applies, pattern, reason};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern, reason};
 
 /// The receive buffers that each connection reserves.
 const SHARE: u32 = 14;
@@ -60,9 +60,9 @@ impl Server {
     /// Creates a connection. Returns the client's end and the server's.
     fn pair(&self) -> (Endpoint, Endpoint) {
         let client = self.connect();
-        let request = self.listener.requests().recv_timeout(PATIENCE).unwrap();
+        let request = self.listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         let server = request.accept().unwrap();
-        (client.recv_timeout(PATIENCE).unwrap().unwrap(), server)
+        (client.recv_timeout(TIME_LIMIT).unwrap().unwrap(), server)
     }
 
     fn pairs(&self, count: u32) -> Vec<(Endpoint, Endpoint)> {
@@ -72,9 +72,9 @@ impl Server {
     /// Connects without enough free buffers. Returns the server's error and the client's.
     fn refused(&self) -> (Error, Error) {
         let client = self.connect();
-        let request = self.listener.requests().recv_timeout(PATIENCE).unwrap();
+        let request = self.listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         let here = request.accept().unwrap_err();
-        (here, client.recv_timeout(PATIENCE).unwrap().unwrap_err())
+        (here, client.recv_timeout(TIME_LIMIT).unwrap().unwrap_err())
     }
 
     /// Asserts that the pool is complete: `count` buffers suffice for that many shares, and the
@@ -103,11 +103,11 @@ fn close(client: Endpoint, server: Endpoint) {
 fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
     let bytes = pattern(number, len);
     from.send(&bytes).unwrap();
-    let message = to.recv_timeout(PATIENCE).unwrap();
+    let message = to.recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(&*message, &bytes);
     to.send(&message).unwrap();
     drop(message);
-    assert_eq!(&*from.recv_timeout(PATIENCE).unwrap(), &bytes);
+    assert_eq!(&*from.recv_timeout(TIME_LIMIT).unwrap(), &bytes);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn many_connections_draw_on_one_pool() {
                         .unwrap();
                 }
                 assert_eq!(
-                    client.recv_timeout(PATIENCE).unwrap().len(),
+                    client.recv_timeout(TIME_LIMIT).unwrap().len(),
                     1,
                     "the end mark"
                 );
@@ -141,7 +141,7 @@ fn many_connections_draw_on_one_pool() {
     for number in 0..MESSAGES {
         for (at, server) in servers.iter().enumerate() {
             let number = (at as u64) << 32 | number;
-            let message = server.recv_timeout(PATIENCE).unwrap();
+            let message = server.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(&*message, pattern(number, (number % 3000) as usize));
         }
     }
@@ -158,7 +158,7 @@ fn many_connections_draw_on_one_pool() {
 }
 
 #[test]
-fn who_keeps_messages_stops_nobody_else() {
+fn connection_that_holds_messages_stops_no_other() {
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE + 1));
     let (slow, keeper) = server.pair();
@@ -174,7 +174,7 @@ fn who_keeps_messages_stops_nobody_else() {
                 ping(&client, &other, sent, 1000);
                 break;
             }
-            Err(TrySendError::Full) => kept.push(keeper.recv_timeout(PATIENCE).unwrap()),
+            Err(TrySendError::Full) => kept.push(keeper.recv_timeout(TIME_LIMIT).unwrap()),
             Err(other) => panic!("{other}"),
         }
     }
@@ -238,17 +238,17 @@ fn kept_messages_outlive_connection_and_are_freed() {
         let (client, end) = server.pair();
         for number in 0..2 {
             client.send(&pattern(round * 2 + number, 700)).unwrap();
-            kept.push(end.recv_timeout(PATIENCE).unwrap());
+            kept.push(end.recv_timeout(TIME_LIMIT).unwrap());
         }
         // This message is unread at the end of its connection.
         let (unread, end2) = server.pair();
         unread.send(b"nobody reads it").unwrap();
-        unread.flush_timeout(PATIENCE).unwrap();
+        unread.flush_timeout(TIME_LIMIT).unwrap();
         close(unread, end2);
         // The client aborts without a close.
         client.abort(1);
         assert_eq!(
-            reason(end.recv_timeout(PATIENCE)),
+            reason(end.recv_timeout(TIME_LIMIT)),
             CloseReason::PeerAborted(1)
         );
         drop(end);
@@ -283,11 +283,11 @@ fn large_messages_and_operations_go_the_same_way() {
             .one_sided()
             .write_with_imm(&source, 0..64, &region.remote(), 0, word, word.into())
             .unwrap();
-        match end.next_completion_timeout(PATIENCE).unwrap() {
+        match end.next_completion_timeout(TIME_LIMIT).unwrap() {
             rdmsg::Completion::Immediate(immediate) => assert_eq!(immediate.imm_data(), word),
             other => panic!("{other:?}"),
         }
-        client.next_completion_timeout(PATIENCE).unwrap();
+        client.next_completion_timeout(TIME_LIMIT).unwrap();
     }
     ping(&client, &end, 5, 1000);
     drop((region, source));
@@ -313,7 +313,7 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     );
     for number in 0..60 {
         client.send(&pattern(number, 100)).unwrap();
-        end.recv_timeout(PATIENCE).unwrap();
+        end.recv_timeout(TIME_LIMIT).unwrap();
     }
     let mut room = 0;
     while client.try_send(b"x").is_ok() {
@@ -324,7 +324,7 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
         "a grant announces at least half of the window, not {room}"
     );
     for _ in 0..room {
-        end.recv_timeout(PATIENCE).unwrap();
+        end.recv_timeout(TIME_LIMIT).unwrap();
     }
 }
 
@@ -347,7 +347,7 @@ fn shared_and_own_receives_interoperate() {
     let connect = |config| {
         let connector = Connector::new().config(&config).engine(&engine);
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let end = own.accept_timeout(PATIENCE).unwrap();
+        let end = own.accept_timeout(TIME_LIMIT).unwrap();
         (client.join().unwrap(), end)
     };
     let mut pairs = shared.pairs(2);
@@ -379,13 +379,13 @@ fn unwatchable_connection_returns_its_buffers() {
     let before = fs::read_to_string(LIMIT).unwrap();
     for _ in 0..3 {
         let client = server.connect();
-        let request = server.listener.requests().recv_timeout(PATIENCE).unwrap();
+        let request = server.listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         // The engine watches the connecting side already.
         fs::write(LIMIT, "0").unwrap();
         let here = request.accept();
         fs::write(LIMIT, &before).unwrap();
         let here = here.unwrap_err();
-        let there = client.recv_timeout(PATIENCE).unwrap().unwrap_err();
+        let there = client.recv_timeout(TIME_LIMIT).unwrap().unwrap_err();
         assert!(
             matches!(&here, Error::Connect { reason: CloseReason::Os(error), .. }
                 if error.call == "epoll_ctl"),

@@ -6,7 +6,7 @@ use std::{process::Command, time::Duration};
 use rdmsg::{Config, Connector, Endpoint, Listener, Transport};
 use toolbox::DeviceTest;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 7591;
 
 /// Runs a shell script and returns its output.
@@ -62,8 +62,8 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
         "a" => {
             let listener = Listener::bind(format!("auto://{}", lab.at(PORT))).unwrap();
             for _ in 0..3 {
-                let endpoint = listener.accept_timeout(3 * PATIENCE).unwrap();
-                let message = endpoint.recv_timeout(PATIENCE).unwrap();
+                let endpoint = listener.accept_timeout(3 * TIME_LIMIT).unwrap();
+                let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
                 endpoint.send(&message).unwrap();
                 drop(message);
                 endpoint.close().unwrap();
@@ -73,11 +73,11 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
             let place = format!("{}", lab.peer_at(PORT));
             let exchange = |endpoint: Endpoint| {
                 endpoint.send(b"hello").unwrap();
-                assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"hello");
+                assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
                 let _ = endpoint.close();
             };
             // The listener is up, and no packet of RDMA is on its way.
-            exchange(connect(&format!("tcp://{place}"), PATIENCE));
+            exchange(connect(&format!("tcp://{place}"), TIME_LIMIT));
             let firewall = Firewall::new();
             let place = format!("auto://{place}");
             let first = connect(&place, Duration::from_secs(8));

@@ -1,7 +1,7 @@
 //! The statistics of connections and engines.
 
 use rdmsg::{Connector, DeviceCounters, Engine, Listener};
-use toolbox::{DeviceTest, PATIENCE, pair};
+use toolbox::{DeviceTest, TIME_LIMIT, pair};
 
 #[test]
 fn a_connection_counts_what_goes_through_it() {
@@ -11,7 +11,7 @@ fn a_connection_counts_what_goes_through_it() {
         client.send(&[1; 100]).unwrap();
     }
     client.send(&[2; 100_000]).unwrap();
-    client.flush_timeout(PATIENCE).unwrap();
+    client.flush_timeout(TIME_LIMIT).unwrap();
     let sent = client.statistics();
     // On iWARP the connecting side sends a ping first.
     let pings = if lab.is_iwarp() { 2 } else { 1 };
@@ -37,7 +37,7 @@ fn a_connection_counts_what_goes_through_it() {
         (10, 100_000)
     );
     for _ in 0..11 {
-        drop(server.recv_timeout(PATIENCE).unwrap());
+        drop(server.recv_timeout(TIME_LIMIT).unwrap());
     }
     let received = server.statistics();
     assert_eq!((received.buffers_held, received.large_bytes_held), (0, 0));
@@ -48,7 +48,7 @@ fn a_connection_counts_what_goes_through_it() {
     }
     assert!(client.statistics().stalls > 0, "{}", client.statistics());
     for _ in 0..more {
-        drop(server.recv_timeout(PATIENCE).unwrap());
+        drop(server.recv_timeout(TIME_LIMIT).unwrap());
     }
     client.send(b"on").unwrap();
     assert!(
@@ -83,17 +83,17 @@ fn an_engine_adds_up_what_was_and_what_is() {
     let connect = || {
         let connector = connector.clone();
         let connecting = std::thread::spawn(move || connector.connect(address).unwrap());
-        let accepted = listener.accept_timeout(PATIENCE).unwrap();
+        let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
         (connecting.join().unwrap(), accepted)
     };
     let (first, accepted) = connect();
     first.send(b"one").unwrap();
-    drop(accepted.recv_timeout(PATIENCE).unwrap());
+    drop(accepted.recv_timeout(TIME_LIMIT).unwrap());
     first.close().unwrap();
     drop((first, accepted));
     let (second, accepted) = connect();
     second.send(b"four").unwrap();
-    drop(accepted.recv_timeout(PATIENCE).unwrap());
+    drop(accepted.recv_timeout(TIME_LIMIT).unwrap());
     let statistics = engine.statistics().unwrap();
     assert_eq!(
         (statistics.connections, statistics.ended),

@@ -16,7 +16,7 @@ use rdmsg::{
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
 };
-use toolbox::{DeviceTest, Lab, PATIENCE, open_fds};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, open_fds};
 
 /// How much later than its deadline a call may return.
 const LATE: Duration = Duration::from_millis(200);
@@ -117,7 +117,7 @@ fn what_exists(lab: &Lab) -> (String, usize) {
     let address = listener.local_addr();
     let connector = Connector::new().config(&small()).engine(&engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     client.join().unwrap().close().unwrap();
     drop((listener, server));
     engine.shutdown();
@@ -182,7 +182,7 @@ fn storm_connects_return_by_deadline_without_loss() {
     servers.shutdown();
     let spoke = accepted
         .iter()
-        .filter(|server| server.recv_timeout(PATIENCE).is_ok())
+        .filter(|server| server.recv_timeout(TIME_LIMIT).is_ok())
         .count();
     assert_eq!(spoke, COUNT - failed.len());
     drop(accepted);
@@ -220,14 +220,14 @@ fn full_backlog_rejects_at_once_as_busy() {
     // The test accepts only after all other connects were rejected.
     for _ in 0..COUNT - usize::from(BACKLOG) {
         let error = told
-            .recv_timeout(PATIENCE)
+            .recv_timeout(TIME_LIMIT)
             .expect("the rejection arrives at once");
         assert_eq!(reason(&error), &CloseReason::PeerBusy);
         assert!(error.to_string().contains("retry_refused"), "{error}");
         assert!(error.to_string().contains("backlog"), "{error}");
     }
     let accepted: Vec<_> = (0..BACKLOG)
-        .map(|_| listener.accept_timeout(PATIENCE).unwrap())
+        .map(|_| listener.accept_timeout(TIME_LIMIT).unwrap())
         .collect();
     let through = clients
         .into_iter()
@@ -244,7 +244,7 @@ fn full_backlog_rejects_at_once_as_busy() {
 }
 
 #[test]
-fn who_may_retry_gets_through_a_full_backlog() {
+fn retrying_client_passes_a_full_backlog() {
     const COUNT: usize = 40;
     let lab = DeviceTest::start();
     let mut config = small();
@@ -261,7 +261,7 @@ fn who_may_retry_gets_through_a_full_backlog() {
     let accepting = thread::spawn(move || {
         (0..COUNT)
             .map(|_| {
-                let request = listener.requests().recv_timeout(4 * PATIENCE).unwrap();
+                let request = listener.requests().recv_timeout(4 * TIME_LIMIT).unwrap();
                 request.accept().unwrap()
             })
             .collect::<Vec<_>>()
@@ -287,13 +287,13 @@ fn retrying_client_survives_end_of_silent_server() {
     dying.listen(4).unwrap();
     let address = dying.local_addr().unwrap();
     let mut config = Config::default();
-    config.connect_timeout = 2 * PATIENCE;
+    config.connect_timeout = 2 * TIME_LIMIT;
     for retry_refused in [false, true] {
         let connector = Connector::new()
             .config(&config)
             .retry_refused(retry_refused);
         let client = thread::spawn(move || connector.connect(address));
-        let request = channel.wait_event(PATIENCE).unwrap().unwrap();
+        let request = channel.wait_event(TIME_LIMIT).unwrap().unwrap();
         assert_eq!(request.event(), CmEventType::CONNECT_REQUEST);
         drop(request);
         if !retry_refused {
@@ -303,10 +303,10 @@ fn retrying_client_survives_end_of_silent_server() {
         }
         drop(dying);
         let listener = Listener::bind(address).unwrap();
-        let server = listener.accept_timeout(PATIENCE).unwrap();
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         client.join().unwrap().unwrap().close().unwrap();
         assert_eq!(
-            toolbox::reason(server.recv_timeout(PATIENCE)),
+            toolbox::reason(server.recv_timeout(TIME_LIMIT)),
             CloseReason::PeerClosed
         );
         break;
@@ -349,7 +349,7 @@ fn all_addresses_of_a_name_have_one_deadline() {
         config.connect_timeout *= 2;
         let connector = Connector::new().config(&config);
         match connector.connect(&addresses[..]) {
-            Err(_) if config.connect_timeout < PATIENCE => {}
+            Err(_) if config.connect_timeout < TIME_LIMIT => {}
             end => break end.unwrap(),
         }
     };
@@ -362,13 +362,13 @@ fn all_addresses_of_a_name_have_one_deadline() {
 fn unreachable_network_fails_connect_at_once() {
     let _test = DeviceTest::start();
     let start = Instant::now();
-    let error = Endpoint::connect_timeout("203.0.113.1:7471", 3 * PATIENCE).unwrap_err();
+    let error = Endpoint::connect_timeout("203.0.113.1:7471", 3 * TIME_LIMIT).unwrap_err();
     assert!(
         matches!(reason(&error), CloseReason::AddrResolution(_)),
         "{error:?}"
     );
     assert!(error.to_string().contains("unreachable"), "{error}");
-    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+    assert!(start.elapsed() < TIME_LIMIT, "{:?}", start.elapsed());
 }
 
 /// Starts a thread that accepts until the listener's engine is shut down, and returns all accepted
@@ -384,10 +384,10 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
 }
 
 /// Prints how many of `STORM` concurrent connects succeed, to tune the number of connects that are
-/// served at a time: `STORM=200 … --ignored --nocapture how_many_of_a_storm_get_through`.
+/// served at a time: `STORM=200 … --ignored --nocapture storm_of_connects_is_counted`.
 #[test]
 #[ignore = "it measures"]
-fn how_many_of_a_storm_get_through() {
+fn storm_of_connects_is_counted() {
     let lab = DeviceTest::within(600);
     let counts = std::env::var("STORM").unwrap_or_else(|_| "50,100,200".into());
     for count in counts.split(',') {

@@ -14,7 +14,7 @@ use nix::sys::socket::{
 use rdmsg::{Config, Connector, Listener, Transport, TransportChoice};
 use toolbox::DeviceTest;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The UDP port of RoCE.
 const ROCE: u16 = 4791;
@@ -109,18 +109,18 @@ fn classes(over: Transport, port: u16, class: Option<[u8; 2]>) -> [BTreeSet<u8>;
             _ => TransportChoice::Rdma,
         };
         config.traffic_class = class.map(|[a, b]| if is_a { a } else { b });
-        config.connect_timeout = PATIENCE;
+        config.connect_timeout = TIME_LIMIT;
     });
     let endpoint = if is_a {
         let listener = Listener::builder().config(&config).bind(lab.at(port));
-        listener.unwrap().accept_timeout(PATIENCE).unwrap()
+        listener.unwrap().accept_timeout(TIME_LIMIT).unwrap()
     } else {
         let connector = Connector::new().config(&config).retry_refused(true);
         connector.connect(lab.peer_at(port)).unwrap()
     };
     for len in [9, 100_000] {
         endpoint.send(&vec![7; len]).unwrap();
-        assert_eq!(endpoint.recv_timeout(PATIENCE).unwrap().len(), len);
+        assert_eq!(endpoint.recv_timeout(TIME_LIMIT).unwrap().len(), len);
     }
     let [here, there] = packets.classes(&lab, over, port);
     // The first to close ends the connection of the other.

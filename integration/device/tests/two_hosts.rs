@@ -15,7 +15,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, applies, pattern};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs one side of a test on each host. At the end, the test checks that no receiver ran out of
 /// posted receives.
@@ -32,11 +32,11 @@ fn on_two_hosts(
                 .config(config)
                 .bind(lab.at(port))
                 .unwrap();
-            listener(bound.accept_timeout(PATIENCE).unwrap());
+            listener(bound.accept_timeout(TIME_LIMIT).unwrap());
         }
         "b" => {
             let mut config = config.clone();
-            config.connect_timeout = PATIENCE;
+            config.connect_timeout = TIME_LIMIT;
             connector(
                 Connector::new()
                     .config(&config)
@@ -51,7 +51,7 @@ fn on_two_hosts(
 
 fn echo(endpoint: &Endpoint) {
     loop {
-        match endpoint.recv_timeout(PATIENCE) {
+        match endpoint.recv_timeout(TIME_LIMIT) {
             Ok(message) => endpoint.send(&message).unwrap(),
             Err(error) => {
                 assert!(
@@ -70,7 +70,7 @@ fn ask(endpoint: &Endpoint) {
             let message: Vec<u8> = (0..size).map(|i| (i * 3 + round) as u8).collect();
             endpoint.send(&message).unwrap();
             assert_eq!(
-                *endpoint.recv_timeout(PATIENCE).unwrap(),
+                *endpoint.recv_timeout(TIME_LIMIT).unwrap(),
                 *message,
                 "{size} bytes, round {round}"
             );
@@ -80,7 +80,7 @@ fn ask(endpoint: &Endpoint) {
 }
 
 #[test]
-fn messages_come_back_as_they_went() {
+fn echoed_messages_are_unchanged() {
     for (port, polling) in [
         (7501, Polling::Event),
         (7502, Polling::default()),
@@ -109,19 +109,19 @@ fn large_messages_keep_order_in_both_directions() {
                         endpoint.send(buffer).unwrap();
                     }
                 }
-                endpoint.flush_timeout(PATIENCE).unwrap();
+                endpoint.flush_timeout(TIME_LIMIT).unwrap();
             }
         });
         for number in 0..21 {
             let expected = pattern(number, sizes[number as usize % sizes.len()]);
-            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert!(*message == *expected, "message {number}");
         }
         sender.join().unwrap();
         if closes {
             endpoint.close().unwrap();
         } else {
-            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(
                 matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
                 "{end:?}"
@@ -146,7 +146,7 @@ fn one_sided_operations_reach_the_other_hosts_memory() {
         region.copy_in(0, &pattern(1, 1 << 20));
         endpoint.send(&region.remote().to_bytes()).unwrap();
         let able = endpoint.info().capabilities.unwrap();
-        match endpoint.next_completion_timeout(PATIENCE).unwrap() {
+        match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
             Completion::Immediate(immediate) => assert_eq!(immediate.imm_data(), 7),
             Completion::Received(message) if !able.write_with_imm => {
                 assert_eq!(*message, *b"written");
@@ -161,16 +161,16 @@ fn one_sided_operations_reach_the_other_hosts_memory() {
             region.copy_out(8192, &mut number);
             assert_eq!(u64::from_ne_bytes(number), 42);
         }
-        let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+        let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
         assert!(
             matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
             "{end:?}"
         );
     };
     let user = |endpoint: Endpoint| {
-        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         let remote = RemoteRegion::from_bytes(message.as_ref().try_into().unwrap());
-        let next = || endpoint.next_completion_timeout(PATIENCE).unwrap();
+        let next = || endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
         let here = endpoint
             .one_sided()
             .region(1 << 20, RemoteAccess::NONE)
@@ -231,14 +231,14 @@ fn both_directions_flow_at_once() {
             }
         });
         for i in 0..3000_u32 {
-            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!((message.len(), &message[..4]), (2004, &i.to_le_bytes()[..]));
         }
         sender.join().unwrap();
         if closes {
             endpoint.close().unwrap();
         } else {
-            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(
                 matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
                 "{end:?}"
@@ -258,7 +258,7 @@ fn connections_that_share_receives_flow_side_by_side() {
     // The full windows of all connections would need three times this number of receives.
     config.shared_receive = Some(CONNECTIONS as u32 * 28);
     config.eager_size = Some(1024);
-    config.connect_timeout = PATIENCE;
+    config.connect_timeout = TIME_LIMIT;
     let engine = Engine::new().unwrap();
     let endpoints: Vec<Endpoint> = if lab.host == "a" {
         let listener = Listener::builder()
@@ -267,7 +267,7 @@ fn connections_that_share_receives_flow_side_by_side() {
             .bind(lab.at(7580))
             .unwrap();
         (0..CONNECTIONS)
-            .map(|_| listener.accept_timeout(PATIENCE).unwrap())
+            .map(|_| listener.accept_timeout(TIME_LIMIT).unwrap())
             .collect()
     } else {
         let connector = Connector::new()
@@ -293,7 +293,7 @@ fn connections_that_share_receives_flow_side_by_side() {
     // One thread receives for all connections, so most of them have unread messages at any time.
     for number in 0..MESSAGES {
         for endpoint in &endpoints {
-            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*message, pattern(number, (number * 37 % 3000) as usize));
         }
     }
@@ -304,7 +304,7 @@ fn connections_that_share_receives_flow_side_by_side() {
         if lab.host == "b" {
             endpoint.close().unwrap();
         } else {
-            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(
                 matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
                 "{end}"
@@ -319,7 +319,7 @@ fn an_aborting_listener_is_noticed() {
         7505,
         &Config::default(),
         |endpoint| {
-            assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"go");
+            assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"go");
             endpoint.abort(5);
             assert!(matches!(
                 endpoint.recv(),
@@ -328,7 +328,7 @@ fn an_aborting_listener_is_noticed() {
         },
         |endpoint| {
             endpoint.send(b"go").unwrap();
-            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(
                 matches!(end, Error::Disconnected(CloseReason::PeerAborted(5))),
                 "{end:?}"
@@ -367,7 +367,7 @@ fn probing() -> Config {
 
 /// Returns a configuration in which keepalive or the device detects a silent peer, whichever is
 /// first.
-fn impatient() -> Config {
+fn fast_detection() -> Config {
     let mut config = probing();
     config.rdma.ack_timeout = Some(14);
     config.rdma.retry_count = 2;
@@ -378,7 +378,7 @@ fn impatient() -> Config {
 /// own engine: if soft-RoCE's packets are stuck in a network device that is down, the kernel blocks
 /// the thread that destroys their queue pair for 50 s, with all other work of that thread.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
-    let configs = [(port, probing()), (port + 1, impatient())];
+    let configs = [(port, probing()), (port + 1, fast_detection())];
     if lab.host == "a" {
         let listeners = configs.map(|(port, config)| {
             Listener::builder()
@@ -387,10 +387,10 @@ fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
                 .bind(lab.at(port))
                 .unwrap()
         });
-        listeners.map(|listener| listener.accept_timeout(PATIENCE).unwrap())
+        listeners.map(|listener| listener.accept_timeout(TIME_LIMIT).unwrap())
     } else {
         configs.map(|(port, mut config)| {
-            config.connect_timeout = PATIENCE;
+            config.connect_timeout = TIME_LIMIT;
             let engine = Engine::new().unwrap();
             let connector = Connector::new()
                 .config(&config)
@@ -412,11 +412,11 @@ fn send_on(endpoint: &Endpoint) -> Error {
 
 /// Sends "now" on the idle connection, which triggers the fault on the other host, and checks that
 /// both connections end within [`NOTICED`].
-fn notices_in_time(idle: Endpoint, busy: Endpoint) {
+fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     let sender = thread::spawn(move || send_on(&busy));
     idle.send(b"now").unwrap();
     let start = Instant::now();
-    let end = idle.recv_timeout(PATIENCE).unwrap_err();
+    let end = idle.recv_timeout(TIME_LIMIT).unwrap_err();
     assert!(
         matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout)),
         "{end:?}"
@@ -428,7 +428,7 @@ fn notices_in_time(idle: Endpoint, busy: Endpoint) {
 
 /// Starts a thread that receives on the busy connection until it ends, and waits for "now" on the
 /// idle one.
-fn waits_for_the_word(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
+fn start_receiver(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     let receiver = thread::spawn(move || {
         loop {
             if let Err(error) = busy.recv() {
@@ -436,7 +436,7 @@ fn waits_for_the_word(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
             }
         }
     });
-    assert_eq!(*idle.recv_timeout(PATIENCE).unwrap(), *b"now");
+    assert_eq!(*idle.recv_timeout(TIME_LIMIT).unwrap(), *b"now");
     receiver
 }
 
@@ -484,13 +484,13 @@ fn a_cut_link_is_noticed_on_both_sides() {
     let lab = DeviceTest::start();
     let [idle, busy] = idle_and_busy(&lab, 7510);
     if lab.host == "a" {
-        notices_in_time(idle, busy);
+        check_detection_time(idle, busy);
     } else {
-        let receiver = waits_for_the_word(&idle, busy);
+        let receiver = start_receiver(&idle, busy);
         let start = Instant::now();
         cut_link(&lab);
         let ends = [
-            idle.recv_timeout(PATIENCE).unwrap_err(),
+            idle.recv_timeout(TIME_LIMIT).unwrap_err(),
             receiver.join().unwrap(),
         ];
         for end in ends {
@@ -518,9 +518,9 @@ fn a_killed_host_is_noticed() {
     let lab = DeviceTest::start();
     let [idle, busy] = idle_and_busy(&lab, 7512);
     if lab.host == "a" {
-        notices_in_time(idle, busy);
+        check_detection_time(idle, busy);
     } else {
-        let receiver = waits_for_the_word(&idle, busy);
+        let receiver = start_receiver(&idle, busy);
         // Reboots at once, without a disconnect.
         fs::write("/proc/sysrq-trigger", "b").unwrap();
         panic!("this host lives, and learned: {}", receiver.join().unwrap());
@@ -549,13 +549,13 @@ fn is_numbered(message: &[u8], number: u32) {
 fn receives_numbers(endpoint: &Endpoint) {
     let mut number = 0;
     while endpoint.statistics().resumes < 2 || number < 1000 {
-        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         is_numbered(&message, number);
         number += 1;
     }
     endpoint.send(&number.to_be_bytes()).unwrap();
     loop {
-        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         if *message == *b"last" {
             break;
         }
@@ -567,7 +567,7 @@ fn receives_numbers(endpoint: &Endpoint) {
 #[test]
 fn a_session_survives_cuts_of_the_link() {
     let config = Config::default().with(|config| {
-        config.resume = PATIENCE;
+        config.resume = TIME_LIMIT;
         config.keepalive_interval = Some(Duration::from_millis(300));
         config.keepalive_timeout = Duration::from_millis(700);
     });
@@ -578,18 +578,18 @@ fn a_session_survives_cuts_of_the_link() {
             .config(&config)
             .bind(lab.at(port))
             .unwrap();
-        let endpoint = bound.accept_timeout(PATIENCE).unwrap();
+        let endpoint = bound.accept_timeout(TIME_LIMIT).unwrap();
         receives_numbers(&endpoint);
         endpoint.send(b"all came").unwrap();
         assert!(matches!(
-            endpoint.recv_timeout(PATIENCE),
+            endpoint.recv_timeout(TIME_LIMIT),
             Err(Error::Disconnected(CloseReason::PeerClosed))
         ));
         println!("host a: {}", endpoint.statistics());
         return;
     }
     let mut config = config;
-    config.connect_timeout = PATIENCE;
+    config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let endpoint = connector.connect(lab.peer_at(port)).unwrap();
     // The only network device of a lab guest.
@@ -605,7 +605,7 @@ fn a_session_survives_cuts_of_the_link() {
                 let begun = Instant::now();
                 // The session may survive a cut of 100 ms without a loss.
                 while outage > 1000 && endpoint.statistics().resumes == short {
-                    assert!(begun.elapsed() < PATIENCE, "cut {number}");
+                    assert!(begun.elapsed() < TIME_LIMIT, "cut {number}");
                     thread::sleep(Duration::from_millis(10));
                 }
                 println!("cut of {outage} ms: resumed {:?} later", begun.elapsed());
@@ -638,7 +638,7 @@ fn a_session_survives_cuts_of_the_link() {
         }
         assert!(!resumptions.is_empty() && resumptions.is_sorted());
         endpoint.send(b"last").unwrap();
-        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"all came");
+        assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"all came");
         cuts.join().unwrap();
     });
     println!(

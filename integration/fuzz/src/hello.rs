@@ -11,14 +11,14 @@ use crate::{
 
 /// The values of a good hello.
 #[derive(Debug, PartialEq)]
-struct Good<'a> {
+struct GoodHello<'a> {
     window: u16,
     max_message: u64,
     data: &'a [u8],
 }
 
 /// Reads a hello with this side's parameters.
-fn read(bytes: &[u8]) -> Result<Good<'_>, CloseReason> {
+fn read(bytes: &[u8]) -> Result<GoodHello<'_>, CloseReason> {
     if is_rsocket(bytes) {
         return Err(CloseReason::PeerIsRsocket);
     }
@@ -50,7 +50,7 @@ fn read(bytes: &[u8]) -> Result<Good<'_>, CloseReason> {
     if bytes[7] & 1 == 1 {
         return Err(mismatch("stream", 0, 1));
     }
-    Ok(Good {
+    Ok(GoodHello {
         window: window as u16,
         max_message,
         data: &bytes[36..len],
@@ -95,7 +95,7 @@ pub fn one_hello(bytes: &[u8]) {
                 let Output::Cm(CmOp::Accept { private_data }) = output else {
                     return false;
                 };
-                matches!(read(private_data), Ok(Good { data: b"data", .. }))
+                matches!(read(private_data), Ok(GoodHello { data: b"data", .. }))
             };
             let accepts = std::iter::from_fn(|| conn.poll_output()).filter(is_accept);
             assert_eq!(accepts.count(), 1);
@@ -158,9 +158,9 @@ pub fn one_hello(bytes: &[u8]) {
     }
 }
 
-fn check(conn: &Connection, verdict: &Result<Good<'_>, CloseReason>) {
+fn check(conn: &Connection, verdict: &Result<GoodHello<'_>, CloseReason>) {
     let negotiated = conn.negotiated().expect("the peer's hello is there");
-    let seen = Good {
+    let seen = GoodHello {
         window: negotiated.send_window,
         max_message: negotiated.send_limit,
         data: conn.peer_data(),

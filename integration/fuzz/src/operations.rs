@@ -99,7 +99,7 @@ pub fn one_life(bytes: &[u8]) {
             eprintln!("{name}, {} bytes left", input.0.len());
         }
         operation(&mut device, &mut input, &theirs);
-        device.settle();
+        device.perform_outputs();
     }
     finish(&mut device);
 }
@@ -194,7 +194,7 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
 /// Closes the connection and lets time pass until it ends, in whatever state it is.
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
-    device.settle();
+    device.perform_outputs();
     // Keepalive checks the peer twice an interval until the close has timed out.
     for _ in 0..100 {
         if device.has_ended() {
@@ -202,7 +202,7 @@ fn finish(device: &mut Device) {
         }
         let deadline = device.conn.next_timeout().expect("no state lasts for ever");
         device.pass(deadline.saturating_duration_since(device.now));
-        device.settle();
+        device.perform_outputs();
     }
     assert!(device.has_ended(), "{device:?}");
     // Later events and calls change nothing.
@@ -211,5 +211,5 @@ fn finish(device: &mut Device) {
         .handle_cm_event(CmInput::Disconnected, device.now);
     device.conn.abort(1, device.now);
     device.send(1);
-    device.settle();
+    device.perform_outputs();
 }

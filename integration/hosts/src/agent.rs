@@ -279,12 +279,12 @@ mod tests {
     }
 
     #[test]
-    fn host_tells_hears_and_ends_a_program() {
+    fn host_writes_reads_and_ends_a_program() {
         both(|host| {
             // The script waits for a second word, because the order of lines from two outputs is
             // undefined.
             let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
-            host.start_told(&sh(script)).unwrap();
+            host.start_with_stdin(&sh(script)).unwrap();
             let heard = host.hear("got", Duration::from_millis(1)).unwrap();
             assert_eq!(heard, Heard::Late);
             assert!(host.tell("it").unwrap());

@@ -82,7 +82,7 @@ impl Host {
     /// # Errors
     ///
     /// If the program cannot be started.
-    pub fn start_told(&mut self, argv: &[String]) -> Result<()> {
+    pub fn start_with_stdin(&mut self, argv: &[String]) -> Result<()> {
         self.process = None;
         self.process = Some(Process::on(&self.link, argv, true)?);
         Ok(())
@@ -101,7 +101,7 @@ impl Host {
         let mut deadline = Deadline::after(LISTEN_LIMIT);
         loop {
             let shown = Process::on(&self.link, listening.command(), false)?.finish(SILENCE)?;
-            if listening.is_in(&shown.output) {
+            if listening.is_shown_in(&shown.output) {
                 return Ok(true);
             }
             if self.process()?.end(PAUSE)?.is_some() {

@@ -21,7 +21,7 @@ impl Listening {
     }
 
     /// Returns whether the output of the command shows the sign.
-    pub(crate) fn is_in(self, printed: &str) -> bool {
+    pub(crate) fn is_shown_in(self, printed: &str) -> bool {
         printed.lines().any(|line| match self {
             Self::Cm(port) => {
                 line.contains("LISTEN") && format!("{line} ").contains(&format!(":{port} "))
@@ -46,13 +46,13 @@ mod tests {
         let sockets = "  sl  local_address rem_address   st\n   \
                        0: 0100007F:1D2F 00000000:0000 0A 00000000:00000000\n   \
                        1: 0100007F:1D30 0100007F:1D2F 01 00000000:00000000\n";
-        assert!(Listening::Tcp(7471).is_in(sockets));
-        assert!(!Listening::Tcp(7472).is_in(sockets));
+        assert!(Listening::Tcp(7471).is_shown_in(sockets));
+        assert!(!Listening::Tcp(7472).is_shown_in(sockets));
         let ids = "link rxe0/1 cm-idn 0 state LISTEN ps TCP comm rping src-addr 10.8.0.1:7471\n\
                    link rxe0/1 lqpn 17 state CONNECT ps TCP src-addr 10.8.0.1:7472 \n";
-        assert!(Listening::Cm(7471).is_in(ids));
-        assert!(!Listening::Cm(747).is_in(ids));
-        assert!(!Listening::Cm(7472).is_in(ids));
-        assert!(Listening::Datagrams.is_in("link rxe0/1 lqpn 18 type UD state RTS\n"));
+        assert!(Listening::Cm(7471).is_shown_in(ids));
+        assert!(!Listening::Cm(747).is_shown_in(ids));
+        assert!(!Listening::Cm(7472).is_shown_in(ids));
+        assert!(Listening::Datagrams.is_shown_in("link rxe0/1 lqpn 18 type UD state RTS\n"));
     }
 }

@@ -87,7 +87,7 @@ impl Process {
     /// # Errors
     ///
     /// If the program does not exist or cannot be run.
-    pub fn start_told(argv: &[impl AsRef<str>]) -> Result<Self> {
+    pub fn start_with_stdin(argv: &[impl AsRef<str>]) -> Result<Self> {
         Self::on(&Link::here(), argv, true)
     }
 
@@ -349,7 +349,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn shell(line: &str) -> Process {
-        Process::start_told(&["sh", "-c", line]).unwrap()
+        Process::start_with_stdin(&["sh", "-c", line]).unwrap()
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Case {
 /// One program that runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
-    pub(crate) who: Who,
+    pub(crate) who: Language,
     /// Variables of the environment, and the program with its options. Both contain placeholders
     /// for addresses.
     pub(crate) argv: Vec<String>,
@@ -40,7 +40,7 @@ pub(crate) struct Side {
 
 /// The language of a program. The names are those of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Language {
     C,
     Rust,
 }
@@ -68,10 +68,10 @@ pub(crate) enum Cue {
 }
 
 /// All pairs of a server and a client with at least one program in Rust.
-const PAIRS: [(Who, Who); 3] = [
-    (Who::Rust, Who::Rust),
-    (Who::Rust, Who::C),
-    (Who::C, Who::Rust),
+const PAIRS: [(Language, Language); 3] = [
+    (Language::Rust, Language::Rust),
+    (Language::Rust, Language::C),
+    (Language::C, Language::Rust),
 ];
 
 /// All cases.
@@ -133,7 +133,7 @@ fn listening(place: &str) -> Result<Option<Listening>> {
 }
 
 /// Parses a side of a case; `each` replaces the language "each".
-fn side(line: &str, each: Who) -> Result<Side> {
+fn side(line: &str, each: Language) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
         .split_once(": ")
@@ -150,11 +150,11 @@ fn side(line: &str, each: Who) -> Result<Side> {
     let mut argv = words(parts.next().unwrap_or_default());
     let who = match who {
         "each" => each,
-        "C" => Who::C,
-        "Rust" => Who::Rust,
+        "C" => Language::C,
+        "Rust" => Language::Rust,
         _ => bail!("{line:?} is nobody's"),
     };
-    if who == Who::C && argv[0] == "rc_pingpong" {
+    if who == Language::C && argv[0] == "rc_pingpong" {
         argv.splice(..1, ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned));
     }
     Ok(Side {
@@ -217,7 +217,7 @@ impl Place {
             .iter()
             .position(|word| !word.contains('='))
             .unwrap_or(0);
-        if side.who == Who::Rust {
+        if side.who == Language::Rust {
             argv[program].insert_str(0, "{programs}/");
         }
         if program > 0 {
@@ -267,7 +267,7 @@ mod tests {
             ]
             .map(|(place, value)| (place, value.to_owned())),
         };
-        let side = |line| side(line, Who::Rust).unwrap();
+        let side = |line| side(line, Language::Rust).unwrap();
         let argv = place.argv(&side("  each: rping -c -a {server}"));
         assert_eq!(argv, ["/bin/rping", "-c", "-a", "10.8.0.2"]);
         let argv = place.argv(&side("  C badly: LD_PRELOAD=x rstream => y"));

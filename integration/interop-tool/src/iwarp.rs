@@ -4,7 +4,7 @@
 use anyhow::Result;
 use toolbox::Host;
 
-use crate::case::{Case, Who};
+use crate::case::{Case, Language};
 
 /// Returns the capability of the case that software iWARP lacks.
 pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
@@ -19,7 +19,7 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
         ("ucmatose", what) if what != "no messages" => Some(FIRST),
         // The server grants credits at once. If it closes while credits arrive, its driver resets
         // the connection and discards unsent data.
-        ("rstream", _) if case.server.who == Who::C => Some(FIRST),
+        ("rstream", _) if case.server.who == Language::C => Some(FIRST),
         ("rstream", "inline") => Some("200 bytes of inline data"),
         ("rstream", what) if what.contains("at a server of IPv4") => {
             Some("ports that have addresses of either family")

@@ -27,7 +27,7 @@ use nix::{
 use crate::{
     device::{self, run},
     place::{Driver, HOSTS},
-    qemu::{BEAT, PORT},
+    qemu::{HEARTBEAT, PORT},
 };
 
 /// A `modprobe` with the folder of this kernel's modules.
@@ -43,7 +43,7 @@ pub(crate) fn main() -> Result<()> {
     let beating = sender.clone();
     thread::spawn(move || {
         while beating.send(HOST, &Frame::Beat).is_ok() {
-            thread::sleep(BEAT);
+            thread::sleep(HEARTBEAT);
         }
     });
     let ready = match bring_up() {

@@ -193,8 +193,9 @@ impl MachineArgs {
         self.hosts.into()
     }
 
-    /// Emulated processors that wait for a real one hold up the others: two hosts on two
-    /// processors are a third faster with one each.
+    /// Returns the number of processors of each guest. An emulated processor that waits for a real
+    /// one delays the others of its guest: on two real processors, two guests with one processor
+    /// each are a third faster than with two each.
     pub(crate) fn cpus(&self) -> usize {
         let real = available_parallelism().map_or(1, usize::from);
         let fitting = (real / self.hosts()).clamp(1, 2);

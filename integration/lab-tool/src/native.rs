@@ -25,7 +25,7 @@ use crate::{
     lab::Lab,
     output::follow,
     place::{Driver, HOSTS, Place},
-    qemu::dies_with_us,
+    qemu::kill_with_parent,
     watch::Watch,
 };
 
@@ -100,7 +100,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
         let report = move |frame| drop(report.send(frame));
         let news = watch.news.clone();
         thread::spawn(move || follow(host, hosts > 1, &frames, &news));
-        programs.push(Program::start(&job, dies_with_us, kill_group, report)?);
+        programs.push(Program::start(&job, kill_with_parent, kill_group, report)?);
     }
     let ended = watch.ended(hosts, args.timeout(), &[]);
     ended.inspect_err(|_| programs.iter().for_each(|program| kill_group(program.id())))

@@ -10,7 +10,7 @@ use hosts::wire::Frame;
 
 use crate::{
     place::HOSTS,
-    watch::{News, Stop},
+    watch::{HostEvent, Stop},
 };
 
 /// The status of a command that cannot be run.
@@ -18,7 +18,7 @@ const NOT_RUN: u8 = 127;
 
 /// Writes the output of a host's command, and reports its end. If the host is `named`, each line
 /// begins with its name.
-pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &Sender<News>) {
+pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &Sender<HostEvent>) {
     let mut stdout = Sink::new(io::stdout(), host, named);
     let mut stderr = Sink::new(io::stderr(), host, named);
     loop {
@@ -27,20 +27,24 @@ pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &
             Ok(Frame::Err(bytes)) => stderr.write(&bytes).map(|()| None),
             Ok(Frame::Ended(status)) => {
                 let finished = stdout.finish().and_then(|()| stderr.finish());
-                finished.map(|()| Some(News::Ended(host, status as u8)))
+                finished.map(|()| Some(HostEvent::Ended(host, status as u8)))
             }
             Ok(Frame::Failed(why)) => {
                 eprintln!("lab: {why}");
-                Ok(Some(News::Ended(host, NOT_RUN)))
+                Ok(Some(HostEvent::Ended(host, NOT_RUN)))
             }
             Ok(Frame::Began(..)) => Ok(None),
-            Ok(other) => Ok(Some(News::Stop(Stop::lost(
+            Ok(other) => Ok(Some(HostEvent::Stop(Stop::lost(
                 host,
                 format!("it sends {other:?}"),
             )))),
-            Err(_) => Ok(Some(News::Stop(Stop::lost(host, "the machine stopped")))),
+            Err(_) => Ok(Some(HostEvent::Stop(Stop::lost(
+                host,
+                "the machine stopped",
+            )))),
         };
-        if let Some(last) = written.unwrap_or_else(|_| Some(News::Stop(Stop::output_closed()))) {
+        if let Some(last) = written.unwrap_or_else(|_| Some(HostEvent::Stop(Stop::output_closed())))
+        {
             // Sending fails if the main thread has ended.
             let _ = news.send(last);
             return;

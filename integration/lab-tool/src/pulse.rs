@@ -12,20 +12,20 @@ use anyhow::{Result, bail};
 use hosts::wire::Frame;
 use serde_json::{Deserializer, Value, json};
 
-use crate::watch::{News, Stop};
+use crate::watch::{HostEvent, Stop};
 
 /// Time without a sign of life before the lab asks the monitor: four intervals.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Time between two readings of the registers.
-const LOOK: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Minimal processor time between two readings. A runnable machine with less had no chance to make
 /// progress.
 const CHANCE: Duration = Duration::from_millis(500);
 
 /// Limit for an answer of QEMU's monitor, which usually takes 1 ms.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The state of a machine as seen from outside.
 #[derive(Clone, Debug, Default)]
@@ -47,30 +47,33 @@ pub(crate) fn watch_over(
     pid: u32,
     monitor: &UnixStream,
     reports: &Receiver<Frame>,
-    news: &Sender<News>,
+    news: &Sender<HostEvent>,
 ) {
     let mut before: Option<Look> = None;
     let mut verdict: Option<Stop> = None;
     let mut is_ready = false;
     loop {
-        let patience = match (&verdict, &before) {
+        let time_limit = match (&verdict, &before) {
             // A sign of life may have arrived during the second reading.
             (Some(_), _) => Duration::ZERO,
-            (None, Some(_)) => LOOK,
+            (None, Some(_)) => CHECK_INTERVAL,
             (None, None) => SILENCE,
         };
         // Sending fails if the main thread has ended.
-        let _ = match reports.recv_timeout(patience) {
+        let _ = match reports.recv_timeout(time_limit) {
             Ok(Frame::Ready) => {
                 is_ready = true;
-                news.send(News::Ready(host))
+                news.send(HostEvent::Ready(host))
             }
             Ok(Frame::Beat) => Ok(()),
-            Ok(Frame::Failed(why)) => news.send(News::Stop(Stop::lost(host, why))),
-            Ok(other) => news.send(News::Stop(Stop::lost(host, format!("it sends {other:?}")))),
+            Ok(Frame::Failed(why)) => news.send(HostEvent::Stop(Stop::lost(host, why))),
+            Ok(other) => news.send(HostEvent::Stop(Stop::lost(
+                host,
+                format!("it sends {other:?}"),
+            ))),
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(stop) = verdict {
-                    let _ = news.send(News::Stop(stop));
+                    let _ = news.send(HostEvent::Stop(stop));
                     return;
                 }
                 let now = look(pid, monitor);
@@ -84,7 +87,7 @@ pub(crate) fn watch_over(
             // No report is needed, because the reader of the command's frames also sees the end.
             Err(RecvTimeoutError::Disconnected) if is_ready => return,
             Err(RecvTimeoutError::Disconnected) => {
-                let _ = news.send(News::Stop(Stop::lost(host, "the machine stopped")));
+                let _ = news.send(HostEvent::Stop(Stop::lost(host, "the machine stopped")));
                 return;
             }
         };
@@ -117,8 +120,8 @@ fn look(pid: u32, monitor: &UnixStream) -> Look {
 
 /// Sends a line of human input to QEMU's monitor and returns the answer.
 fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
-    monitor.set_read_timeout(Some(PATIENCE))?;
-    monitor.set_write_timeout(Some(PATIENCE))?;
+    monitor.set_read_timeout(Some(TIME_LIMIT))?;
+    monitor.set_write_timeout(Some(TIME_LIMIT))?;
     let id = format!("{:?}", Instant::now());
     // QEMU refuses this command after the first time, which is harmless.
     writeln!(monitor, "{}", json!({"execute": "qmp_capabilities"}))?;

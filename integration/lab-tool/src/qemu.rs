@@ -35,7 +35,7 @@ use crate::{
 pub(crate) const PORT: &str = "lab";
 
 /// Time between two signs of life of an agent, by the guest's clock.
-pub(crate) const BEAT: Duration = Duration::from_secs(5);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The common settings of the machines of one run.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Machines {
         qemu.stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
-        dies_with_us(&mut qemu);
+        kill_with_parent(&mut qemu);
         let qemu = qemu
             .spawn()
             .context("cannot run qemu; run: integration/lab setup")?;
@@ -233,7 +233,7 @@ impl Drop for Machine {
 /// because this process handles it. Spawn the child from the main thread, because the kernel acts
 /// on that thread's end.
 #[allow(unsafe_code)]
-pub(crate) fn dies_with_us(command: &mut Command) {
+pub(crate) fn kill_with_parent(command: &mut Command) {
     command.process_group(0);
     // SAFETY: between fork and exec the closure makes one system call and does not allocate.
     unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };

@@ -26,7 +26,7 @@ const STOPPED: u8 = 123;
 
 /// Events while hosts run.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum HostEvent {
     Ready(usize),
     /// The command of a host ended with this status.
     Ended(usize, u8),
@@ -83,8 +83,8 @@ impl Stop {
 
 #[derive(Debug)]
 pub(crate) struct Watch {
-    pub(crate) news: Sender<News>,
-    inbox: Receiver<News>,
+    pub(crate) news: Sender<HostEvent>,
+    inbox: Receiver<HostEvent>,
 }
 
 impl Watch {
@@ -95,9 +95,9 @@ impl Watch {
         let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {
             let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
-            drop(signals.send(News::Stop(stop)));
+            drop(signals.send(HostEvent::Stop(stop)));
         })?;
-        on_output_closed(move || drop(output_closed.send(News::Stop(Stop::output_closed()))));
+        on_output_closed(move || drop(output_closed.send(HostEvent::Stop(Stop::output_closed()))));
         Ok(Self { news, inbox })
     }
 
@@ -107,9 +107,9 @@ impl Watch {
         let mut missing: Vec<_> = (0..hosts).collect();
         while let Some(&host) = missing.first() {
             match self.next(deadline)? {
-                Some(News::Ready(host)) => missing.retain(|&other| other != host),
-                Some(News::Stop(lost)) => return Err(lost.into()),
-                Some(News::Ended(..)) => {}
+                Some(HostEvent::Ready(host)) => missing.retain(|&other| other != host),
+                Some(HostEvent::Stop(lost)) => return Err(lost.into()),
+                Some(HostEvent::Ended(..)) => {}
                 None => {
                     let seconds = limit.as_secs();
                     let why = "it may lack memory, or this machine be very busy";
@@ -140,8 +140,8 @@ impl Watch {
                 return Err(Stop::new(124, why).into());
             };
             let (host, status) = match news {
-                News::Ended(host, status) => (host, status),
-                News::Stop(Stop {
+                HostEvent::Ended(host, status) => (host, status),
+                HostEvent::Stop(Stop {
                     status: FAILURE,
                     host: Some(host),
                     why,
@@ -150,9 +150,9 @@ impl Watch {
                     eprintln!("lab: {why}, as it may");
                     (host, 0)
                 }
-                News::Stop(stop) => return Err(stop.into()),
+                HostEvent::Stop(stop) => return Err(stop.into()),
                 // `ready` has handled it.
-                News::Ready(_) => continue,
+                HostEvent::Ready(_) => continue,
             };
             running.retain(|name| *name != HOSTS[host]);
             if status != 0 && hosts > 1 {
@@ -167,10 +167,10 @@ impl Watch {
 
     /// Returns the next event, or `None` at the deadline. Fails if the event is a reason to stop
     /// that concerns no host.
-    fn next(&self, deadline: Instant) -> Result<Option<News>> {
+    fn next(&self, deadline: Instant) -> Result<Option<HostEvent>> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.inbox.recv_timeout(left) {
-            Ok(News::Stop(stop)) if stop.host.is_none() => Err(stop.into()),
+            Ok(HostEvent::Stop(stop)) if stop.host.is_none() => Err(stop.into()),
             Ok(news) => Ok(Some(news)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     /// Returns a watch with these events.
-    fn watch(news: impl IntoIterator<Item = News>) -> Watch {
+    fn watch(news: impl IntoIterator<Item = HostEvent>) -> Watch {
         let (sender, inbox) = channel();
         for news in news {
             sender.send(news).unwrap();
@@ -232,8 +232,8 @@ mod tests {
         }
     }
 
-    fn lost(host: usize) -> News {
-        News::Stop(Stop::lost(host, "the machine stopped"))
+    fn lost(host: usize) -> HostEvent {
+        HostEvent::Stop(Stop::lost(host, "the machine stopped"))
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(60);
         let may_die = ["b".to_owned()];
         for status in [0, 3] {
-            let ended = News::Ended(0, status);
+            let ended = HostEvent::Ended(0, status);
             let watch = watch([lost(1), ended]);
             assert_eq!(watch.ended(2, LIMIT, &may_die).unwrap(), status);
         }
@@ -256,23 +256,23 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(60);
         let boot = watch([lost(1)]);
         assert!(boot.ready(2, LIMIT).is_err());
-        boot.news.send(News::Ready(0)).unwrap();
+        boot.news.send(HostEvent::Ready(0)).unwrap();
         boot.news.send(lost(0)).unwrap();
         boot.forget_hosts().unwrap();
         for host in [0, 1] {
-            boot.news.send(News::Ready(host)).unwrap();
+            boot.news.send(HostEvent::Ready(host)).unwrap();
         }
         boot.ready(2, LIMIT).unwrap();
         boot.news.send(lost(0)).unwrap();
         let stop = Stop::new(143, "stopped by SIGTERM".into());
-        boot.news.send(News::Stop(stop)).unwrap();
+        boot.news.send(HostEvent::Stop(stop)).unwrap();
         let error = boot.forget_hosts().unwrap_err();
         assert_eq!(error.downcast::<Stop>().unwrap().status, 143);
     }
 
     #[test]
     fn a_host_that_may_die_may_not_stop() {
-        let stopped = News::Stop(Stop::stopped(1, "no progress", String::new()));
+        let stopped = HostEvent::Stop(Stop::stopped(1, "no progress", String::new()));
         let watch = watch([stopped]);
         let ended = watch.ended(2, Duration::from_secs(60), &["b".to_owned()]);
         assert_eq!(
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn no_host_may_die_before_it_is_ready() {
-        let watch = watch([News::Ready(0), lost(1)]);
+        let watch = watch([HostEvent::Ready(0), lost(1)]);
         assert!(watch.ready(2, Duration::from_secs(60)).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The conductor on host a: plays scenarios on both hosts, and judges their books.
+//! The conductor on host a: plays scenarios on both hosts, and checks the records of both.
 
 mod strike;
 
@@ -18,25 +18,25 @@ use toolbox::{
 
 use crate::{
     RETURNING_MEMORY,
-    book::Book,
     health::Health,
     judge::{Evidence, judge},
     network,
+    record::Record,
     scenario::{Fault, Scenario},
     worker::Said,
 };
 
 /// Limit for a side to obey an order, on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Limit for one line.
-const TURN: Duration = Duration::from_secs(30);
+const LINE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Tolerance that is added to the configured time limits.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// Limit for the end of a hung worker, and for the kernel to free the objects of a process.
-const SETTLES: Duration = Duration::from_secs(10);
+const CLEANUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// The time between two lines of a long scenario.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -52,16 +52,16 @@ pub(crate) struct Host {
     pub(crate) notes: Notes,
 }
 
-/// Everything that a worker has printed.
+/// The parsed output of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// The objects on the device before the worker was started.
     objects: String,
-    books: Vec<Book>,
+    records: Vec<Record>,
     problems: Vec<String>,
     /// The server's addresses.
     pub(crate) listens: Vec<SocketAddr>,
-    /// How many times all connections were flowing.
+    /// The number of times that all connections had received messages.
     flowing: u32,
     /// The last state of a victim.
     pub(crate) health: Option<Health>,
@@ -82,7 +82,7 @@ impl Host {
         let mut argv = words(RETURNING_MEMORY);
         argv.push(env::current_exe()?.display().to_string());
         argv.extend_from_slice(args);
-        self.agent.start_told(&argv)
+        self.agent.start_with_stdin(&argv)
     }
 
     /// Starts the worker for the next scenario.
@@ -106,7 +106,7 @@ impl Host {
             if let Some(ended) = &self.notes.ended {
                 bail!("host {name}: {ended} before it was {what}");
             }
-            let is_late = !self.listen(deadline.left().min(TURN))? && deadline.is_over();
+            let is_late = !self.listen(deadline.left().min(LINE_LIMIT))? && deadline.is_over();
             ensure!(!is_late, "host {name}: not {what} after {limit:?}");
         }
         Ok(())
@@ -120,7 +120,7 @@ impl Host {
             Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
                 Said::Listens(listens) => notes.listens = listens,
                 Said::Flowing => notes.flowing += 1,
-                Said::Book(book) => notes.books.push(book),
+                Said::Record(record) => notes.records.push(record),
                 Said::Health(health) => notes.health = Some(health),
                 Said::Problem(problem) => notes.problems.push(problem),
             },
@@ -141,9 +141,9 @@ impl Host {
 
     /// Ends a hung worker, after it has reported its open connections.
     fn quit_worker(&mut self) {
-        // Ignores errors: the host may be gone, and the report is optional.
+        // The error is ignored: the host may have ended, and the report is optional.
         let _ = self.agent.tell("quit");
-        let _ = self.end(SETTLES, false);
+        let _ = self.end(CLEANUP_LIMIT, false);
         let _ = self.agent.finish(Duration::ZERO);
     }
 
@@ -176,7 +176,7 @@ impl Host {
 
     /// Waits until the device has the objects that it had before the worker was started.
     fn wait_for_objects(&mut self) -> Result<()> {
-        let mut deadline = Deadline::after(SETTLES);
+        let mut deadline = Deadline::after(CLEANUP_LIMIT);
         loop {
             let now = self.objects()?;
             let before = &self.notes.objects;
@@ -224,8 +224,8 @@ impl Conductor {
         let judged = match played {
             Ok(began) => {
                 let evidence = Evidence {
-                    clients: self.a.notes.books.split_off(0),
-                    servers: self.b.notes.books.split_off(0),
+                    clients: self.a.notes.records.split_off(0),
+                    servers: self.b.notes.records.split_off(0),
                     began,
                     bound,
                 };
@@ -283,15 +283,15 @@ impl Conductor {
         args.push(format!("{server}:0"));
         self.b.start_worker(&args)?;
         self.b
-            .wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
+            .wait("there", |notes| !notes.listens.is_empty(), TIME_LIMIT)?;
         let listens = &self.b.notes.listens;
         let address = listens[0];
         self.a.agent.tell(&serde_json::to_string(listens)?)?;
         self.a
-            .wait("flowing", |notes| notes.flowing > 0, 2 * PATIENCE)?;
+            .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)?;
         self.b
-            .wait("flowing", |notes| notes.flowing > 0, PATIENCE)?;
-        self.tell_both("go")?;
+            .wait("flowing", |notes| notes.flowing > 0, TIME_LIMIT)?;
+        self.order_both("go")?;
         match scenario.fault {
             Fault::Cuts => self.flow_through_cuts(scenario.flow)?,
             _ => self.flow(scenario.flow)?,
@@ -314,8 +314,8 @@ impl Conductor {
                 ensure!(is_well, "a problem on host {name} while messages flow");
             }
             if Instant::now() >= next {
-                let books = self.a.notes.books.len();
-                println!("{books} connections have ended, {left:.0?} are left");
+                let records = self.a.notes.records.len();
+                println!("{records} connections have ended, {left:.0?} are left");
                 next += PROGRESS;
             }
             thread::sleep(left.min(Duration::from_millis(500)));
@@ -323,7 +323,7 @@ impl Conductor {
         Ok(())
     }
 
-    fn tell_both(&mut self, word: &str) -> Result<()> {
+    fn order_both(&mut self, word: &str) -> Result<()> {
         // Ignores a worker that has ended.
         self.a.agent.tell(word)?;
         self.b.agent.tell(word).map(drop)

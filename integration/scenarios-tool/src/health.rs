@@ -2,7 +2,7 @@ use std::{fs, thread, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use toolbox::{Deadline, PATIENCE};
+use toolbox::{Deadline, TIME_LIMIT};
 
 /// The thread that an engine starts with its first log line, and keeps.
 const RELIEF: usize = 1;
@@ -53,7 +53,7 @@ impl Health {
 
     /// Returns whether nothing has leaked since `before`, if the program had up to `most`
     /// connections at a time.
-    pub(crate) fn is_as(&self, before: &Self, most: u64) -> bool {
+    pub(crate) fn has_no_leak_since(&self, before: &Self, most: u64) -> bool {
         let slack = RESIDENT_SLACK + most * SLACK_OF_CONNECTION;
         self.objects == before.objects
             && self.rnr_naks == before.rnr_naks
@@ -66,16 +66,16 @@ impl Health {
     }
 }
 
-/// Repeats the count until nothing has leaked, and returns the last one.
+/// Repeats the count until no leak is left, and returns the last count.
 pub(crate) fn settle(
     before: &Health,
     mut now: impl FnMut() -> Result<Health>,
-    mut is_as: impl FnMut(&Health, &Health) -> bool,
+    mut has_no_leak_since: impl FnMut(&Health, &Health) -> bool,
 ) -> Result<Health> {
-    let mut deadline = Deadline::after(PATIENCE / 2);
+    let mut deadline = Deadline::after(TIME_LIMIT / 2);
     loop {
         let state = now()?;
-        if is_as(&state, before) {
+        if has_no_leak_since(&state, before) {
             return Ok(state);
         }
         ensure!(

@@ -1,5 +1,5 @@
-//! The rules that the books of both sides of each connection must meet: rules for every fault, and
-//! rules for a particular fault.
+//! Checks the records of both sides of each connection against rules for every fault, and rules for
+//! a particular fault.
 
 mod abandoned;
 
@@ -11,19 +11,19 @@ use std::{
 use toolbox::Side;
 
 use crate::{
-    book::{Book, End},
     plan::{Ending, Plan},
+    record::{End, Record},
     scenario::{Expect, Fault, Scenario},
 };
 
-/// All books of a scenario, and the times for their comparison.
+/// All records of a scenario, and the times for their comparison.
 #[derive(Debug)]
 pub(crate) struct Evidence {
-    pub(crate) clients: Vec<Book>,
-    pub(crate) servers: Vec<Book>,
+    pub(crate) clients: Vec<Record>,
+    pub(crate) servers: Vec<Record>,
     /// The start of the fault, by the clock of the client's host and by that of the server's host.
-    /// The end of the fault instead, if a side can detect the fault only then, or if sessions wait
-    /// for its end.
+    /// It is the end of the fault if a side can detect the fault only then, or if sessions wait for
+    /// its end.
     pub(crate) began: [u64; 2],
     /// The limit for a side to detect the end.
     pub(crate) bound: Duration,
@@ -40,8 +40,8 @@ pub(crate) fn judge(
     }
     let mut problems = Vec::new();
     let mut servers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for book in &evidence.servers {
-        servers.entry(book.connection).or_default().push(book);
+    for record in &evidence.servers {
+        servers.entry(record.connection).or_default().push(record);
     }
     let mut missing: BTreeSet<_> = (0..scenario.connections()).collect();
     for client in &evidence.clients {
@@ -51,24 +51,24 @@ pub(crate) fn judge(
         let judged = match servers[..] {
             [] => connection(scenario, &plan, evidence, client, None),
             [server] => connection(scenario, &plan, evidence, client, Some(server)),
-            _ => Err("the server has two books".into()),
+            _ => Err("the server has two records".into()),
         };
         if let Err(problem) = judged {
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
     // The client may not know of a connection that was established too late for it.
-    let is_known = |book: &&&Book| book.received > 0 || book.end == End::PeerClosed;
-    for book in servers.values().flatten().filter(is_known) {
-        problems.push(format!("the client has no book of {book:?}"));
+    let is_known = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
+    for record in servers.values().flatten().filter(is_known) {
+        problems.push(format!("the client has no record of {record:?}"));
     }
     if !missing.is_empty() {
-        problems.push(format!("no books of connections {missing:?}"));
+        problems.push(format!("no records of connections {missing:?}"));
     }
     if scenario.expect == Expect::ServedInTheEnd {
         problems.extend(not_served(scenario, &evidence.clients));
     }
-    let resumes = |books: &[Book]| books.iter().any(|book| book.resumes > 0);
+    let resumes = |records: &[Record]| records.iter().any(|record| record.resumes > 0);
     if scenario.expect == Expect::EndsHonestly && !resumes(&evidence.clients) {
         problems.push("no connection resumed".to_owned());
     }
@@ -83,11 +83,11 @@ fn connection(
     scenario: &Scenario,
     plan: &Plan,
     evidence: &Evidence,
-    client: &Book,
-    server: Option<&Book>,
+    client: &Record,
+    server: Option<&Record>,
 ) -> Result<(), String> {
     complete(Side::Client, client)?;
-    let lost = Book::default();
+    let lost = Record::default();
     let server = match (server, &client.end) {
         (Some(server), _) => {
             direction(Side::Client, client, server)?;
@@ -101,14 +101,14 @@ fn connection(
         (None, End::NotEstablished(_)) if scenario.expect == Expect::ServedInTheEnd => {
             return Ok(());
         }
-        (None, _) => return Err("the server has no book".into()),
+        (None, _) => return Err("the server has no record".into()),
     };
     expected(scenario.expect, plan, evidence, [client, server])
 }
 
 /// Checks the messages in one direction. Each is received once and in order; otherwise its sender
 /// gets an unknown outcome, and its receiver no clean end.
-fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
+fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
     let (accepted, received) = (sender.accepted, receiver.received);
     // A side that drops its connection or exits does not receive everything.
     let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
@@ -130,11 +130,11 @@ fn direction(from: Side, sender: &Book, receiver: &Book) -> Result<(), String> {
 }
 
 /// Checks that each id has one completion.
-fn complete(side: Side, book: &Book) -> Result<(), String> {
-    if book.end == End::Open {
+fn complete(side: Side, record: &Record) -> Result<(), String> {
+    if record.end == End::Open {
         return Err(format!("the {side} has come to no end"));
     }
-    if book.ids != book.succeeded + book.failed {
+    if record.ids != record.succeeded + record.failed {
         return Err(format!("the {side}'s ids have not one completion each"));
     }
     Ok(())
@@ -145,7 +145,7 @@ fn expected(
     expect: Expect,
     plan: &Plan,
     evidence: &Evidence,
-    [client, server]: [&Book; 2],
+    [client, server]: [&Record; 2],
 ) -> Result<(), String> {
     let [begin, begin_of_server] = evidence.began;
     let is_planned = || {
@@ -179,7 +179,7 @@ fn expected(
                 _ => Err("the client does not learn that its session is lost".to_owned()),
             }
         }
-        Expect::GivesWay => unreachable!("clients that vanish leave no books"),
+        Expect::GivesWay => unreachable!("clients that vanish leave no records"),
         Expect::BothLearn | Expect::ServerLearnsLater => {
             broken(Side::Client, client, begin, evidence.bound)?;
             broken(Side::Server, server, begin_of_server, evidence.bound)
@@ -191,30 +191,30 @@ fn expected(
 }
 
 /// Checks that a side reached the end of its plan.
-fn planned(ending: Ending, side: Side, book: &Book) -> Result<(), String> {
-    let is_broken = |reason: &str| book.end == End::Broken(reason.to_owned());
+fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
+    let is_broken = |reason: &str| record.end == End::Broken(reason.to_owned());
     let is_aborted = |code| is_broken(&format!("PeerAborted({code})"));
     let (is_planned, delivered) = match ending {
         Ending::Close(by) | Ending::CloseEarly(by) if by == side => {
-            (book.end == End::LocallyClosed, true)
+            (record.end == End::LocallyClosed, true)
         }
-        Ending::CloseBoth if book.end == End::LocallyClosed => (true, true),
-        Ending::Drop(by, _) if by == side => (book.end == End::Dropped, false),
+        Ending::CloseBoth if record.end == End::LocallyClosed => (true, true),
+        Ending::Drop(by, _) if by == side => (record.end == End::Dropped, false),
         Ending::Abort(by, _) if by == side => (is_broken("LocallyAborted"), false),
         // The notice of an abort may be late.
         Ending::Abort(_, code) => (is_aborted(code) || is_broken("PeerDisconnected"), false),
-        _ => (book.end == End::PeerClosed, true),
+        _ => (record.end == End::PeerClosed, true),
     };
-    if is_planned && book.delivered == delivered {
+    if is_planned && record.delivered == delivered {
         return Ok(());
     }
     Err(format!("the {side} came to another end than planned"))
 }
 
 /// Checks that a side resumed, and reached its end within the limit after the repair.
-fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<(), String> {
-    let took = Duration::from_millis(book.ended.saturating_sub(repaired));
-    if book.resumes == 0 {
+fn resumed(side: Side, record: &Record, repaired: u64, bound: Duration) -> Result<(), String> {
+    let took = Duration::from_millis(record.ended.saturating_sub(repaired));
+    if record.resumes == 0 {
         return Err(format!("the {side} did not resume"));
     }
     if took > bound {
@@ -224,11 +224,11 @@ fn resumed(side: Side, book: &Book, repaired: u64, bound: Duration) -> Result<()
 }
 
 /// Checks that a side detected a break within the limit.
-fn broken(side: Side, book: &Book, begin: u64, bound: Duration) -> Result<(), String> {
-    let took = book.ended.checked_sub(begin).map(Duration::from_millis);
+fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<(), String> {
+    let took = record.ended.checked_sub(begin).map(Duration::from_millis);
     let problem = match took {
-        _ if !matches!(book.end, End::Broken(_)) => "did not learn that it broke".to_owned(),
-        _ if book.delivered => "learns that everything arrived".to_owned(),
+        _ if !matches!(record.end, End::Broken(_)) => "did not learn that it broke".to_owned(),
+        _ if record.delivered => "learns that everything arrived".to_owned(),
         None => "learned of the end before the fault".to_owned(),
         Some(took) if took > bound => format!("learned of it after {took:?}, not within {bound:?}"),
         Some(_) => return Ok(()),
@@ -237,11 +237,11 @@ fn broken(side: Side, book: &Book, begin: u64, bound: Duration) -> Result<(), St
 }
 
 /// Returns the clients that never closed a connection themselves.
-fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = String> {
+fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = String> {
     let slots = scenario.connections();
-    let closed = |book: &&Book| book.end == End::LocallyClosed && book.delivered;
+    let closed = |record: &&Record| record.end == End::LocallyClosed && record.delivered;
     let closed = clients.iter().filter(closed);
-    let served: BTreeSet<_> = closed.map(|book| book.connection % slots).collect();
+    let served: BTreeSet<_> = closed.map(|record| record.connection % slots).collect();
     let others = (0..slots).filter(move |slot| !served.contains(slot));
     others.map(|slot| format!("client {slot} was not served in the end"))
 }
@@ -250,8 +250,8 @@ fn not_served(scenario: &Scenario, clients: &[Book]) -> impl Iterator<Item = Str
 /// closed, and the number of messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
-    for book in &evidence.clients {
-        let end = format!("{:?}", book.end);
+    for record in &evidence.clients {
+        let end = format!("{:?}", record.end);
         let name = end.split('(').next().unwrap_or_default().to_owned();
         *ends.entry(name).or_default() += 1;
     }
@@ -262,25 +262,25 @@ fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
         Expect::ClientLearns | Expect::SessionsEnd => 1,
         _ => 0,
     };
-    let books = sides.iter().zip(evidence.began).take(learn);
-    let took = books.flat_map(|(books, began)| {
-        books
+    let records = sides.iter().zip(evidence.began).take(learn);
+    let took = records.flat_map(|(records, began)| {
+        records
             .iter()
-            .map(move |book| book.ended.saturating_sub(began))
+            .map(move |record| record.ended.saturating_sub(began))
     });
     let known = took
         .max()
         .map(|longest| format!("ended within {:.1} s, ", longest as f64 / 1e3));
-    let sum = |of: fn(&Book) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
-    let resumed = Some(sum(|book| book.resumes)).filter(|count| *count > 0);
-    let resent = sum(|book| book.resent);
+    let sum = |of: fn(&Record) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
+    let resumed = Some(sum(|record| record.resumes)).filter(|count| *count > 0);
+    let resent = sum(|record| record.resent);
     let resumed = resumed.map(|count| format!("{count} resumed, {resent} resent, "));
     format!(
         "{}{}{}{} messages",
         ends.collect::<String>(),
         known.unwrap_or_default(),
         resumed.unwrap_or_default(),
-        sum(|book| book.received)
+        sum(|record| record.received)
     )
 }
 

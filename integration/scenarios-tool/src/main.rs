@@ -1,18 +1,18 @@
 //! Connections of rdmsg between two programs: with faults of networks, processes, hosts and
-//! devices, without faults for a long time, and with hostile peers among honest ones. The books
-//! account for each message, and resources must not leak.
+//! devices, without faults for a long time, and with hostile peers among honest ones. Both sides
+//! record each message, and the records must agree; resources must not leak.
 //!
 //! On a developer's machine the program starts itself on the hosts of the lab. Each host has an
 //! agent, which starts this program once more for each scenario, as a worker with all connections
 //! of its side. Host a also runs the conductor.
 
 mod attack;
-mod book;
 mod conduct;
 mod health;
 mod judge;
 mod network;
 mod plan;
+mod record;
 mod scenario;
 mod worker;
 
@@ -30,7 +30,7 @@ use crate::{
 /// A program whose allocator returns freed memory to the system, so that it is not resident.
 const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
 
-/// The longest part of a soak, after which the books are judged.
+/// The longest part of a soak. After each part the records of both sides are compared.
 const PART: Duration = Duration::from_secs(600);
 
 #[derive(Parser)]
@@ -61,9 +61,9 @@ enum Command {
 /// `--minutes`, which integration/soak sets to 10, plays every-end alone: eight connections at a
 /// time with all kinds of configurations, messages of 0 B to 8 MiB both ways, some held for a
 /// while, received by recv, Select and try_recv; connections are closed, dropped and aborted, also
-/// while the other side sends, and each is followed by another one. The books are compared, and the
-/// resources counted, every ten minutes. With `--cuts` they are sessions, and the network is cut
-/// every 20 s for 6, 1 and 0.1 s in turn.
+/// while the other side sends, and each is followed by another one. The records are compared, and
+/// the resources counted, every ten minutes. With `--cuts` they are sessions, and the network is
+/// cut every 20 s for 6, 1 and 0.1 s in turn.
 ///
 /// Prints a line for each scenario as it ends. Ends 0 if all passed.
 #[derive(Args)]
@@ -96,7 +96,7 @@ struct Faults {
     list: bool,
 }
 
-/// More than nothing and less than a month.
+/// Parses a number of minutes, above 0 and below a month.
 fn minutes(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(minutes) if minutes > 0.0 && minutes < 43_200.0 => {

@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     halves: [Half; 2],
 }
 
-/// The part of one side.
+/// The plan of one side.
 #[derive(Debug)]
 pub(crate) struct Half {
     pub(crate) config: Config,
@@ -264,7 +264,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::scenario::EVERY_END;
 
-    /// Returns a plan with such an end.
+    /// Returns a plan whose ending meets the condition.
     pub(crate) fn planned(ending: impl Fn(Ending) -> bool) -> Plan {
         let scenario = Scenario::named(EVERY_END).unwrap();
         let mut plans = (0..1000).map(|connection| Plan::new(&scenario, 1, connection));

@@ -192,21 +192,21 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("duplicate",              SOME, Network("duplicate 5%"), GoesOn, usual, 4, false),
         row("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
         row("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
-        row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, patient, 3, false),
+        row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, tolerating_delay, 3, false),
         // Many connections at once, and more messages than the receiver can take.
-        row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, slim, 0, true),
-        row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
-        row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, slim, 0, false),
-        row("restarting-server",      clients, ServerRestarts(3), ServedInTheEnd, slim, 2, false),
+        row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, true),
+        row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, false),
+        row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, false),
+        row("restarting-server",      clients, ServerRestarts(3), ServedInTheEnd, with_little_memory, 2, false),
         row("flood",                  FLOOD, Nothing, GoesOn, usual, 2, true),
         row("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
         row("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
         row("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
         // Connections survive a short cut, and both sides detect a long one in time.
-        row("cut-1s",                 BUSY, Cut(1_000), GoesOn, steadfast, 2, false),
-        row("cut-3s",                 BUSY, Cut(3_000), GoesOn, steadfast, 2, false),
-        row("cut-10s",                BUSY, Cut(10_000), GoesOn, steadfast, 2, false),
-        row("cut-while-closing",      BUSY, CutWhileClosing(3_000), GoesOn, steadfast, 2, false),
+        row("cut-1s",                 BUSY, Cut(1_000), GoesOn, surviving_cuts, 2, false),
+        row("cut-3s",                 BUSY, Cut(3_000), GoesOn, surviving_cuts, 2, false),
+        row("cut-10s",                BUSY, Cut(10_000), GoesOn, surviving_cuts, 2, false),
+        row("cut-while-closing",      BUSY, CutWhileClosing(3_000), GoesOn, surviving_cuts, 2, false),
         row("long-cut",               BUSY, Cut(12_000), BothLearn, watchful, 2, true),
         row("long-cut-30s",           BUSY, Cut(30_000), BothLearn, watchful, 2, false),
         row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), Honest, watchful, 2, false),
@@ -221,7 +221,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("session-cut-20s",        SESSIONS, Cut(20_000), Resumes, resuming, 2, false),
         row("session-cut-at-close", SESSIONS, CutWhileClosing(6_000), Resumes, resuming, 2, false),
         row("session-loss",     sessions, CutInto(6_000, "loss 1%"), Resumes, resuming, 2, false),
-        row("session-flaps",          SESSIONS, Flaps(15), Resumes, nervous, 1, false),
+        row("session-flaps",          SESSIONS, Flaps(15), Resumes, detecting_cuts, 1, false),
         row("session-stopped-server", SESSIONS, stopped(10), GoesOn, resuming, 2, false),
         row("session-stopped-client", SESSIONS, stopped_client, GoesOn, resuming, 2, false),
         row("session-new-server", SESSIONS, ProcessReplaced, SessionsEnd, resuming, 2, true),
@@ -300,7 +300,7 @@ impl Scenario {
 }
 
 impl Fault {
-    /// Whether the server's books are lost.
+    /// Whether the server's records are lost.
     pub(crate) fn kills(self) -> bool {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }
@@ -332,14 +332,14 @@ fn usual(_: &mut Config) {}
 /// Tolerates packets that wait for seconds behind those of other connections. The device does not
 /// repeat them, and few messages are in flight, so that the end is detected. Keepalive and
 /// `read_timeout` are unchanged: no connection ends while bytes move.
-fn patient(config: &mut Config) {
+fn tolerating_delay(config: &mut Config) {
     config.rdma.ack_timeout = Some(23);
     config.receive_window = 4;
     config.close_timeout = Duration::from_secs(300);
 }
 
 /// Uses little memory for each of many connections.
-fn slim(config: &mut Config) {
+fn with_little_memory(config: &mut Config) {
     config.receive_window = 4;
     config.send_depth = 4;
     config.eager_size = Some(4096);
@@ -347,14 +347,14 @@ fn slim(config: &mut Config) {
     config.registration_cache = 0;
 }
 
-/// As `slim`, and all connections of a side share their receives.
+/// As `with_little_memory`, and all connections of a side share their receives.
 fn sharing(config: &mut Config) {
-    slim(config);
+    with_little_memory(config);
     config.shared_receive = Some(200 * 26);
 }
 
 /// Survives a cut of ten seconds.
-fn steadfast(config: &mut Config) {
+fn surviving_cuts(config: &mut Config) {
     config.rdma.ack_timeout = Some(19);
     lasting(config);
 }
@@ -381,7 +381,7 @@ fn resuming(config: &mut Config) {
 
 /// As `resuming`, and detects a cut within a second. All cuts are shorter than a session's wait,
 /// even if each attempt to connect blocks the engine for 5 s (software iWARP).
-fn nervous(config: &mut Config) {
+fn detecting_cuts(config: &mut Config) {
     resuming(config);
     config.resume = Duration::from_secs(180);
     config.keepalive_interval = Some(Duration::from_millis(300));
@@ -390,7 +390,7 @@ fn nervous(config: &mut Config) {
 
 /// As `resuming`, with little memory and long timeouts for each of many connections.
 fn resuming_crowd(config: &mut Config) {
-    slim(config);
+    with_little_memory(config);
     resuming(config);
     config.keepalive_interval = Some(Duration::from_secs(2));
     config.connect_timeout = Duration::from_secs(300);

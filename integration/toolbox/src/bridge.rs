@@ -3,7 +3,7 @@ use std::{fs, net::SocketAddr, path::Path};
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use crate::{Deadline, Ended, Heard, Line, PATIENCE, Process};
+use crate::{Deadline, Ended, Heard, Line, Process, TIME_LIMIT};
 
 /// A running `rdmsg bridge`. Dropping it kills the process.
 #[derive(Debug)]
@@ -35,10 +35,10 @@ impl Bridge {
     pub fn start(program: &Path, listen: &str, to: &str, more: &[&str]) -> Result<Self> {
         let mut process = Self::process(program, listen, to, more)?;
         let line = loop {
-            match process.line(PATIENCE) {
+            match process.line(TIME_LIMIT) {
                 Some(Line::Out(line)) if line.starts_with("listening on ") => break line,
                 Some(Line::Out(_) | Line::Err(_)) => {}
-                None => bail!("--listen {listen}: {}", process.finish(PATIENCE)?),
+                None => bail!("--listen {listen}: {}", process.finish(TIME_LIMIT)?),
             }
         };
         ensure!(line.ends_with(&format!(", to {to}")), "{line}");
@@ -54,7 +54,7 @@ impl Bridge {
     ///
     /// If the bridge starts to listen.
     pub fn refused(program: &Path, listen: &str, to: &str) -> Result<Ended> {
-        let ended = Self::process(program, listen, to, &[])?.end(PATIENCE)?;
+        let ended = Self::process(program, listen, to, &[])?.end(TIME_LIMIT)?;
         ended.with_context(|| format!("--listen {listen} --to {to} runs"))
     }
 
@@ -71,7 +71,7 @@ impl Bridge {
     ///
     /// If no report contains the text in time. The error contains the last report.
     pub fn reports(&mut self, what: &str) -> Result<()> {
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         let mut said = String::new();
         while !deadline.is_over() {
             self.process.signal(Signal::SIGUSR1)?;
@@ -90,7 +90,7 @@ impl Bridge {
 
     /// Returns whether the bridge prints this text in time.
     pub fn says(&mut self, text: &str) -> bool {
-        self.process.hear(text, PATIENCE) == Heard::Said
+        self.process.hear(text, TIME_LIMIT) == Heard::Said
     }
 
     /// Waits until the bridge ends by itself.
@@ -99,7 +99,7 @@ impl Bridge {
     ///
     /// If the bridge does not end in time.
     pub fn end(&mut self) -> Result<Ended> {
-        self.process.end(PATIENCE)?.context("it goes on")
+        self.process.end(TIME_LIMIT)?.context("it goes on")
     }
 
     /// Returns the private memory of the bridge, in bytes.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Deadline, Lab, PATIENCE, Watchdog};
+use crate::{Deadline, Lab, TIME_LIMIT, Watchdog};
 
 /// Limit for a test, in seconds of an idle machine. Tests take about a tenth of it.
 const SECONDS: u64 = 300;
@@ -15,9 +15,9 @@ const SECONDS: u64 = 300;
 /// the other.
 static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 
-/// The guard of a device test. Its watchdog ends the program if the test hangs. A test drops it
-/// after all its own objects; the drop fails the test if objects are left on the device, or if a
-/// receiver had no receive posted (RNR NAK).
+/// The guard of a device test. Its watchdog ends the program if the test hangs. A test drops the
+/// guard after all its own objects; the drop fails the test if objects are left on the device, or
+/// if a receiver had no receive posted (RNR NAK).
 #[derive(Debug)]
 pub struct DeviceTest {
     lab: Lab,
@@ -131,7 +131,7 @@ impl Drop for DeviceTest {
         if thread::panicking() {
             return;
         }
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         let mut now = Counts::now(&self.lab);
         // Connections that were dropped are closed in the background.
         while now.objects != self.before.objects && !deadline.is_over() {

@@ -1,5 +1,5 @@
-//! The wire format, written a second time on purpose, so that a mistake in the library's codec
-//! shows.
+//! A second implementation of the wire format, so that tests detect mistakes in the library's
+//! codec.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
@@ -23,7 +23,7 @@ pub const ABORT: u8 = 6;
 pub const CLOSE_ACK: u8 = 7;
 pub const RENDEZVOUS: u8 = 16;
 
-/// A frame as a peer that keeps to the protocol would send it first: change single fields.
+/// The first frame of a correct peer. Tests change single fields.
 #[derive(Debug, Clone)]
 pub struct Frame<'a> {
     pub kind: u8,

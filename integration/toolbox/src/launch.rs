@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Error, Result};
 use clap::ValueEnum;
 
-/// The status of `integration/lab exec` when it is not the command that failed.
+/// The status of `integration/lab exec` when the lab failed instead of the command.
 pub const LAB_FAILED: i32 = 125;
 
 /// The status of `integration/lab exec` when a guest stopped, through no fault of the command.
@@ -30,8 +30,8 @@ pub enum LabDevice {
     Siw,
 }
 
-/// Starts this program again on the hosts of the lab. It has to run in the checkout, as
-/// `integration/tool` sees to.
+/// Starts this program again on the hosts of the lab. It has to run in the checkout;
+/// `integration/tool` ensures that.
 #[derive(Debug)]
 pub struct Launch {
     lab: Command,
@@ -39,13 +39,13 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Runs on one host or two, for at most that long.
+    /// Runs on one host or two, for at most `limit`.
     #[must_use]
     pub fn new(hosts: u8, limit: Duration) -> Self {
         Self::on(&["--hosts", &hosts.to_string()], limit)
     }
 
-    /// Runs on one host whose clock counts instructions, for at most that long by this machine's
+    /// Runs on one host whose clock counts instructions, for at most `limit` by this machine's
     /// clock.
     #[must_use]
     pub fn counted(limit: Duration) -> Self {
@@ -82,7 +82,7 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// If the lab cannot be asked.
+    /// If the lab's tool fails.
     pub fn native_where_possible(mut self) -> Result<Self> {
         if native_is_possible()? {
             self.lab.arg("--native");
@@ -148,7 +148,7 @@ impl Launch {
 ///
 /// # Errors
 ///
-/// If the lab cannot be asked.
+/// If the lab's tool fails.
 pub fn native_is_possible() -> Result<bool> {
     let probe = Command::new("integration/lab")
         .arg("probe")

@@ -3,7 +3,7 @@
 //!
 //! The tests and the tools run in the lab, or on a machine with an RDMA device: see
 //! `integration/test`. A test that finds no device fails. The library's timeouts bound every wait,
-//! and a [`Watchdog`] ends a program that hangs in spite of them.
+//! and a [`Watchdog`] ends a program that hangs nevertheless.
 
 mod bridge;
 mod device_test;
@@ -50,9 +50,9 @@ pub use crate::{
     watchdog::Watchdog,
 };
 
-/// The longest wait of a test for an event that has to come. It is generous enough for a busy
-/// machine that emulates each instruction.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit of a test for an event that must arrive. It suffices on a busy machine that
+/// emulates each instruction.
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The number of file descriptors that this process has open.
 ///
@@ -69,13 +69,13 @@ pub fn open_fds() -> usize {
 ///
 /// # Panics
 ///
-/// If no such line arrives within [`PATIENCE`].
+/// If no such line arrives within [`TIME_LIMIT`].
 pub fn await_line(process: &mut Process, text: &str) {
     loop {
-        match process.line(PATIENCE) {
+        match process.line(TIME_LIMIT) {
             Some(Line::Out(line) | Line::Err(line)) if line.contains(text) => return,
             Some(_) => {}
-            None => panic!("it does not say {text:?}: {:?}", process.end(PATIENCE)),
+            None => panic!("it does not say {text:?}: {:?}", process.end(TIME_LIMIT)),
         }
     }
 }

@@ -2,7 +2,7 @@ use std::{env, fmt, path::PathBuf, thread};
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
-use crate::{Lab, PATIENCE};
+use crate::{Lab, TIME_LIMIT};
 
 /// Returns the active and the passive end of a connection from this host to itself, on the shared
 /// engine, without a time limit.
@@ -13,7 +13,7 @@ use crate::{Lab, PATIENCE};
 #[must_use]
 pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let mut config = config.clone();
-    config.connect_timeout = config.connect_timeout.max(PATIENCE);
+    config.connect_timeout = config.connect_timeout.max(TIME_LIMIT);
     let listener = Listener::builder()
         .config(&config)
         .bind(Lab::get().at(0))
@@ -21,7 +21,7 @@ pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let connector = Connector::new().config(&config);
     let client = thread::spawn(move || connector.connect(address).expect("it connects"));
-    let server = listener.accept_timeout(PATIENCE).expect("it accepts");
+    let server = listener.accept_timeout(TIME_LIMIT).expect("it accepts");
     (client.join().expect("it does not panic"), server)
 }
 

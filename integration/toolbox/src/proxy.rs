@@ -35,7 +35,7 @@ impl Proxy {
         let of_thread = Arc::clone(&carried);
         thread::spawn(move || {
             for client in listener.incoming() {
-                // Ignores a client or a server that has gone in between.
+                // The error is ignored: the client or the server may have ended meanwhile.
                 let _ = client.and_then(|client| join(&of_thread, client, server));
             }
         });
@@ -54,7 +54,7 @@ impl Proxy {
     }
 
     /// Accepts connections again.
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.change_to(Carried::Open(Vec::new()));
     }
 

@@ -1,6 +1,6 @@
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{Line, PATIENCE, Process};
+use crate::{Line, Process, TIME_LIMIT};
 
 /// A root shell that executes typed lines.
 ///
@@ -19,7 +19,7 @@ impl Shell {
     /// If the shell cannot be started.
     pub fn start() -> Result<Self> {
         let mut this = Self {
-            process: Process::start_told(&["sh"])?,
+            process: Process::start_with_stdin(&["sh"])?,
             typed: 0,
         };
         let programs = crate::example("rdmsg");
@@ -45,7 +45,7 @@ impl Shell {
         self.process.tell(&format!("echo {end} $?"));
         let mut printed = String::new();
         loop {
-            match self.process.line(PATIENCE) {
+            match self.process.line(TIME_LIMIT) {
                 Some(Line::Out(text)) => {
                     if let Some(status) = text.strip_prefix(&format!("{end} ")) {
                         return Ok((status.parse()?, printed));
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_line_has_a_status_and_what_it_printed() {
         let mut shell = Shell {
-            process: Process::start_told(&["sh"]).unwrap(),
+            process: Process::start_with_stdin(&["sh"]).unwrap(),
             typed: 0,
         };
         assert_eq!(

@@ -8,8 +8,8 @@ use std::{
 
 use crate::Deadline;
 
-/// Ends the program unless the watchdog is dropped in time. A hang thereby fails, and names its
-/// place.
+/// Ends the program unless the watchdog is dropped in time. A test that hangs thereby fails, and
+/// the failure names the caller.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: Sender<()>,

@@ -66,7 +66,7 @@ impl Mapping {
     /// Linux 5.12 and newer give a child a copy of these pages. On older kernels a write after a
     /// fork would move this process to another page, and leave the old one to the device. There a
     /// child does not inherit the pages.
-    pub fn keep_for_device(&self) -> Result<(), OsError> {
+    pub fn prepare_for_device(&self) -> Result<(), OsError> {
         static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
         if *ARE_COPIED.get() {
             return Ok(());
@@ -125,7 +125,7 @@ fn fork_copies_pinned_pages() -> bool {
     ret == 0 && release.is_ok_and(|release| is_at_least(&release.to_string_lossy(), (5, 12)))
 }
 
-/// Returns whether a kernel of this release, such as `6.1.0-18-amd64`, is at least of a version.
+/// Returns whether a kernel release, such as `6.1.0-18-amd64`, is at least `version`.
 fn is_at_least(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release
         .split(|other: char| !other.is_ascii_digit())

@@ -12,8 +12,8 @@ use loom::{
 
 use super::system::{self, AtomicU64, CompletionEvents, Input, Line, Ordering, Registration, lock};
 use crate::{
-    Answers, Attended, Attendee, Awaited, Completions, Deadline, Events, NoticeKind, Owner, Poller,
-    Polling, Progress,
+    Answers, Attended, AttendedConnection, Awaited, Completions, Deadline, Events, NoticeKind,
+    Owner, Poller, Polling, Progress,
 };
 
 const KEY: u64 = 16;
@@ -128,7 +128,7 @@ impl Connection {
     /// Holds something back until the next poll.
     pub(crate) fn hold_back(&self) {
         *lock(&self.held_back) = true;
-        self.poller.press();
+        self.poller.note_held_back();
     }
 
     pub(crate) fn messages(&self) -> u64 {
@@ -163,7 +163,7 @@ impl Connection {
                     self.take_over();
                 }
                 Input::LoopEvent => attended.expect_loops(),
-                Input::Time => self.look_after_attended(&mut attended),
+                Input::Time => self.check_attended(&mut attended),
                 Input::Stop => return,
             }
         }
@@ -171,7 +171,7 @@ impl Connection {
 
     fn handle_notice(&self, notice: NoticeKind, attended: &mut Attended) {
         match notice {
-            NoticeKind::Acquired | NoticeKind::Pressed => attended.attend(KEY, self),
+            NoticeKind::Acquired | NoticeKind::HeldBack => attended.attend(KEY, self),
             NoticeKind::TakeOver => {
                 attended.forget(KEY);
                 self.poller.expire();
@@ -181,13 +181,13 @@ impl Connection {
         }
     }
 
-    fn look_after_attended(&self, attended: &mut Attended) {
+    fn check_attended(&self, attended: &mut Attended) {
         let pending = || match system::is_pending() {
             true => vec![KEY],
             false => Vec::new(),
         };
         let Some(now) = attended.next() else { return };
-        for _ in attended.look(now, |_| Some(self), pending) {
+        for _ in attended.check_due(now, |_| Some(self), pending) {
             if self.mistake != Some(Mistake::UncheckedExpiry) {
                 self.take_over();
             }
@@ -270,7 +270,7 @@ impl Completions for &Connection {
     }
 }
 
-impl Attendee for Connection {
+impl AttendedConnection for Connection {
     fn poller(&self) -> &Poller {
         &self.poller
     }

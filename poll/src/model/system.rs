@@ -40,7 +40,7 @@ loom::lazy_static! {
     /// The system of one execution.
     static ref SYSTEM: System = System {
         state: Mutex::new(State {
-            rung: false,
+            alarmed: false,
             raised: false,
             owner: Owner::Threads,
             notices: Vec::new(),
@@ -60,7 +60,7 @@ struct System {
 
 struct State {
     /// Whether the leader's alarm has rung.
-    rung: bool,
+    alarmed: bool,
     /// Whether the completion channel has an event.
     raised: bool,
     /// Whose epoll has the completion channel.
@@ -75,7 +75,7 @@ impl System {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = lock(&self.state);
         change(&mut state);
-        if state.rung || state.raised {
+        if state.alarmed || state.raised {
             self.leader.notify_one();
         }
         self.engine.notify_one();
@@ -92,11 +92,11 @@ impl Alarm {
     }
 
     pub(crate) fn ring(&self) {
-        SYSTEM.change(|state| state.rung = true);
+        SYSTEM.change(|state| state.alarmed = true);
     }
 
     pub(crate) fn clear(&self) {
-        SYSTEM.change(|state| state.rung = false);
+        SYSTEM.change(|state| state.alarmed = false);
     }
 
     pub(crate) fn sleep_until_event(&self, left: Option<Duration>) -> Result<Woken, OsError> {
@@ -111,7 +111,7 @@ impl Alarm {
         let mut state = lock(&SYSTEM.state);
         loop {
             match *state {
-                State { rung: true, .. } => return Ok(Woken::Alarm),
+                State { alarmed: true, .. } => return Ok(Woken::Alarm),
                 State { raised: true, .. } => return Ok(Woken::Event),
                 _ => state = SYSTEM.leader.wait(state).unwrap(),
             }

@@ -3,7 +3,7 @@
 use loom::{model::Builder, sync::Arc, thread};
 
 use super::connection::{Connection, Mistake};
-use crate::{Attendee, Owner, Reliance};
+use crate::{AttendedConnection, Owner, Reliance};
 
 /// Runs all interleavings with up to this many preemptions.
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
@@ -36,7 +36,7 @@ fn thread_waits(mistake: Option<Mistake>) {
 }
 
 /// A thread looks once and does not come back, while a message arrives.
-fn thread_leaves(mistake: Option<Mistake>) {
+fn thread_stops_polling(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
     let device = spawn(&connection, Connection::complete);
@@ -48,13 +48,13 @@ fn thread_leaves(mistake: Option<Mistake>) {
 }
 
 #[test]
-fn waiting_thread_takes_what_comes() {
+fn waiting_thread_takes_arriving_message() {
     model(2, || thread_waits(None));
 }
 
 #[test]
 fn engine_polls_after_a_thread_that_left() {
-    model(2, || thread_leaves(None));
+    model(2, || thread_stops_polling(None));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn engine_polls_for_a_loop_that_left() {
 }
 
 #[test]
-fn engine_polls_for_a_task_beside_a_thread() {
+fn engine_polls_for_a_task_next_to_a_thread() {
     model(2, || {
         let connection = Connection::new(None);
         let engine = Connection::engine(&connection);
@@ -161,7 +161,7 @@ fn engine_sends_what_a_thread_held_back() {
         let owned = connection.poller.owner() == Owner::Engine;
         connection.stop(engine);
         // An engine that owns the connection polls when room comes.
-        assert!(owned || !Attendee::holds_back(&*connection));
+        assert!(owned || !AttendedConnection::holds_back(&*connection));
     });
 }
 
@@ -170,13 +170,13 @@ fn engine_sends_what_a_thread_held_back() {
 #[test]
 #[should_panic = "nobody polls"]
 fn lost_renewal_is_found() {
-    model(3, || thread_leaves(Some(Mistake::LostRenewal)));
+    model(3, || thread_stops_polling(Some(Mistake::LostRenewal)));
 }
 
 #[test]
 #[should_panic = "nobody polls"]
 fn missed_arm_is_found() {
-    model(3, || thread_leaves(Some(Mistake::MissedArm)));
+    model(3, || thread_stops_polling(Some(Mistake::MissedArm)));
 }
 
 #[test]

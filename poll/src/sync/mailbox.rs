@@ -46,7 +46,7 @@ pub enum NoticeKind {
     /// Threads or a loop of the application have acquired the connection: look whether they poll.
     Acquired,
     /// Threads or a loop hold a message back: look at the connection soon.
-    Pressed,
+    HeldBack,
     /// Acquire the connection.
     TakeOver,
 }
@@ -105,7 +105,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// The reading thread will come by itself, until it [says](Self::stays_expected) that it does
+    /// The reading thread will come by itself, until it [says](Self::end_expectation) that it does
     /// not.
     pub fn expect(&self) {
         if let Some(queue) = &mut *lock(&self.queue) {
@@ -115,7 +115,7 @@ impl<T> Mailbox<T> {
 
     /// Ends [`expect`](Self::expect), unless letters are left. Returns whether the reading thread
     /// has to come once more for them.
-    pub fn stays_expected(&self) -> bool {
+    pub fn end_expectation(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
             queue.is_expected &= !queue.letters.is_empty();
             queue.is_expected
@@ -174,9 +174,9 @@ mod tests {
         mailbox.expect();
         mailbox.leave(1);
         assert!(!wakes(&mailbox));
-        assert!(mailbox.stays_expected(), "there is a letter");
+        assert!(mailbox.end_expectation(), "there is a letter");
         assert_eq!(mailbox.take(), Some(1));
-        assert!(!mailbox.stays_expected());
+        assert!(!mailbox.end_expectation());
         mailbox.leave(2);
         assert!(wakes(&mailbox));
     }
@@ -196,7 +196,7 @@ mod tests {
         mailbox.abandon();
         assert!(!mailbox.send(1));
         mailbox.leave(2);
-        assert!(!mailbox.stays_expected());
+        assert!(!mailbox.end_expectation());
         assert_eq!(mailbox.take(), None);
     }
 }

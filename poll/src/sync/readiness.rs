@@ -35,14 +35,14 @@ impl Readiness {
 
     /// Whether the fd was asked for.
     #[inline]
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_fd_requested(&self) -> bool {
         self.fd.get().is_some()
     }
 
     /// Whether the fd was asked for and is not readable.
     #[inline]
     pub fn is_lowered(&self) -> bool {
-        self.is_wanted() && !*lock(&self.raised)
+        self.is_fd_requested() && !*lock(&self.raised)
     }
 
     /// Makes the fd readable if `ready` returns true, and not readable otherwise. If there is no
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_before_the_fd_is_wanted() {
+    fn fd_is_created_on_request_only() {
         let readiness = Readiness::default();
         readiness.update(|| panic!("there is no fd"));
-        assert!(!readiness.is_wanted());
+        assert!(!readiness.is_fd_requested());
     }
 
     #[test]
-    fn the_fd_is_readable_while_there_is_something() {
+    fn fd_is_readable_while_items_are_pending() {
         let readiness = Readiness::default();
         let fd = readiness.fd().unwrap();
         for ready in [false, true, true, false, false, true] {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn news_are_an_edge_even_if_fd_is_readable() {
+    fn new_item_is_an_edge_even_if_fd_is_readable() {
         let readiness = Readiness::default();
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
@@ -149,21 +149,21 @@ mod tests {
     }
 
     #[test]
-    fn no_wake_is_lost_between_a_giver_and_a_taker() {
-        const THINGS: u32 = 20_000;
+    fn no_wake_is_lost_between_producer_and_consumer() {
+        const ITEMS: u32 = 20_000;
         let readiness = Readiness::default();
         let fd = readiness.fd().unwrap();
         let there = AtomicU32::new(0);
         let ready = || there.load(Ordering::SeqCst) > 0;
         thread::scope(|scope| {
             scope.spawn(|| {
-                for _ in 0..THINGS {
+                for _ in 0..ITEMS {
                     there.fetch_add(1, Ordering::SeqCst);
                     readiness.announce(ready);
                 }
             });
             let mut taken = 0;
-            while taken < THINGS {
+            while taken < ITEMS {
                 assert!(
                     readable(fd, PollTimeout::from(10_000_u16)),
                     "{taken} taken, {there:?} there"

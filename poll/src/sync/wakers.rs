@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_what_happened_are_woken_once() {
+    fn tasks_awaiting_the_event_are_woken_once() {
         let wakers = Wakers::default();
         let counts = counts(9);
         for (number, count) in counts.iter().enumerate() {
@@ -345,20 +345,20 @@ mod tests {
             }
         }
 
-        const THINGS: u32 = 20_000;
+        const ITEMS: u32 = 20_000;
         let wakers = Wakers::default();
         let there = AtomicU32::new(0);
         thread::scope(|scope| {
             let unpark = Arc::new(Unpark(thread::current(), AtomicBool::new(false)));
             scope.spawn(|| {
-                for _ in 0..THINGS {
+                for _ in 0..ITEMS {
                     there.fetch_add(1, Ordering::Relaxed);
                     wakers.wake(1).unwrap();
                 }
             });
             let waker = Waker::from(Arc::clone(&unpark));
             let mut taken = 0;
-            while taken < THINGS {
+            while taken < ITEMS {
                 wakers.wait(Seat::common(1), 1, &waker);
                 let now = there.swap(0, Ordering::Relaxed);
                 taken += now;

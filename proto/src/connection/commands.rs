@@ -1,4 +1,4 @@
-//! Commands of the application and of the driver.
+//! Commands that the application and the driver give to a connection.
 
 use std::time::Instant;
 
@@ -15,25 +15,26 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A point in the stream of sent frames.
+/// A point in the sequence of sent frames, up to which everything can be flushed.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The number of pongs after which the peer has processed all frames before this point.
+    /// The number of Pongs after which the peer has processed all frames before this point.
     answered: u64,
-    /// The number of large messages that were sent before it.
+    /// The number of large messages that were sent before this point.
     taken: u32,
 }
 
-/// A point in the stream of sent frames, up to which arrival can be proven.
+/// A point in the sequence of sent frames. The arrival of all frames before this point can be
+/// proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The number of pongs after which the peer has processed all frames before this point.
+    /// The number of Pongs after which the peer has processed all frames before this point.
     answered: u64,
 }
 
 impl Proof {
-    /// Names the pongs, for tests of drivers.
+    /// Makes the proof that this number of Pongs gives, for tests of drivers.
     pub fn after(answered: u64) -> Self {
         Self { answered }
     }
@@ -45,18 +46,18 @@ impl Flush {
     }
 }
 
-/// The beginning and the end.
+/// Commands that begin or end the connection.
 impl Connection {
-    /// Accepts the request, with at most [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes of
-    /// the application.
+    /// Accepts the request. The reply contains `data` of the application, which has at most
+    /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
             accepting.accept(&mut self.side, data, now);
         }
     }
 
-    /// Rejects the request, with at most [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes
-    /// of the application.
+    /// Rejects the request. The rejection contains `data` of the application, which has at most
+    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes.
     pub fn reject(&mut self, data: &[u8], now: Instant) {
         let reject = Reject {
             code: RejectCode::Application,
@@ -70,9 +71,10 @@ impl Connection {
         }
     }
 
-    /// Rejects the request, or ends the connection, because the program has not taken it and its
-    /// listener has ended. A connection in between is turned away when it is established.
-    pub fn turn_away(&mut self, now: Instant) {
+    /// Rejects the request, or ends the established connection, because its listener has ended
+    /// before the program took the connection. A connection between these two states is turned away
+    /// when it is established.
+    pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(setup) => {
                 if setup.reject(&mut self.side, &Reject::BUSY, &[]) {
@@ -87,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection. The peer receives the messages sent before.
+    /// Closes the connection. The peer receives the messages that were sent before.
     pub fn close(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(setup) => {
@@ -99,8 +101,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once. The peer is sent the application's `code`, if that takes no
-    /// longer than a moment.
+    /// Ends the connection at once. Sends the application's `code` to the peer, if this takes at
+    /// most 100 ms.
     pub fn abort(&mut self, code: u32, now: Instant) {
         self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
     }
@@ -123,7 +125,7 @@ impl Connection {
                 self.fail(reason, now);
             }
             State::Open(open) => {
-                open.accuse(&mut self.side, now);
+                open.disconnect_suspect(&mut self.side, now);
                 open.notify_and_disconnect(&mut self.side, reason, control, code, now);
             }
             State::Closed(_) => {}
@@ -131,10 +133,10 @@ impl Connection {
     }
 }
 
-/// Messages.
+/// Commands that send and release messages.
 impl Connection {
-    /// Assigns a slot and a header to a message of `len` bytes, which follow in the same frame. The
-    /// caller posts it at once.
+    /// Assigns a slot and a header to a message of `len` bytes, which follow the header in the same
+    /// frame. The caller posts the frame at once.
     #[inline]
     pub fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
@@ -148,25 +150,25 @@ impl Connection {
         open.sending_messages()?.batch_room()
     }
 
-    /// Assigns a slot and a header to `count` messages, which follow in the same frame, each behind
-    /// its length: `len` bytes in all, within [`batch_room`](Self::batch_room). The caller posts it
-    /// at once.
+    /// Assigns a slot and a header to `count` messages. The messages, each preceded by its length,
+    /// follow the header in the same frame. They have `len` bytes in all, within
+    /// [`batch_room`](Self::batch_room). The caller posts the frame at once.
     #[inline]
     pub fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_batch(count, len))
     }
 
-    /// Assigns a slot and a header to the descriptor of a large message. The caller posts it at
-    /// once. The peer may read the memory that it names until
+    /// Assigns a slot and a header to the descriptor of a large message. The caller posts the frame
+    /// at once. The peer may read the memory that the descriptor names until
     /// [`Event::Taken`](crate::Event::Taken).
     pub fn send_large(&mut self, descriptor: &Descriptor) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_messages()?.send_large(descriptor.len)
     }
 
-    /// Assigns a slot to a one-sided operation. The caller posts it at once, and signalled. If it
-    /// consumes a receive of the peer, it takes a credit as well.
+    /// Assigns a slot to a one-sided operation. The caller posts the operation at once, as
+    /// signalled. An operation that consumes a receive of the peer also takes a credit.
     pub fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = if takes_receive {
@@ -185,29 +187,30 @@ impl Connection {
     }
 
     /// Assigns a slot and a header to the part of a message of `len` bytes that begins at `offset`.
-    /// Returns the length of the part as well. The caller posts all parts at once, after
-    /// [`way`](Self::way) returned [`Way::Fragments`] and [`may_send`](Self::may_send) no refusal.
+    /// Returns the frame, and the length of the part. Before the first part, the caller has checked
+    /// that [`way`](Self::way) returns [`Way::Fragments`] and that [`may_send`](Self::may_send)
+    /// returns no refusal. The caller posts all parts at once.
     pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_fragment(len, offset))
     }
 
-    /// Whether a message of `len` bytes goes into a frame of its own.
+    /// Whether a message of `len` bytes fits into a frame of its own.
     #[inline]
     pub fn is_eager(&self, len: usize) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.is_eager(len))
     }
 
-    /// Whether a message of `len` bytes could be sent now. After a refusal as blocked
-    /// [`Event::Writable`](crate::Event::Writable) follows when it may work.
+    /// Whether a message of `len` bytes can be sent now. If the message is refused as blocked,
+    /// [`Event::Writable`](crate::Event::Writable) follows when a retry can succeed.
     #[inline]
     pub fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_messages()?.may_send(len)
     }
 
-    /// Sends a Finish behind all messages. Later sends fail.
+    /// Sends a Finish after all messages. Later sends fail.
     pub fn finish(&mut self) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
@@ -220,21 +223,22 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a send was refused as blocked, and [`Event::Writable`](crate::Event::Writable) is
-    /// yet to follow.
+    /// Whether a send was refused as blocked, and [`Event::Writable`](crate::Event::Writable) has
+    /// not followed yet.
     pub fn is_blocked(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
     }
 
-    /// Sends a ping whose pong proves that the peer's library has processed everything sent before.
+    /// Sends a Ping, whose Pong proves that the peer's library has processed everything sent
+    /// before.
     ///
-    /// After [`Event::Answered`](crate::Event::Answered) and [`Event::Taken`](crate::Event::Taken)
-    /// [`is_flushed`](Self::is_flushed) may have changed.
+    /// The result of [`is_flushed`](Self::is_flushed) can change after
+    /// [`Event::Answered`](crate::Event::Answered) and after [`Event::Taken`](crate::Event::Taken).
     pub fn flush(&mut self) -> Result<Flush, SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
         let flush = Flush {
-            answered: transfer.probe.wanted_from_now(),
+            answered: transfer.probe.request_pong(),
             taken: transfer.outbound.exposed(),
         };
         open.send_control(side);
@@ -247,31 +251,31 @@ impl Connection {
             .is_some_and(|open| flush.is_done(&open.transfer))
     }
 
-    /// Whether a completed send, or write, has arrived as far as the peer's device: see
+    /// Whether a completed send or write has reached the peer's device: see
     /// [`TransportTraits`](crate::TransportTraits).
     #[inline]
     pub fn acknowledges_sends(&self) -> bool {
         self.side.acknowledges_sends()
     }
 
-    /// Sends a ping whose pong proves that everything posted before has arrived. Returns `None`
-    /// when the connection is ending, which proves it or does not.
+    /// Sends a Ping, whose Pong proves that everything posted before has arrived. Returns `None` if
+    /// the connection is ending: the reason for the end then shows whether everything has arrived.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
-        let answered = open.sending().ok()?.probe.wanted_from_now();
+        let answered = open.sending().ok()?.probe.request_pong();
         open.send_control(side);
         Some(Proof { answered })
     }
 
-    /// Whether the pong has come. After [`Event::Answered`](crate::Event::Answered) this may have
-    /// changed.
+    /// Whether the Pong that gives this proof has arrived. The result can change after
+    /// [`Event::Answered`](crate::Event::Answered).
     pub fn has_proof(&self, proof: Proof) -> bool {
         self.opened()
             .is_some_and(|open| open.transfer.probe.answered >= proof.answered)
     }
 
-    /// Takes notice that the receive of a delivered message has been posted again, for this
-    /// connection or for all that share it.
+    /// Records that the receive of a delivered message has been posted again, for this connection
+    /// or for all connections that share receives.
     #[inline]
     pub fn release(&mut self, now: impl Clock) {
         if let Some((open, side)) = self.open() {
@@ -279,7 +283,7 @@ impl Connection {
         }
     }
 
-    /// Takes notice that the application has released a large message of `len` bytes.
+    /// Records that the application has released a large message of `len` bytes.
     pub fn release_large(&mut self, len: u64, now: impl Clock) {
         match &mut self.state {
             State::Setup(_) => {}
@@ -291,7 +295,7 @@ impl Connection {
         }
     }
 
-    /// Returns the open connection, or the refusal to send.
+    /// Returns the open connection, or the reason why nothing can be sent.
     #[inline]
     fn open_for_sending(&mut self) -> Result<(&mut Open, &mut Side), SendRefused> {
         match &mut self.state {
@@ -302,10 +306,11 @@ impl Connection {
     }
 }
 
-/// Messages that the driver has taken from the application and holds back.
+/// Commands for messages that the driver has taken from the application and holds back.
 impl Connection {
-    /// Keeps a Finish and a Close back until [`let_go`](Self::let_go), because the driver holds
-    /// messages of the application back. Returns whether the connection is in a state for that.
+    /// Holds a Finish and a Close back until [`release_ending`](Self::release_ending), because the
+    /// driver holds messages of the application back. Returns whether the state of the connection
+    /// permits this.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -313,16 +318,16 @@ impl Connection {
         }
     }
 
-    /// As [`batch_room`](Self::batch_room), for messages that were held back, also after the
-    /// application has finished or closed. It is refused when the peer has closed, because that
-    /// ignores further messages.
+    /// Does the same as [`batch_room`](Self::batch_room) for messages that were held back, even
+    /// after the application has finished or closed. Refuses if the peer has closed, because the
+    /// peer ignores further messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()
     }
 
-    /// As [`send`](Self::send) or [`send_batch`](Self::send_batch), for messages that were held
-    /// back.
+    /// Does the same as [`send`](Self::send) or [`send_batch`](Self::send_batch) for messages that
+    /// were held back.
     pub fn send_held(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = open.sending_held()?;
@@ -332,16 +337,18 @@ impl Connection {
         }
     }
 
-    /// Sends a Finish and a Close that were kept back: the driver holds no messages back.
-    pub fn let_go(&mut self) {
+    /// Sends a Finish and a Close that were held back, because the driver no longer holds messages
+    /// back.
+    pub fn release_ending(&mut self) {
         if let Some((open, side)) = self.open() {
-            open.transfer.control.let_go();
+            open.transfer.control.release_ending();
             open.send_control(side);
         }
     }
 }
 
-/// Byte streams: the bounds on their unread bytes, whatever the pieces in which they travel.
+/// Commands for byte streams: the limits on their unread bytes do not depend on the pieces in which
+/// the bytes travel.
 impl Connection {
     /// Makes the connection a byte stream.
     pub fn carry_bytes(&mut self) {
@@ -351,13 +358,15 @@ impl Connection {
         }
     }
 
-    /// Returns the length of the pieces in which a long write is read by the peer.
+    /// Returns the length in bytes of the pieces into which a long write is divided. The peer reads
+    /// each piece as a large message.
     pub fn stream_piece(&self) -> u64 {
         self.side.params.stream_piece()
     }
 
-    /// Returns the number of bytes of a stream that may be held back: its half of the buffer
-    /// without the bytes that the peer has yet to read from memory, and a frame at least.
+    /// Returns the maximum number of bytes of a stream that the driver may hold back: half of the
+    /// stream buffer less the bytes that the peer still has to read from this side's memory, but at
+    /// least one frame.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;
@@ -368,13 +377,15 @@ impl Connection {
             .max(frame)
     }
 
-    /// Whether the caller copies a message of `len` bytes: unread messages hold too many receives,
-    /// and the copy fits the buffer with the unread bytes that are `buffered` in receives.
+    /// Whether the caller should copy a message of `len` bytes: unread messages hold too many
+    /// receives, and the buffer has room for the copy in addition to the `buffered` unread bytes in
+    /// receives.
     ///
-    /// Too many are more than half of the receives, or three quarters if a reader `comes`, because
-    /// the reader takes them without a copy. So a peer always has credits for some messages.
+    /// Too many means more than half of the receives, or more than three quarters of them if
+    /// `comes` is set: a reader is coming and will take the messages without a copy. The limit
+    /// leaves the peer credits for some messages.
     ///
-    /// The caller copies the message, releases its receive at once, and reports that with
+    /// The caller then copies the message, releases its receive at once, and reports the copy with
     /// [`copied`](Self::copied).
     #[inline]
     pub fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
@@ -382,7 +393,7 @@ impl Connection {
         open.is_some_and(|open| open.transfer.may_copy(len, buffered, comes))
     }
 
-    /// Takes notice that a message of `len` bytes was copied, until
+    /// Records that a message of `len` bytes was copied. The copy counts until
     /// [`release_copied`](Self::release_copied).
     pub fn copied(&mut self, len: u32) {
         if let Some((open, _)) = self.open() {
@@ -390,14 +401,14 @@ impl Connection {
         }
     }
 
-    /// Whether the caller copies a large message: more than half of the large messages that may be
-    /// held are.
+    /// Whether the caller should copy a large message: the application holds more than half of the
+    /// large messages that it may hold.
     pub fn may_copy_large(&self) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.inbound.may_copy_large())
     }
 
-    /// As [`copied`](Self::copied), for a large message, which counts as released.
+    /// Does the same as [`copied`](Self::copied) for a large message, which counts as released.
     pub fn copied_large(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.inbound.release(len);
@@ -406,7 +417,7 @@ impl Connection {
         }
     }
 
-    /// Takes notice that the application has read `len` bytes that were copied.
+    /// Records that the application has read `len` bytes that were copied.
     pub fn release_copied(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.inbound.release_copied(len);

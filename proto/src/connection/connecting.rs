@@ -1,4 +1,4 @@
-//! The active side: attempts to connect, until one succeeds or the time is over.
+//! The active side of a connection: attempts to connect, until one succeeds or the deadline passes.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use rdma_status::{CmStatus, OsError, RejectReason};
 use super::{
     Connection,
     receiving::Incoming,
-    refusal::{compatible, is_permanent, is_refusal, may_pass, rejection, unreadable},
+    refusal::{compatible, is_permanent, is_refusal, is_transient, rejection, unreadable},
     setup::{Agreed, Early, Progress, Setup},
     side::Side,
 };
@@ -22,17 +22,18 @@ use crate::{
     reject::Reject,
 };
 
-/// Attempts to connect.
+/// The attempts of the active side to connect.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Connecting {
-    /// The bound on all of them.
+    /// The deadline of all attempts.
     deadline: Instant,
-    /// The upper bound of the wait before the next one.
+    /// The upper limit of the wait before the next attempt.
     backoff: Duration,
-    /// Varies the waits: clients that lost the same server must not all return at the same moment.
+    /// The random numbers that vary the waits, so that clients that lost the same server do not all
+    /// connect again at the same moment.
     jitter: Jitter,
-    /// The failure of the last one, which is more specific than a timeout.
+    /// The failure of the last attempt, which is more specific than a timeout.
     last: Option<CloseReason>,
     /// The application's bytes in the request.
     data: PrivateBytes,
@@ -42,19 +43,21 @@ pub(super) struct Connecting {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
-    /// The next attempt waits until the engine has time for it.
+    /// The next attempt waits until the engine gives it a turn.
     Waiting,
     ResolvingAddr,
     ResolvingRoute,
-    /// The request has been sent. Frames that overtake ESTABLISHED wait here for the peer's hello.
+    /// The request has been sent. Frames that arrive before ESTABLISHED wait here until the peer's
+    /// hello is known.
     Requested(VecDeque<Early>),
     /// An attempt failed; the next one starts at this time.
     Backoff(Instant),
 }
 
-/// The upper bound of the wait before the second attempt. It doubles from attempt to attempt.
+/// The upper limit of the wait before the second attempt. The limit doubles from attempt to
+/// attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The upper bound of the wait between any two attempts.
+/// The upper limit of the wait between any two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Pseudo-random numbers (SplitMix64).
@@ -70,24 +73,24 @@ impl Jitter {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
-        // The upper half of the bits, as a fraction of 2³².
+        // This is the upper half of the bits, as a fraction of 2³².
         let fraction = (mixed >> 32) as u32;
         let half = longest / 2;
         half + Duration::from_nanos(((half.as_nanos() * u128::from(fraction)) >> 32) as u64)
     }
 }
 
-/// Whether a connection failed for this side's port: it is in use, or was a moment ago for a
-/// connection to the same peer. The connection manager chooses the port without regard to TCP, of
-/// which the ports of iWARP are. It will choose another one, after a wait that does not grow: the
-/// peer is not concerned.
-const fn is_about_the_port(errno: i32) -> bool {
+/// Whether a connection failed because of this side's port: the port is in use, or was in use a
+/// moment ago for a connection to the same peer. The ports of iWARP are ports of TCP, but the
+/// connection manager chooses a port without regard to TCP. The next attempt gets another port. The
+/// wait before it does not grow, because the peer has refused nothing.
+const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
 
 impl Connection {
-    /// Makes the active side of a connection, with at most
-    /// [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes of the application.
+    /// Makes the active side of a connection. The request contains `data` of the application, which
+    /// has at most [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,
@@ -157,8 +160,8 @@ impl Connecting {
                 Ok(None)
             }
             (Step::ResolvingAddr, CmInput::AddrError(status)) => {
-                let may_pass = !is_permanent(-status.raw());
-                self.try_again_if(may_pass, side, CloseReason::AddrResolution(status), now)
+                let is_transient = !is_permanent(-status.raw());
+                self.try_again_if(is_transient, side, CloseReason::AddrResolution(status), now)
             }
             (Step::ResolvingRoute, CmInput::RouteResolved) => {
                 self.step = Step::Requested(VecDeque::new());
@@ -167,8 +170,13 @@ impl Connecting {
                 Ok(None)
             }
             (Step::ResolvingRoute, CmInput::RouteError(status)) => {
-                let may_pass = !is_permanent(-status.raw());
-                self.try_again_if(may_pass, side, CloseReason::RouteResolution(status), now)
+                let is_transient = !is_permanent(-status.raw());
+                self.try_again_if(
+                    is_transient,
+                    side,
+                    CloseReason::RouteResolution(status),
+                    now,
+                )
             }
             (
                 Step::Requested(early),
@@ -188,7 +196,7 @@ impl Connecting {
                 let rejected = Reject::parse(private_data).filter(|_| resumes);
                 side.over = rejected.and_then(|(reject, _)| reject.session_over());
                 let cause = match rejection(reason, private_data) {
-                    // Of a request that resumes nothing.
+                    // The peer answers in this way to a request that resumes no session.
                     CloseReason::SessionLost if !resumes => {
                         CloseReason::PeerIncompatible(Mismatch {
                             field: "session",
@@ -198,21 +206,21 @@ impl Connecting {
                     }
                     cause => cause,
                 };
-                let may_pass = side.params.retry_refused && may_pass(&cause, reason);
-                self.try_again_if(may_pass, side, cause, now)
+                let is_transient = side.params.retry_refused && is_transient(&cause, reason);
+                self.try_again_if(is_transient, side, cause, now)
             }
-            // A peer that ends the connection before it answers may be a server that ends, after
-            // which another one starts.
+            // A peer that ends the connection before it answers can be a server that is ending,
+            // after which another server starts.
             (Step::Requested(_), CmInput::Disconnected) => {
-                let may_pass = side.params.retry_refused;
-                self.try_again_if(may_pass, side, CloseReason::PeerDisconnected, now)
+                let is_transient = side.params.retry_refused;
+                self.try_again_if(is_transient, side, CloseReason::PeerDisconnected, now)
             }
             (Step::Requested(_), CmInput::Failed(reason)) => {
-                let may_pass = side.params.retry_refused && is_refusal(reason);
-                self.try_again_if(may_pass, side, reason.clone(), now)
+                let is_transient = side.params.retry_refused && is_refusal(reason);
+                self.try_again_if(is_transient, side, reason.clone(), now)
             }
             (Step::Requested(_), CmInput::ConnectError(status))
-                if is_about_the_port(-status.raw()) =>
+                if is_local_port_error(-status.raw()) =>
             {
                 self.back_off(side, FIRST_BACKOFF, CloseReason::ConnectFailed(status), now)
             }
@@ -235,7 +243,7 @@ impl Connecting {
         }
     }
 
-    /// Takes a frame that overtook ESTABLISHED.
+    /// Handles a frame that arrived before the event ESTABLISHED.
     pub(super) fn on_frame(
         &mut self,
         side: &mut Side,
@@ -268,8 +276,8 @@ impl Connecting {
         }
     }
 
-    /// Takes the failure of the call. Address errors that it finds may be as temporary as those of
-    /// the event; wrong arguments stay wrong.
+    /// Handles the failure of the call that resolves the address. Errors about the address can be
+    /// as temporary as those of the event ADDR_ERROR. Wrong arguments remain wrong.
     pub(super) fn on_resolve_addr_failure(
         &mut self,
         side: &mut Side,
@@ -277,7 +285,7 @@ impl Connecting {
         now: Instant,
     ) -> Progress {
         match error.errno {
-            // Not about the address.
+            // These errors do not concern the address.
             libc::EINVAL | libc::EAFNOSUPPORT | libc::EACCES | libc::EPERM => {
                 Err(CloseReason::Os(error))
             }
@@ -289,8 +297,8 @@ impl Connecting {
         }
     }
 
-    /// Takes the failure of the call. If a driver connects by TCP before the call returns, the
-    /// error stands for an event.
+    /// Handles the failure of the call that connects. Some drivers connect by TCP before the call
+    /// returns, and return an error instead of an event.
     pub(super) fn on_connect_call_failure(
         &mut self,
         side: &mut Side,
@@ -306,7 +314,7 @@ impl Connecting {
             libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => {
                 CmInput::Unreachable(CmStatus::from_raw(-error.errno))
             }
-            errno if is_about_the_port(errno) => {
+            errno if is_local_port_error(errno) => {
                 return self.back_off(side, FIRST_BACKOFF, CloseReason::Os(error), now);
             }
             _ => return Err(CloseReason::Os(error)),
@@ -314,15 +322,16 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Starts the next attempt later if another one `may_pass`.
+    /// Starts the next attempt after a wait if `is_transient` is set, that is, if another attempt
+    /// can succeed. Otherwise returns the cause.
     fn try_again_if(
         &mut self,
-        may_pass: bool,
+        is_transient: bool,
         side: &mut Side,
         cause: CloseReason,
         now: Instant,
     ) -> Progress {
-        if !may_pass {
+        if !is_transient {
             return Err(cause);
         }
         let longest = self.backoff;
@@ -339,12 +348,13 @@ impl Connecting {
     ) -> Progress {
         self.step = Step::Backoff(now + self.jitter.draw(longest));
         self.last = Some(cause);
-        // Transport and id are not kept for the next one, which may be far away.
+        // The next attempt can be far in the future, so the transport and the id are not kept for
+        // it.
         side.cm(CmOp::Discard);
         Ok(None)
     }
 
-    /// Begins the next attempt after a wait, or ends all of them at their deadline.
+    /// Begins the next attempt after its wait, or ends all attempts at their deadline.
     pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) -> Progress {
         let phase = match self.step {
             Step::Backoff(_) if self.deadline > now => {
@@ -361,7 +371,7 @@ impl Connecting {
     }
 }
 
-/// Takes the hello in the reply.
+/// Checks the hello in the reply.
 fn agree(
     side: &mut Side,
     early: VecDeque<Early>,

@@ -1,10 +1,10 @@
-//! Reading the peer's large messages, in chunks for which memory is prepared one by one.
+//! Reads the peer's large messages in chunks. Memory is prepared for each chunk separately.
 
 use std::time::Instant;
 
 use rdma_status::{OsError, WcStatus};
 
-use super::{open::Open, side::Side, transfer::Heard};
+use super::{open::Open, side::Side, transfer::Accepts};
 use crate::{
     Clock, CloseReason, Event, Output, Read, Work,
     frame::{Control, OUT_OF_RESOURCES, READ_TIMEOUT},
@@ -14,15 +14,15 @@ use crate::{
 };
 
 impl Open {
-    /// Takes the completion of a read, which covers everything that was posted before it.
+    /// Handles the completion of a read, which covers everything that was posted before it.
     pub(super) fn on_read(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
         let transfer = &mut self.transfer;
         // The completion is a sign of life of the peer's host.
         transfer.activity.here += 1;
         transfer.inbound.chunk_completed(now.now());
-        // It completed behind all earlier work requests.
+        // The completion also covers all earlier work requests.
         transfer.sent(slot, true);
-        if transfer.heard != Heard::Nothing {
+        if transfer.accepts != Accepts::Nothing {
             self.deliver(side);
         }
         self.read_on(side, now);
@@ -32,8 +32,9 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Reads more of the peer's large messages, as far as there are slots and memory, while the
-    /// queue pair works. Copies the fragments that have arrived, also after it failed.
+    /// Posts further reads of the peer's large messages, as far as there are slots and memory,
+    /// while the queue pair works. Copies fragments that have arrived, even after the queue pair
+    /// has failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
         let is_connected = self.is_connected();
         let transfer = &mut self.transfer;
@@ -61,14 +62,14 @@ impl Open {
         }
     }
 
-    /// Takes notice that a fragment is at its place. Its receive is free.
+    /// Records that a fragment has been copied, so that its receive is free.
     pub(super) fn on_copied(&mut self, side: &mut Side, now: impl Clock) {
         let Some(buffer) = self.transfer.inbound.fragment_copied() else {
             return;
         };
-        self.let_go_of(side, buffer);
+        self.discard_receive(side, buffer);
         self.watch_fragments(now);
-        if self.transfer.heard != Heard::Nothing {
+        if self.transfer.accepts != Accepts::Nothing {
             self.deliver(side);
         }
         self.read_on(side, now);
@@ -76,7 +77,7 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Has the time bounded in which the peer sends the rest of a message in fragments.
+    /// Limits the time within which the peer must send the rest of a message in fragments.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;
         if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {
@@ -91,7 +92,8 @@ impl Open {
         self.act_on(side, verdict, now);
     }
 
-    /// Repeats the output for which there was no memory, as some may have been freed.
+    /// Repeats the output for which there was no memory, because other connections might have freed
+    /// some.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
         let is_connected = self.is_connected();
         if let Some(step) = self.transfer.inbound.demanded()
@@ -102,13 +104,13 @@ impl Open {
         }
     }
 
-    /// Whether [`on_timeout`](Self::on_timeout) judges the pace of reads at this time.
+    /// Whether [`on_timeout`](Self::on_timeout) at `now` judges the pace of reads.
     pub(super) fn judges_reads_at(&self, now: Instant) -> bool {
         let deadline = self.transfer.timers.read_watchdog.deadline();
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Acts on the deadlines of reading that have passed.
+    /// Handles the deadlines of reads that have passed.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());
@@ -139,15 +141,15 @@ impl Open {
         }
     }
 
-    /// Delivers the next messages in order, while they are complete.
+    /// Delivers the next messages in order, up to the first incomplete message.
     fn deliver(&mut self, side: &mut Side) {
         while let Some(arrival) = self.transfer.inbound.pop() {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
     }
 
-    /// Returns the cause for a failed work request: a violation if it was a read, and the peer's
-    /// descriptor named memory that cannot be read.
+    /// Returns the reason for the end that a failed work request causes: a violation if the work
+    /// request was a READ and the peer's descriptor named memory that cannot be read.
     pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
         match (work, status, self.transfer.inbound.rkey_being_read()) {
             (
@@ -164,7 +166,7 @@ impl Open {
     }
 }
 
-/// Returns the output that asks the driver for this step.
+/// Returns the output that requests this step of the driver.
 fn output(step: Step) -> Output {
     match step {
         Step::Begin { id, len } => Output::Begin { id, len },

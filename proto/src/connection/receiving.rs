@@ -1,8 +1,8 @@
-//! Frames and immediates of the peer.
+//! Handles frames and immediate data of the peer.
 
 use log::Level;
 
-use super::{open::Open, side::Side, transfer::Heard};
+use super::{open::Open, side::Side, transfer::Accepts};
 use crate::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
     PeerTimeout,
@@ -11,7 +11,7 @@ use crate::{
     reason::Violation,
 };
 
-/// The content of a receive, checked as far as that is possible without the connection.
+/// The content of a receive, after all checks that do not need the connection's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Incoming {
@@ -34,7 +34,8 @@ impl Incoming {
             Kind::Data => Self::Data(header),
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
             Kind::Batch => Self::Batch(header, Batch::parse(&frame[HEADER_LEN..])?),
-            // No longer than the message, whose length is a `u32`.
+            // The cast loses no bits, because a fragment is no longer than its message, whose
+            // length is a `u32`.
             Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
             Kind::Control(control) => Self::Control(control, header),
         })
@@ -42,7 +43,7 @@ impl Incoming {
 }
 
 impl Open {
-    /// Takes a frame by the fast path, if it is a message and nothing more: see
+    /// Handles a frame on the fast path, if the frame contains only a message: see
     /// [`Connection::take_message`](super::Connection::take_message).
     #[inline]
     pub(super) fn take_message(&mut self, side: &mut Side, frame: &[u8]) -> Option<u32> {
@@ -53,16 +54,16 @@ impl Open {
         let header = Header::parse_data(frame)?;
         if header.len > side.params.eager_size
             || u64::from(header.len) > side.params.max_message
-            || transfer.heard != Heard::Everything
+            || transfer.accepts != Accepts::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            // With the last credit that it knows of, the peer waits for a grant.
+            // A peer that uses the last credit that it knows of waits for a grant.
             || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
         {
             return None;
         }
-        // Last, because the following calls change the state.
+        // The following calls come last, because they change the state.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);
@@ -81,8 +82,8 @@ impl Open {
         incoming: Result<Incoming, Violation>,
         now: impl Clock,
     ) {
-        if self.transfer.heard == Heard::Nothing {
-            let text = format_args!("a frame after an abort or a violation: ignored");
+        if self.transfer.accepts == Accepts::Nothing {
+            let text = format_args!("ignores a frame after an abort or a violation");
             side.outputs.note(Level::Debug, text);
             return self.repost(side, buffer);
         }
@@ -106,14 +107,14 @@ impl Open {
         }
     }
 
-    /// Takes a violation of the protocol, after which frames of the peer are ignored.
+    /// Handles a violation of the protocol, after which frames of the peer are ignored.
     pub(super) fn on_violation(&mut self, side: &mut Side, violation: Violation, now: impl Clock) {
         side.note_violation(&violation);
         //= PROTOCOL.md#violations
         //# The receiver of a violation delivers the messages that came before it and are complete,
         //# ignores everything that the peer sends afterwards, and disconnects without a notice; the
         //# peer sees DISCONNECTED, or the failure of its own work requests.
-        self.transfer.heard = Heard::Nothing;
+        self.transfer.accepts = Accepts::Nothing;
         self.fail(side, CloseReason::ProtocolViolation(violation), now.now());
     }
 
@@ -143,7 +144,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes a message in a frame of its own.
+    /// Handles a message in a frame of its own.
     fn on_data(&mut self, side: &mut Side, buffer: u32, header: Header) -> Result<(), Violation> {
         self.take_numbers(side, header)?;
         let transfer = &mut self.transfer;
@@ -168,7 +169,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes several messages in one frame.
+    /// Handles several messages in one frame.
     fn on_batch(
         &mut self,
         side: &mut Side,
@@ -201,7 +202,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes the announcement of a large message.
+    /// Handles the announcement of a large message.
     fn on_rendezvous(
         &mut self,
         side: &mut Side,
@@ -225,13 +226,13 @@ impl Open {
         transfer.counters.bytes_received += descriptor.len;
         transfer.counters.large_received += 1;
         // No part of the frame is kept, so its buffer is free.
-        self.let_go_of(side, buffer);
+        self.discard_receive(side, buffer);
         self.read_on(side, now);
         Ok(())
     }
 
-    /// Has the receive of a data frame released, of which nothing is kept.
-    pub(super) fn let_go_of(&mut self, side: &mut Side, buffer: u32) {
+    /// Releases the receive of a data frame of which no part is kept.
+    pub(super) fn discard_receive(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Release(buffer));
         } else {
@@ -239,7 +240,7 @@ impl Open {
         }
     }
 
-    /// Takes a part of a message, of `len` bytes.
+    /// Handles a part of a message. The part has `len` bytes.
     fn on_fragment(
         &mut self,
         side: &mut Side,
@@ -279,7 +280,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes the report of a write to this side's memory. It has no header.
+    /// Handles the immediate data of a write to this side's memory, which has no header.
     fn on_immediate(
         &mut self,
         side: &mut Side,
@@ -290,7 +291,7 @@ impl Open {
         //= PROTOCOL.md#one-sided-operations
         //# It must not be sent to a side that gave out no memory with the right to write.
         if !side.exposed_writable {
-            // A write of no bytes needs no key, so the device allows it to any peer.
+            // A write of 0 bytes needs no key, so the device permits it to any peer.
             return Err(Violation::new(
                 "immediate",
                 imm_data.into(),
@@ -309,7 +310,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes a frame without a message.
+    /// Handles a control frame.
     fn on_control(
         &mut self,
         side: &mut Side,
@@ -330,23 +331,23 @@ impl Open {
             }
             Control::Pong => {
                 let answered = transfer.probe.answer();
-                // Closing cancels probes, whose pongs may still come.
+                // Closing cancels probes, but Pongs for earlier Pings can still arrive.
                 if !answered && self.is_established() {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
                 side.outputs.push(Output::Event(Event::Answered));
-                // Another ping may have waited for this pong.
+                // Another Ping might have waited for this Pong.
                 self.send_control(side);
             }
             Control::Finish => {
                 //= PROTOCOL.md#half-close
                 //# A Finish is sent once at most, and not after a Close.
                 transfer.check_order(Kind::Control(control))?;
-                if transfer.has_peer_closed() || transfer.heard == Heard::NoMessages {
+                if transfer.has_peer_closed() || transfer.accepts == Accepts::NoMessages {
                     let expected = "one finish, before the sender's close";
                     return Err(Kind::Control(control).unexpected(expected));
                 }
-                transfer.heard = Heard::NoMessages;
+                transfer.accepts = Accepts::NoMessages;
                 self.arrive(side, Arrival::Finish);
             }
             Control::Close => {
@@ -357,11 +358,11 @@ impl Open {
             //= PROTOCOL.md#closing
             //# The receiver of an Abort ignores everything behind it and disconnects.
             Control::Abort => {
-                self.transfer.heard = Heard::Nothing;
+                self.transfer.accepts = Accepts::Nothing;
                 self.fail(side, CloseReason::PeerAborted(header.arg), now.now());
             }
             Control::Failure => {
-                self.transfer.heard = Heard::Nothing;
+                self.transfer.accepts = Accepts::Nothing;
                 let reason = match header.arg {
                     OUT_OF_RESOURCES => CloseReason::PeerOutOfResources,
                     NOT_TAKEN => CloseReason::PeerBusy,
@@ -375,7 +376,7 @@ impl Open {
         Ok(())
     }
 
-    /// Takes the numbers of a frame's header.
+    /// Applies the numbers in a frame's header.
     fn take_numbers(&mut self, side: &mut Side, header: Header) -> Result<(), Violation> {
         let transfer = &mut self.transfer;
         transfer.sequence.receive(header.sequence)?;
@@ -389,24 +390,27 @@ impl Open {
         Ok(())
     }
 
-    /// Delivers an arrival, or keeps it until everything before it is complete.
+    /// Delivers an arrival, or keeps it until all earlier messages are complete.
     fn arrive(&mut self, side: &mut Side, arrival: Arrival) {
         if let Some(arrival) = self.transfer.inbound.arrive(arrival) {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
-        // The peer may have used up its credit with it, while there are receives to grant.
+        // With this arrival, the peer can have used up its credit while there are receives to
+        // grant.
         self.grant_if_due(side);
     }
 
-    /// Has a buffer posted again whose content is not kept, if receives are accepted.
+    /// Makes the driver post a buffer again whose content is not kept, if the connection accepts
+    /// receives.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));
         }
     }
 
-    /// Whether the driver posts a free buffer again. It posts a shared one always, until the end,
-    /// because other connections use it. After the end the driver posts all of them.
+    /// Whether the driver has to post a free buffer again. A shared buffer is always posted again
+    /// until the end of the connection, because other connections use it. After the end, the driver
+    /// itself posts all shared buffers again.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }

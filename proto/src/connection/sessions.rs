@@ -8,9 +8,10 @@ use crate::{
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Sessions.
+/// Functions for sessions.
 impl Connection {
-    /// Returns the attempt to resume a session that a request makes; `None` for other requests.
+    /// Returns the request to resume a session in the private data of a connect request. Returns
+    /// `None` for other requests.
     #[must_use]
     pub fn resume_request(private_data: &[u8]) -> Option<ResumeRequest> {
         let (hello, data) = Hello::parse(private_data).ok()?;
@@ -28,26 +29,27 @@ impl Connection {
         self.side.params.session != SessionOffer::None && theirs & SESSION != 0
     }
 
-    /// Returns the numbers of the session that this side resumes, if the peer has closed it.
+    /// Returns the message counts of the session that this side tries to resume, if the peer has
+    /// closed that session.
     #[must_use]
     pub fn session_over(&self) -> Option<SessionOver> {
         self.side.over
     }
 
-    /// Has the reply offer no session.
+    /// Makes the reply offer no session.
     pub fn decline_session(&mut self) {
         self.side.params.session = SessionOffer::None;
     }
 
-    /// Whether a session survives the end of the connection for this reason: it was lost, also
-    /// during the close handshake.
+    /// Whether a session survives the end of the connection for this reason: the connection was
+    /// lost, possibly during the close handshake.
     #[must_use]
     pub fn is_lost(&self, reason: &CloseReason) -> bool {
         reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here
     }
 
-    /// Whether the connection was lost during the close handshake, of which only the peer may not
-    /// know the result.
+    /// Whether the connection was lost during the close handshake, and only the peer might not know
+    /// the result of the handshake.
     #[must_use]
     pub fn leaves_peer_in_doubt(&self, reason: &CloseReason) -> bool {
         self.lost_in_close(reason) == LostInClose::AtPeer
@@ -62,12 +64,13 @@ impl Connection {
     }
 
     /// Returns the number of messages that were delivered. A large message that was not read whole
-    /// does not count, nor do those that wait behind it.
+    /// does not count, nor do the messages behind it.
     #[must_use]
     pub fn delivered_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
             let transfer = &open.transfer;
-            // A message of which fragments are missing counts no frame that ends it.
+            // A message of which fragments are missing is undelivered, but it is not among the
+            // messages counted here, because its last fragment has not arrived.
             let cut = u64::from(transfer.inbound.missing().is_some());
             let undelivered = transfer.inbound.undelivered() - cut;
             let messages = transfer
@@ -78,7 +81,8 @@ impl Connection {
         })
     }
 
-    /// Returns the number of messages that were delivered and not released.
+    /// Returns the number of messages that were delivered and that the application has not
+    /// released.
     #[must_use]
     pub fn held_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
@@ -87,8 +91,8 @@ impl Connection {
         })
     }
 
-    /// Takes notice that the application has released a message whose receive is not posted again,
-    /// because the connection ends.
+    /// Records that the application has released a message whose receive is not posted again,
+    /// because the connection is ending.
     pub fn give_up_receive(&mut self) {
         if let Some((open, _)) = self.open() {
             open.transfer.recv_credit.give_up();
@@ -96,15 +100,15 @@ impl Connection {
     }
 
     /// Sets the number of messages of earlier connections that the application still holds. The
-    /// peer may use the rest of the window.
+    /// peer may use the other places of the window.
     pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
-            open.transfer.recv_credit.leave_out(held);
+            open.transfer.recv_credit.withhold(held);
             open.promise(side, now);
         }
     }
 
-    /// Returns the bounds on the messages that were sent and may not have been received.
+    /// Returns bounds on the messages that were sent and are not known to be received.
     #[must_use]
     pub fn unconfirmed(&self) -> Unconfirmed {
         let Some(open) = self.opened() else {
@@ -114,8 +118,9 @@ impl Connection {
         Unconfirmed {
             messages: transfer.send_credit.unconfirmed(),
             large: transfer.outbound.untaken(),
-            // The receive of a large message is posted again at once, so its credit comes back
-            // before it is read. All others hold theirs until they are delivered.
+            // The receive of a Rendezvous is posted again at once, so its credit returns before the
+            // large message is read. All other messages keep their credits until they are
+            // delivered.
             most: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }

@@ -14,22 +14,23 @@ use crate::read_watchdog::ReadWatchdog;
 pub(super) struct Timers {
     pub(super) keepalive: Option<Keepalive>,
     pub(super) read_watchdog: ReadWatchdog,
-    pub(super) grant: Option<PutOff>,
+    pub(super) grant: Option<DelayedGrant>,
     pub(super) nudge: Option<Nudge>,
 }
 
-/// A grant waits for more releases.
+/// A grant that is delayed until the application has released more messages.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
-pub(super) struct PutOff {
-    /// The time of its check.
+pub(super) struct DelayedGrant {
+    /// The time at which the grant is checked again.
     pub(super) deadline: Instant,
-    /// The limit that the peer knew at that time.
+    /// The limit that the peer knew when the grant began to wait.
     pub(super) announced: u32,
 }
 
-/// The longest wait of a grant, and the time between two checks if many grants wait.
-pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+/// The longest time for which a grant is delayed. The timer fires at this interval while grants are
+/// delayed, instead of once for each of them.
+pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
 
 impl Timers {
     /// Returns the earliest deadline.
@@ -37,12 +38,12 @@ impl Timers {
         earlier(self.grant_deadline(), self.while_closing())
     }
 
-    /// Returns the earliest deadline that is not about the peer's life.
+    /// Returns the earliest deadline, except that of the keepalive.
     pub(super) fn earliest_but_keepalive(&self) -> Option<Instant> {
         earlier(self.grant_deadline(), self.of_transfers())
     }
 
-    /// Returns the earliest of the deadlines that hold while the connection closes.
+    /// Returns the earliest of the deadlines that are checked while the connection is closing.
     pub(super) fn while_closing(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
         earlier(keepalive, self.of_transfers())
@@ -68,7 +69,7 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
 
 /// A value that records whether it has been borrowed mutably.
 ///
-/// Most messages touch no timer. A message that touches one cannot forget the mark.
+/// Most messages touch no timer. A message that touches a timer sets the mark automatically.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
@@ -85,15 +86,15 @@ impl<T> Tracked<T> {
         }
     }
 
-    /// Whether the value has been borrowed mutably since [`take_touched`](Self::take_touched).
+    /// Whether the value has been borrowed mutably since [`take_changed`](Self::take_changed).
     #[inline]
-    pub(super) fn is_touched(&self) -> bool {
+    pub(super) fn is_changed(&self) -> bool {
         self.touched
     }
 
-    /// Whether the value has been borrowed mutably since the last call of this.
+    /// Whether the value has been borrowed mutably since the last call of this function.
     #[inline]
-    pub(super) fn take_touched(&mut self) -> bool {
+    pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.touched)
     }
 }

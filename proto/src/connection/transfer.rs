@@ -1,11 +1,11 @@
-//! Frames, credits and slots of the send ring, from the hellos to the end.
+//! The exchange of frames: their sequence numbers, credits and slots of the send ring.
 
 use std::time::{Duration, Instant};
 
 use super::{
     control::ControlQueue,
     keepalive::{Keepalive, MovedBytes, PeerActivity, Probe},
-    timers::{PATIENCE, PutOff, Timers, Tracked},
+    timers::{DelayedGrant, MAX_GRANT_DELAY, Timers, Tracked},
 };
 use crate::{
     BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, SessionOffer, Statistics,
@@ -29,7 +29,7 @@ pub(super) struct Transfer {
     negotiated: Negotiated,
     /// Whether the peer takes several messages in a frame.
     pub(super) takes_batches: bool,
-    /// The number of frames in which a message is sent at most.
+    /// The maximum number of frames in which a message is sent.
     most_fragments: u32,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
@@ -38,32 +38,32 @@ pub(super) struct Transfer {
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
     pub(super) timers: Tracked<Timers>,
-    /// Counters only: [`statistics`](Self::statistics) computes the values that are held at the
-    /// moment.
+    /// The counters. [`statistics`](Self::statistics) adds the amounts of memory that are in use.
     pub(super) counters: Statistics,
     pub(super) probe: Probe,
     keepalive_timeout: Duration,
-    /// Which of its engine's connections it is.
+    /// The number of the connection in its process.
     number: u64,
     pub(super) activity: PeerActivity,
-    /// The value of the last [`set_moved`](super::Connection::set_moved).
+    /// The counters of the last call of [`set_moved`](super::Connection::set_moved).
     ///
     /// [`Connection`]: super::Connection
     pub(super) moved: MovedBytes,
-    /// Whether `moved` is that of the last check, so that more bytes are a sign of life since.
+    /// Whether `moved` was read since the last check, so that an increase is a sign of life after
+    /// that check.
     pub(super) moved_is_fresh: bool,
-    /// Whether others wait for the memory of messages that are being read, as of the last
-    /// [`set_wanted`](super::Connection::set_wanted).
+    /// Whether other connections wait for the memory of messages that are being read, as of the
+    /// last call of [`set_wanted`](super::Connection::set_wanted).
     pub(super) is_wanted: bool,
-    /// The frames of the peer that are still taken.
-    pub(super) heard: Heard,
-    /// Whether this side has finished.
+    /// The kinds of the peer's frames that this side still accepts.
+    pub(super) accepts: Accepts,
+    /// Whether the application has finished sending.
     pub(super) finished: bool,
     /// The number of data frames of the peer that did not end a message.
     pub(super) unended: u32,
-    /// The least that a send lacked which was refused as blocked since the last
-    /// [`Event::Writable`](crate::Event::Writable).
-    blocked: Option<Lack>,
+    /// The resources that refused sends lacked, or the least of them. `None` if no send was refused
+    /// as blocked since the last [`Event::Writable`](crate::Event::Writable).
+    blocked: Option<MissingResources>,
     pub(super) control: ControlQueue,
     pub(super) peer_close: PeerClose,
 }
@@ -71,51 +71,51 @@ pub(super) struct Transfer {
 /// The way in which a message of some length is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// In a frame of its own.
+    /// The message is sent in a frame of its own.
     Frame,
-    /// In this number of frames.
+    /// The message is sent in this number of frames.
     Fragments(u32),
-    /// The peer reads it from this side's memory.
+    /// The message is announced, and the peer reads it from this side's memory.
     Announcement,
 }
 
 /// The resources that a send needs in addition to a credit.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
-struct Lack {
-    /// The number of slots.
+struct MissingResources {
+    /// The number of slots of the send ring.
     slots: u32,
     /// The number of bytes that may be exposed to the peer.
     exposed: u64,
 }
 
-impl Lack {
-    const A_SLOT: Self = Self {
+impl MissingResources {
+    const SLOT: Self = Self {
         slots: 1,
         exposed: 0,
     };
 }
 
-/// What is taken of what the peer sends.
+/// The kinds of the peer's frames that this side still accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-pub(super) enum Heard {
+pub(super) enum Accepts {
     Everything,
     /// The peer's Finish has arrived: only control frames follow.
     NoMessages,
-    /// The peer aborted, or violated the protocol. Messages behind a bad frame are dropped, because
-    /// one before them is missing.
+    /// The peer has aborted, or has violated the protocol: no frame is accepted. Messages behind a
+    /// bad frame are dropped, because a message before them is missing.
     Nothing,
 }
 
-/// How far the peer has come in closing.
+/// The progress of the peer in the close handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum PeerClose {
     None,
     /// The peer's Close has arrived: only control frames follow.
     Received,
-    /// The peer's CloseAck has arrived too: the peer has received everything that this side sent.
+    /// The peer's CloseAck has also arrived: the peer has received everything that this side sent.
     Acknowledged,
 }
 
@@ -124,13 +124,15 @@ impl Transfer {
         Self::starting_at(params, hello, 0)
     }
 
-    /// Begins the counters of frames at `start`: 0 but in tests.
+    /// Creates the state of a connection whose frame counters begin at `start`, which is 0 except
+    /// in tests.
     pub(super) fn starting_at(params: &Params, hello: &Hello, start: u32) -> Self {
         let granted = match hello.credits {
             0 => hello.window,
             credits => credits,
         };
-        // Of a message that it keeps in fragments, a session would keep a copy of each.
+        // A session sends no fragments: it would have to keep a copy of each until the peer has
+        // acknowledged it.
         let has_session = params.session != SessionOffer::None && hello.features & SESSION != 0;
         Self {
             hello: *hello,
@@ -161,7 +163,7 @@ impl Transfer {
             moved: MovedBytes::default(),
             moved_is_fresh: false,
             is_wanted: false,
-            heard: Heard::Everything,
+            accepts: Accepts::Everything,
             finished: false,
             unended: 0,
             blocked: None,
@@ -191,10 +193,11 @@ impl Transfer {
             .map(|interval| Keepalive::new(interval, timeout, activity, number, now));
     }
 
-    /// Returns the progress of large messages.
+    /// Returns the progress of the large messages that this side reads.
     ///
-    /// The chunks are those of all connections with the peer's engine: on a slow path reads wait
-    /// behind those of other connections. If the transport counts bytes, these are included.
+    /// The chunks are those of all connections with the peer's engine, because on a slow path reads
+    /// wait behind reads of other connections. If the transport counts bytes, each byte counts as a
+    /// chunk.
     pub(super) fn progress(&self) -> Progress {
         let inbound = &self.inbound;
         Progress {
@@ -208,11 +211,11 @@ impl Transfer {
         }
     }
 
-    /// If a grant waits for more releases, it is looked at again after a while.
+    /// If a grant waits for more releases, sets the time at which it is checked again.
     pub(super) fn watch_grant(&mut self, now: impl Clock) {
-        if self.recv_credit.puts_off_grant() && self.timers.grant.is_none() {
-            self.timers.grant = Some(PutOff {
-                deadline: now.now() + PATIENCE,
+        if self.recv_credit.delays_grant() && self.timers.grant.is_none() {
+            self.timers.grant = Some(DelayedGrant {
+                deadline: now.now() + MAX_GRANT_DELAY,
                 announced: self.recv_credit.announced(),
             });
         }
@@ -220,10 +223,10 @@ impl Transfer {
 
     // Closing.
 
-    /// Whether the peer's library is known to have received everything that was sent. That its
-    /// device acknowledged it proves nothing: the process that reads the completion queue may have
-    /// ended. Nor does a missing acknowledgement prove the contrary: a device whose queue pair
-    /// fails right after it took a frame never sends one.
+    /// Whether the peer's library is known to have received everything that was sent. An
+    /// acknowledgement by the peer's device is no proof, because the process that reads the
+    /// completion queue might have ended. A missing acknowledgement is no proof of the contrary: a
+    /// device whose queue pair fails right after it has received a frame sends no acknowledgement.
     #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
@@ -232,7 +235,7 @@ impl Transfer {
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
     }
 
-    /// Whether the driver copies a message of a stream: see
+    /// Whether the driver should copy a message of a stream: see
     /// [`may_copy`](super::Connection::may_copy).
     pub(super) fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
         let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
@@ -241,11 +244,12 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty one keeps its receive, so that a peer cannot send them without end.
+        // An empty message keeps its receive, so that a peer cannot send empty messages without
+        // end.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
-    /// Takes the limits of these parameters for large messages.
+    /// Sets the limits for large messages that these parameters give.
     pub(super) fn set_limits(&mut self, params: &Params) {
         self.outbound.set_limit(params.outbound_limit());
         self.inbound.set_limit(params.inbound_limit());
@@ -271,7 +275,7 @@ impl Transfer {
             && self.ring.is_empty()
     }
 
-    /// Queues an Abort or a Failure, and drops everything else.
+    /// Queues an Abort or a Failure, and drops all other queued frames.
     pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
         self.cancel_pending();
         self.control.queue_notice(control, code);
@@ -324,11 +328,11 @@ impl Transfer {
             });
         }
         let lack = match way {
-            Way::Frame => Lack::A_SLOT,
-            Way::Fragments(slots) => Lack { slots, exposed: 0 },
-            Way::Announcement => Lack {
+            Way::Frame => MissingResources::SLOT,
+            Way::Fragments(slots) => MissingResources { slots, exposed: 0 },
+            Way::Announcement => MissingResources {
                 exposed: len,
-                ..Lack::A_SLOT
+                ..MissingResources::SLOT
             },
         };
         //= PROTOCOL.md#credits
@@ -342,23 +346,23 @@ impl Transfer {
         Ok(())
     }
 
-    fn has(&self, lack: Lack) -> bool {
+    fn has(&self, lack: MissingResources) -> bool {
         self.ring.room_for_data() >= lack.slots
             && (lack.exposed == 0 || self.outbound.has_room_for(lack.exposed))
     }
 
-    /// Remembers that a send was refused which needs this much.
+    /// Records that a send was refused, and the resources that it needs.
     #[cold]
-    fn block(&mut self, lack: Lack) {
+    fn block(&mut self, lack: MissingResources) {
         self.counters.stalls += 1;
-        let least = self.blocked.map_or(lack, |other| Lack {
+        let least = self.blocked.map_or(lack, |other| MissingResources {
             slots: other.slots.min(lack.slots),
             exposed: other.exposed.min(lack.exposed),
         });
         self.blocked = Some(least);
     }
 
-    /// Whether a send that was refused may be tried again. Forgets about it then.
+    /// Whether a send that was refused can be retried now. If so, forgets the refusal.
     pub(super) fn take_writable(&mut self) -> bool {
         let writable = self
             .blocked
@@ -369,33 +373,33 @@ impl Transfer {
         writable
     }
 
-    /// Whether a send was refused, and may not be tried again.
+    /// Whether a send was refused, and cannot be retried yet.
     #[inline]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
-    /// Whether a send was refused. Forgets about it.
+    /// Whether a send was refused. Forgets the refusal.
     #[inline]
     pub(super) fn take_blocked(&mut self) -> bool {
         self.blocked.take().is_some()
     }
 
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        // The eager size is no longer than the longest message.
+        // A message of at most the eager size is no longer than the longest message.
         if self.send_credit.available() == 0 || !self.ring.has_room_for_data() {
-            self.block(Lack::A_SLOT);
+            self.block(MissingResources::SLOT);
             return Err(SendRefused::Blocked);
         }
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
         self.send_credit.take(1);
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += len as u64;
-        // The limit is a `u32`, so the length fits.
+        // The cast loses no bits, because the eager size is a `u32`.
         Ok(self.data_frame(Kind::Data, len as u32))
     }
 
-    /// How much of a batch may be sent in one frame now.
+    /// Returns the part of a batch that may be sent in one frame now.
     pub(super) fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
         self.may_send(0)?;
         let credits = self.send_credit.available() as usize;
@@ -408,7 +412,8 @@ impl Transfer {
         })
     }
 
-    /// Sends that many messages, of `len` bytes with their lengths, for which there is room.
+    /// Sends `count` messages in one frame. The payload has `len` bytes, including the lengths of
+    /// the messages. The caller has checked that there is room.
     pub(super) fn send_batch(&mut self, count: u32, len: usize) -> Transmit {
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
         self.send_credit.take(count);
@@ -417,8 +422,9 @@ impl Transfer {
         self.data_frame(Kind::Batch, len as u32)
     }
 
-    /// Sends the part of a message of `len` bytes that begins at `offset`. Returns its length as
-    /// well. The caller has found out with `way` and `may_send` that there is room for all parts.
+    /// Sends the part of a message of `len` bytes that begins at `offset`. Returns the frame, and
+    /// the length of the part. The caller has checked with `way` and `may_send` that there is room
+    /// for all parts.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
         let rest = len - offset;
         if offset == 0 {
@@ -444,7 +450,7 @@ impl Transfer {
 
     pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         if !self.ring.has_room_for_data() || (takes_receive && self.send_credit.available() == 0) {
-            self.block(Lack::A_SLOT);
+            self.block(MissingResources::SLOT);
             return Err(SendRefused::Blocked);
         }
         //= PROTOCOL.md#credits
@@ -457,14 +463,14 @@ impl Transfer {
         Ok(self.ring.take_operation())
     }
 
-    /// Whether a grant, or the count of large messages taken, is due without waiting for another
-    /// frame.
+    /// Whether a grant, or the count of large messages taken, must be sent without waiting for
+    /// another frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.recv_credit.grant_due() || self.inbound.report_due()
     }
 
-    /// Takes the next queued control frame, if there is a slot for it.
+    /// Takes the next queued control frame, if a slot is free.
     pub(super) fn next_control(&mut self) -> Option<Transmit> {
         if !self.ring.has_room() {
             return None;
@@ -497,7 +503,8 @@ impl Transfer {
         self.frame(kind, len, arg, slot)
     }
 
-    /// Makes a frame for a slot of the ring, which goes with whether its send is signalled.
+    /// Makes a frame for a slot of the ring. The flag in `slot` tells whether the send is
+    /// signalled.
     fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
         let header = Header {
             kind,
@@ -513,11 +520,13 @@ impl Transfer {
         }
     }
 
-    /// Takes the completion of a signalled send, which covers all that were posted before it. With
-    /// `acknowledges` it proves that the peer's device has them.
+    /// Handles the completion of a signalled send, which covers all sends that were posted before
+    /// it. If `acknowledges` is set, the completion proves that the peer's device has received
+    /// them.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
-        // That the peer's device took control frames says nothing about its library, which may have
-        // stopped: a ping wants a pong. Data it takes only while the library grants credit.
+        // The receipt of control frames by the peer's device is no sign of life of the peer's
+        // library, which might have stopped: that is why a Ping needs a Pong. The receipt of data
+        // is a sign of life, because the device receives data only while the library grants credit.
         if self.ring.complete(slot) && acknowledges {
             self.activity.here += 1;
         }
@@ -526,13 +535,13 @@ impl Transfer {
 
     // Receiving.
 
-    /// Counts messages of the peer in one frame, or a write that takes a credit as well.
+    /// Counts the messages in one frame of the peer, or a write that also takes a credit.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
             return Err(kind.unexpected("no data after a close"));
         }
-        if self.heard == Heard::NoMessages {
+        if self.accepts == Accepts::NoMessages {
             return Err(kind.unexpected("no data after a finish"));
         }
         if !self.recv_credit.allows(count) {
@@ -543,7 +552,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Refuses a frame of this kind between two fragments of a message.
+    /// Returns a violation if a frame of this kind arrives between two fragments of a message.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames

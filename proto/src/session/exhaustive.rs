@@ -23,7 +23,7 @@ use std::{
 };
 
 use self::{
-    scope::{A, Mistake, P, Scope, looking, scope},
+    scope::{A, Mistake, P, Scope, scope, with_trials},
     world::{Act, World},
 };
 use super::{ResumeRefused, Session, Unconfirmed};
@@ -47,9 +47,9 @@ const SMALL: &[Scope] = &[
     scope([3, 2], [0b101, 0b01], 2, [2, 1], u32::MAX),
     scope([2, 2], [0b01, 0b10], 2, [2, 0], 0),
     // In these scopes, the active side moves to another way to the peer, and back.
-    looking(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
-    looking(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
-    looking(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),
+    with_trials(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
+    with_trials(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
+    with_trials(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),
     scope([2, 1], [0, 0], 1, [2, 1], u32::MAX).with_strangers(2),
     scope([1, 2], [0, 0b01], 1, [1, 1], 0).with_strangers(3),
 ];
@@ -139,8 +139,8 @@ fn search(scope: &Scope) -> Found {
     found
 }
 
-/// Returns the first state from which no path leads to a state of `done`. An edge is a pair of its
-/// end and its start.
+/// Returns the first state from which no path leads to a state in `done`. Each edge is a pair of
+/// state numbers: the state after the transition, and the state before it.
 fn find_stuck(states: usize, mut edges: Vec<(u32, u32)>, mut done: Vec<u32>) -> Option<usize> {
     edges.sort_unstable();
     let mut can_end = vec![false; states];
@@ -230,7 +230,7 @@ fn wrong_numbers_and_old_epochs_are_refused() {
     assert_eq!(session.check_attempt(8, 2), Ok(()));
     let received: Vec<_> = session.resume(4).unwrap().collect();
     assert_eq!(received, [2, 3]);
-    assert_eq!(session.next_again(), Some(4));
+    assert_eq!(session.next_to_resend(), Some(4));
 }
 
 #[test]

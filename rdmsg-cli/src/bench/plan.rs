@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compared_is_measured_one_after_the_other() {
+    fn compared_tests_are_measured_in_sequence() {
         let plan = plan("--test latency,rate --sizes 64,4K --connections 1,2");
         let points = plan.points();
         assert_eq!(points.len(), 2 * 2 * 2 * 2);

@@ -8,14 +8,14 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
     pub(super) title: String,
-    pub(super) across: Across,
+    pub(super) across: XAxis,
     test: Test,
     pub(super) series: Vec<Series>,
 }
 
 /// The meaning of the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Across {
+pub(super) enum XAxis {
     Sizes,
     Connections,
 }
@@ -54,9 +54,9 @@ impl Plot {
         sizes.dedup();
         // Sizes go across, and each number of connections has its line; with one size it is these.
         let across = if sizes.len() > 1 {
-            Across::Sizes
+            XAxis::Sizes
         } else {
-            Across::Connections
+            XAxis::Connections
         };
         let mut series: Vec<Series> = Vec::new();
         let mut connections: Vec<u16> = of_test().map(|(point, _)| point.connections).collect();
@@ -64,14 +64,14 @@ impl Plot {
         connections.dedup();
         for (point, measured) in of_test() {
             let name = match across {
-                Across::Sizes if connections.len() > 1 => {
+                XAxis::Sizes if connections.len() > 1 => {
                     format!("{} x {}", measured.transport, point.connections)
                 }
-                Across::Sizes | Across::Connections => measured.transport.clone(),
+                XAxis::Sizes | XAxis::Connections => measured.transport.clone(),
             };
             let x = match across {
-                Across::Sizes => point.size.0.max(1) as f64,
-                Across::Connections => point.connections.into(),
+                XAxis::Sizes => point.size.0.max(1) as f64,
+                XAxis::Connections => point.connections.into(),
             };
             let y = match test {
                 Test::Latency => measured.times.summary()?.median,
@@ -101,8 +101,8 @@ impl Plot {
             Test::Rate => "messages, one way",
         };
         let by = match across {
-            Across::Sizes => "by bytes of a message".to_owned(),
-            Across::Connections => {
+            XAxis::Sizes => "by bytes of a message".to_owned(),
+            XAxis::Connections => {
                 let size = Size(sizes.first().copied().unwrap_or(0));
                 format!("of {size} bytes, by connections")
             }
@@ -122,8 +122,8 @@ impl Plot {
         all.sort_by(f64::total_cmp);
         all.dedup();
         let label = |x: f64| match self.across {
-            Across::Sizes => Size(x as u64).to_string(),
-            Across::Connections => format!("{x}"),
+            XAxis::Sizes => Size(x as u64).to_string(),
+            XAxis::Connections => format!("{x}"),
         };
         all.into_iter().map(|x| (x, label(x))).collect()
     }
@@ -241,7 +241,7 @@ mod tests {
         let plot = &plots[0];
         let names: Vec<&str> = plot.series.iter().map(|series| &*series.name).collect();
         assert_eq!(names, ["RDMA", "TCP"]);
-        assert_eq!(plot.across, Across::Sizes);
+        assert_eq!(plot.across, XAxis::Sizes);
         let labels = |ticks: Vec<(f64, String)>| -> Vec<String> {
             ticks.into_iter().map(|(_, label)| label).collect()
         };

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_option_is_reported() {
         for (text, wrong) in [
             ("127.0.0.1:6379", "it does not say what is spoken there"),
             ("http://a:1", "there is no scheme http://"),

@@ -24,7 +24,7 @@ use super::{
     address::Scheme,
     cause::Cause,
     counters::{Counters, Flow, Open},
-    listening::{Incoming, Listening, NoneCame},
+    listening::{AcceptFailure, Incoming, Listening},
     options::Options,
     session::{Session, explain},
     signals::{Signals, Told},
@@ -121,11 +121,11 @@ impl Bridge {
             select! {
                 incoming = self.listening.accept() => match incoming {
                     Ok(incoming) => self.admit(incoming),
-                    Err(NoneCame::Now(error)) => {
+                    Err(AcceptFailure::Now(error)) => {
                         warn_sparsely!(Command, "cannot accept a connection: {error}");
                         sleep(PAUSE).await;
                     }
-                    Err(NoneCame::Ever(error)) => {
+                    Err(AcceptFailure::Ever(error)) => {
                         return Err(error).context("cannot accept connections");
                     }
                 },

@@ -34,7 +34,7 @@ const PIECE: usize = 60 * 1024;
 const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 
 /// The interval at which a blocked write to a plain end checks whether the other end still exists.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Carries bytes in both directions, until both have ended.
 ///
@@ -107,8 +107,8 @@ async fn from_plain<'a>(
     }
 }
 
-/// Carries bytes from the stream, out of the buffers that the device wrote, and the end behind
-/// them.
+/// Carries bytes from the stream to the plain end, without a copy out of the receive buffers, and
+/// then the end of the stream.
 async fn to_plain(
     stream: &mut OwnedReadHalf,
     mut plain: WriteHalf<'_>,
@@ -151,7 +151,7 @@ async fn write_watched(
     endpoint: &Endpoint,
 ) -> io::Result<usize> {
     loop {
-        if let Ok(written) = timeout(LOOK, plain.write(bytes)).await {
+        if let Ok(written) = timeout(CHECK_INTERVAL, plain.write(bytes)).await {
             return written;
         }
         if let Some(reason) = endpoint

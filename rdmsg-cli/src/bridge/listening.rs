@@ -29,7 +29,7 @@ pub(super) enum Incoming {
 
 /// Why none came in.
 #[derive(Debug)]
-pub(super) enum NoneCame {
+pub(super) enum AcceptFailure {
     /// The next one may.
     Now(io::Error),
     /// No further connection can be accepted, because of this error.
@@ -75,17 +75,17 @@ impl Listening {
     }
 
     /// Waits for the next connection. Dropping the future loses none.
-    pub(super) async fn accept(&self) -> Result<Incoming, NoneCame> {
+    pub(super) async fn accept(&self) -> Result<Incoming, AcceptFailure> {
         match self {
             // The failure concerns one connection or the limit of open files, and is temporary.
             Self::Plain(listener) => match listener.accept().await {
                 Ok((socket, peer)) => Ok(Incoming::Plain(Plain::new(socket), peer)),
-                Err(error) => Err(NoneCame::Now(error)),
+                Err(error) => Err(AcceptFailure::Now(error)),
             },
             Self::Rdmsg(listener) => match listener.accept().await {
                 Ok((stream, peer)) => Ok(Incoming::Rdmsg(Rdmsg::new(stream), peer)),
-                Err(error) if is_final(&error) => Err(NoneCame::Ever(error)),
-                Err(error) => Err(NoneCame::Now(error)),
+                Err(error) if is_final(&error) => Err(AcceptFailure::Ever(error)),
+                Err(error) => Err(AcceptFailure::Now(error)),
             },
         }
     }

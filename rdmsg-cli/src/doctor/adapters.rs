@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_of_one_processor_or_of_another_node_are_reported() {
+    fn interrupts_on_one_cpu_or_far_node_are_reported() {
         let findings = judged(&machine("mlx5_core", ["4\n", "4\n"]));
         assert_eq!(findings[1].state, State::Warning);
         let what = "processor 4 serves all 2 interrupts of mlx5_0";

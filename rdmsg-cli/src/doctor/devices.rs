@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iwarp_port_has_the_addresses_of_the_interface_whose_hardware_address_is_its_gid() {
+    fn iwarp_port_has_addresses_of_interface_by_mac() {
         let port = "sys/class/infiniband/siw0/ports/1";
         let machine = Machine::new()
             .file("sys/class/infiniband/siw0/node_type", "4: RNIC\n")
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_an_address_gets_one_of_a_free_network() {
+    fn port_without_address_gets_one_of_free_network() {
         let machine = machine("4: ACTIVE\n", "1500\n").file("sys/class/net/eth0/flags", "0x1003\n");
         let findings = judged(&machine);
         assert_eq!(subjects(&findings), [("address", State::Error)]);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_down_with_its_interface_or_for_want_of_a_cable() {
+    fn port_is_down_with_interface_or_without_cable() {
         let down = machine("1: DOWN\n", "1500\n").file("sys/class/net/eth0/flags", "0x1002\n");
         let findings = judged(&down);
         assert_eq!(subjects(&findings), [("port", State::Error)]);
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_device_the_adapters_module_comes_before_software() {
+    fn adapter_module_is_proposed_before_software_device() {
         let plain = Machine::new()
             .file("sys/class/net/eth0/flags", "0x1003\n")
             .file("sys/class/net/eth0/mtu", "1500\n");

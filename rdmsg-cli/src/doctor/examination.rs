@@ -79,7 +79,7 @@ impl Examination {
         }
     }
 
-    /// Looks again at the links, which are compared with another host's, and at the way there.
+    /// Examines the links again, to compare them with those of the peer, and the route to the peer.
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
         let interfaces = Interfaces::read(&root, &interfaces::addresses());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn congestion_marks_are_read_where_the_driver_shows_them() {
+    fn congestion_marks_are_read_if_driver_counts_them() {
         let at = "sys/class/net/ens1/ecn/roce_rp/enable";
         let machine = Machine::new()
             .file("sys/class/infiniband/mlx5_0/parent", "ens1\n")

@@ -69,7 +69,9 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
         endpoint.send_timeout(MESSAGE, timeout)?;
         let answer = endpoint.recv_timeout(timeout)?;
         if *answer != *MESSAGE {
-            log::error!("another message came back: {answer:?}");
+            log::error!(
+                "the listener on this host sent back {answer:?}, not the message it received"
+            );
         }
         drop(answer);
         endpoint.close()

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_missing_is_made_with_the_kernels_numbers() {
+    fn missing_file_is_created_with_kernels_numbers() {
         let files = DeviceFiles::read(&machine().root());
         let findings = files.judge(&host());
         assert_eq!(findings.len(), 1);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_may_be_used_are_fine_and_none_are_no_matter() {
+    fn usable_or_absent_files_are_no_problem() {
         let machine = machine().file("dev/infiniband/uverbs0", "");
         let findings = DeviceFiles::read(&machine.root()).judge(&host());
         assert_eq!(findings[0].state, State::Ok);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_got_by_the_group_where_there_is_one_for_it() {
+    fn rights_come_from_the_group_of_the_file() {
         let mut files = DeviceFiles::read(&machine().root());
         let mut mend = |mode, group: &str| {
             files.0[1].access = Access::Denied {

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_software_device_is_made_where_the_route_leads_or_on_an_adapter_with_an_address() {
+    fn software_device_is_made_on_route_or_adapter() {
         let of = addresses(&[
             ("lo", "127.0.0.1"),
             ("docker0", "172.17.0.1"),

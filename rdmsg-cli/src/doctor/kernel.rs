@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_is_read_from_sysfs() {
+    fn loaded_modules_are_read_from_sysfs() {
         let machine = Machine::new()
             .file("proc/sys/kernel/osrelease", "6.1.0-56-amd64\n")
             .file("sys/class/misc/rdma_cm/dev", "10:58\n");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_not_loaded_is_loaded_and_one_that_is_not_there_installed() {
+    fn missing_module_is_loaded_or_installed() {
         let fine = judged(true, None, Distribution::Debian);
         assert_eq!(fine.state, State::Ok);
         let missing = judged(false, Some(true), Distribution::Debian);

@@ -57,7 +57,7 @@ impl Libraries {
                 let what = format!("libibverbs has no driver for {}", unknown.join(", "));
                 Some(
                     Finding::error(SUBJECT, what)
-                        .because("each kind of device has a library of its own")
+                        .because("libibverbs needs the driver library of each device's vendor")
                         .mend(as_root(&install)),
                 )
             }

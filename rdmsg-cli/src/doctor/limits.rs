@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The locked memory of a connection with the default configuration, in bytes.
-const A_CONNECTION: u64 = 1_220_608;
+const CONNECTION_MEMORY: u64 = 1_220_608;
 
 /// Less than this is worth a warning: a service has more than a few connections.
 const FEW: u64 = 64 << 20;
@@ -65,7 +65,7 @@ impl Limits {
             return Finding::ok(SUBJECT, "any amount of memory may be locked");
         }
         // A quarter is for reading long messages.
-        let fit = (soft - soft / 4) / A_CONNECTION;
+        let fit = (soft - soft / 4) / CONNECTION_MEMORY;
         let plural = if fit == 1 { "" } else { "s" };
         let what = format!(
             "{} of memory may be locked: room for {fit} connection{plural} of the default \
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_is_judged_by_the_connections_that_fit() {
+    fn lock_limit_is_judged_by_connections_that_fit() {
         let small = judged(64 << 10, 64 << 10, false, false);
         assert_eq!(small.state, State::Error);
         assert!(small.what.starts_with("64 KiB"), "{}", small.what);

@@ -46,13 +46,13 @@ pub(super) struct Peer {
 pub(crate) struct PeerExamined {
     pub(super) address: SocketAddr,
     /// The part of its own examination that is no finding.
-    pub(crate) about: Option<AboutPeer>,
+    pub(crate) about: Option<PeerDescription>,
     pub(crate) findings: Vec<Finding>,
 }
 
 /// A host as its own examination describes it.
 #[derive(Debug)]
-pub(crate) struct AboutPeer {
+pub(crate) struct PeerDescription {
     /// Of its `rdmsg serve`.
     pub(crate) version: String,
     pub(crate) host: String,
@@ -60,7 +60,7 @@ pub(crate) struct AboutPeer {
     pub(crate) hardware: Vec<Hardware>,
 }
 
-impl AboutPeer {
+impl PeerDescription {
     fn of(there: &Examination) -> Self {
         let hardware = there.hardware.iter().take(MAX_DEVICES);
         Self {
@@ -100,7 +100,7 @@ impl Peer {
         }
         PeerExamined {
             address: self.address,
-            about: there.as_ref().map(AboutPeer::of),
+            about: there.as_ref().map(PeerDescription::of),
             findings,
         }
     }
@@ -411,7 +411,7 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
         let answer = endpoint.recv_timeout(timeout)?;
         times.push(start.elapsed());
         if *answer != *message {
-            log::error!("another message came back");
+            log::error!("the peer returned a message that differs from the one sent");
         }
     }
     times.sort();
@@ -456,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_says_cannot_command_the_terminal() {
+    fn text_of_peer_cannot_control_the_terminal() {
         let hostile = Finding::error("x\x1b[2J", "\r\n\u{9b}31m".repeat(1000))
             .mend("rm\x07")
             .at(Host::Here);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_mtu_is_raised_where_it_is() {
+    fn smaller_mtu_is_raised_on_its_host() {
         let link = |mtu| Link {
             device: "rxe0".into(),
             interface: "eth0".into(),

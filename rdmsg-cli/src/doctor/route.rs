@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_for_shorter_packets_than_the_device_sends_is_told() {
+    fn route_mtu_below_device_mtu_is_reported() {
         let peer = IpAddr::from([10, 8, 0, 1]);
         let link = Link {
             device: "rxe0".into(),

@@ -132,7 +132,7 @@ mod tests {
     use super::{super::root::testing::Machine, *};
 
     #[test]
-    fn distributions_are_known_by_what_they_are_like() {
+    fn distributions_are_recognized_by_id_like() {
         for (text, expected) in [
             ("ID=debian\nVERSION_ID=\"12\"\n", Distribution::Debian),
             (
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_and_its_devices_are_told() {
+    fn container_and_its_devices_are_detected() {
         let host = Machine::new().file("sys/module/ib_core/parameters/netns_mode", "Y\n");
         assert_eq!(Surroundings::read(&host.root()).judge(), None);
         let container = host.file(".dockerenv", "");

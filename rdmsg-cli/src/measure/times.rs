@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_is_of_what_was_measured() {
+    fn summary_matches_the_measurements() {
         assert_eq!(Times::new().summary(), None);
         let summary = times(&[10, 20, 30, 40, 1000]).summary().unwrap();
         let near = |value: f64, expected: f64| (value - expected).abs() < expected / 500.0;

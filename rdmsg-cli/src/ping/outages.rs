@@ -14,7 +14,7 @@ pub(super) struct Outages {
     resumes: u64,
 }
 
-/// A change between two looks.
+/// A change between two checks.
 #[derive(Debug)]
 pub(super) enum Change {
     Suspended,
@@ -25,7 +25,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) enum After {
     Exactly(Duration),
-    /// The outage began and ended between two looks, so it was at most this long.
+    /// The outage began and ended between two checks, so it lasted at most this long.
     AtMost(Duration),
 }
 
@@ -38,13 +38,13 @@ impl Outages {
         }
     }
 
-    /// Returns the change since the last look.
+    /// Returns the change since the last check.
     pub(super) fn look(&mut self, endpoint: &Endpoint) -> Option<Change> {
         let resumes = endpoint.statistics().resumes;
         self.change(resumes, endpoint.info().is_suspended)
     }
 
-    /// The number of resumptions up to the last look.
+    /// The number of resumptions at the last check.
     pub(super) fn resumes(&self) -> u64 {
         self.resumes
     }

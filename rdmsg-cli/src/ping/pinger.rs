@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The time between two checks for a signal during a wait for an answer.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Messages faster than this share a line.
 const READABLE: Duration = Duration::from_millis(150);
@@ -123,7 +123,7 @@ impl<'a> Pinger<'a> {
         };
         loop {
             // The wait keeps the tries from being too frequent if the peer is gone.
-            stop.wait(self.options.interval.max(LOOK));
+            stop.wait(self.options.interval.max(CHECK_INTERVAL));
             if stop.is_requested() {
                 return Ok(None);
             }
@@ -164,9 +164,9 @@ impl<'a> Pinger<'a> {
         loop {
             let left = self.options.timeout.saturating_sub(limited.elapsed());
             let came = if is_sent {
-                endpoint.recv_timeout(left.min(LOOK)).map(Some)
+                endpoint.recv_timeout(left.min(CHECK_INTERVAL)).map(Some)
             } else {
-                let sent = endpoint.send_timeout(&self.message, left.min(LOOK));
+                let sent = endpoint.send_timeout(&self.message, left.min(CHECK_INTERVAL));
                 sent.map(|()| None)
             };
             match came {

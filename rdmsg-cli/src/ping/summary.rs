@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_are_as_long_as_their_part() {
+    fn bars_are_proportional() {
         assert_eq!(bar(0, 10, 4), "");
         assert_eq!(bar(10, 10, 4), "████");
         assert_eq!(bar(5, 10, 3), "█▌");

@@ -6,7 +6,7 @@ use super::reports::Reports;
 use crate::service::{Answer, Request};
 
 /// The time limit for the first message of a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Code of an abort: the first message is no request.
 const UNKNOWN: u32 = 2;
@@ -33,7 +33,7 @@ fn serve_requests(
     request: &mut Option<Request>,
 ) -> Result<Never, Error> {
     let first = endpoint
-        .recv_timeout(PATIENCE)
+        .recv_timeout(TIME_LIMIT)
         .inspect_err(|_| endpoint.abort(UNKNOWN))?;
     *request = Request::parse(&first);
     drop(first);
@@ -55,14 +55,14 @@ fn serve_requests(
             let report = reports.for_peer(endpoint.peer_addr().ip());
             grant(endpoint, report.as_bytes())?;
             loop {
-                endpoint.recv_timeout(PATIENCE)?;
+                endpoint.recv_timeout(TIME_LIMIT)?;
             }
         }
         None => {
             let said = [&[Answer::Refused.byte()][..], b"this is `rdmsg serve`"].concat();
-            endpoint.send_timeout(&said, PATIENCE)?;
+            endpoint.send_timeout(&said, TIME_LIMIT)?;
             // Until the other side has seen it.
-            endpoint.flush_timeout(PATIENCE)?;
+            endpoint.flush_timeout(TIME_LIMIT)?;
             endpoint.abort(UNKNOWN);
             Err(Error::Disconnected(CloseReason::LocallyAborted))
         }
@@ -71,7 +71,7 @@ fn serve_requests(
 
 fn grant(endpoint: &Endpoint, said: &[u8]) -> Result<(), Error> {
     let answer = [&[Answer::Granted.byte()], said].concat();
-    endpoint.send_timeout(&answer, PATIENCE)
+    endpoint.send_timeout(&answer, TIME_LIMIT)
 }
 
 impl fmt::Display for Ended {

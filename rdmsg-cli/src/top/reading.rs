@@ -11,7 +11,7 @@ use super::{
 };
 
 /// The time limit for processes that do not answer, because the others wait for them.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The state of a connection that is lost and may be resumed.
 pub(super) const SUSPENDED: &str = "suspended";
@@ -65,9 +65,10 @@ impl Reading {
             .collect();
         all.extend(options.sockets.iter().map(|path| (0, path.clone())));
         for (pid, path) in all {
-            if this.at.elapsed() > PATIENCE {
+            if this.at.elapsed() > TIME_LIMIT {
                 log::warn!(
-                    "some processes are not shown, because others took {PATIENCE:?} to reply"
+                    "some processes are not shown: reading the others took longer than \
+                     {TIME_LIMIT:?}"
                 );
                 break;
             }

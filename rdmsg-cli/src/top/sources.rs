@@ -15,7 +15,7 @@ use nix::{
 use rdmsg::observe::Export;
 
 /// The time limit for the answer of a process.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// A longer text is no statistics of any process.
 const LONGEST: usize = 16 << 20;
@@ -89,12 +89,12 @@ pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<String> {
     if let Some(pid) = pid {
         check_owner(&stream, pid)?;
     }
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIME_LIMIT))?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
     let mut bytes = Vec::new();
     let mut part = vec![0; 64 << 10];
     loop {
-        let left = PATIENCE.saturating_sub(start.elapsed());
+        let left = TIME_LIMIT.saturating_sub(start.elapsed());
         if left.is_zero() || bytes.len() > LONGEST {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -134,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_says_nothing_is_left_after_a_moment() {
+    fn silent_process_times_out() {
         let path = path("silent");
         let listener = UnixListener::bind(&path).unwrap();
         let start = Instant::now();
         assert!(read(&path, None).is_err());
-        assert!(start.elapsed() >= PATIENCE);
+        assert!(start.elapsed() >= TIME_LIMIT);
         drop(listener);
         fs::remove_file(&path).unwrap();
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_ends_is_left_as_well() {
+    fn endless_answer_times_out() {
         let path = path("endless");
         let listener = UnixListener::bind(&path).unwrap();
         let thread = thread::spawn(move || {

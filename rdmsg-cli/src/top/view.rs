@@ -61,7 +61,7 @@ const COLUMNS: [Column; 14] = [
 
 /// The columns that are left out in order if a terminal is too narrow for all. 80 columns hold the
 /// rest.
-const LEFT_OUT: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
+const OMITTABLE: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
 
 impl Column {
     const fn number(head: &'static str, width: usize) -> Self {
@@ -94,7 +94,7 @@ fn columns_for(width: usize, has_labels: bool) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..COLUMNS.len())
         .filter(|at| has_labels || COLUMNS[*at].head != LABEL)
         .collect();
-    for head in LEFT_OUT {
+    for head in OMITTABLE {
         let needed: usize = columns.iter().map(|at| COLUMNS[*at].width + 1).sum();
         if needed <= width + 1 {
             break;
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn omitted_rows_are_counted() {
         let start = Instant::now();
         let (before, now) = (reading(start, 1, 0), reading(start, 2, 0));
         let view = View::sorted(&before, &now, Order::Held);

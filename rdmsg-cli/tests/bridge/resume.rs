@@ -5,7 +5,7 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
 };
 
-use toolbox::{Bridge, PATIENCE, Proxy, await_line};
+use toolbox::{Bridge, Proxy, TIME_LIMIT, await_line};
 
 use crate::stage::{Service, connect, is_reset, random, reset, start};
 
@@ -41,8 +41,8 @@ impl Way {
         await_line(&mut self.near.process, "lost its connection, and resumes");
     }
 
-    fn mend(&mut self) {
-        self.proxy.mend();
+    fn restore(&mut self) {
+        self.proxy.restore();
         await_line(&mut self.near.process, "resumed over TCP after");
     }
 
@@ -62,7 +62,7 @@ fn bridge_of(service: SocketAddr, place: &str, more: &[&str]) -> Bridge {
 fn conversation(way: &Way, service: &TcpListener) -> (TcpStream, TcpStream) {
     let mut client = connect(way.near.address);
     let (mut server, _) = service.accept().unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     passes(&mut client, &mut server, b"hello");
     passes(&mut server, &mut client, b"welcome");
     (client, server)
@@ -104,7 +104,7 @@ fn client_notices_no_cut_between_the_bridges() {
             client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
             // The other half of the bytes is on its way, or waits for the end of the cut.
             way.cut();
-            way.mend();
+            way.restore();
             client.read_exact(&mut echoed[part.len() / 2..]).unwrap();
         });
         assert!(echoed == part);
@@ -123,14 +123,14 @@ fn half_closes_pass_behind_a_cut() {
     way.cut();
     client.write_all(b"last question").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    way.mend();
+    way.restore();
     arrives(&mut server, b"last question");
     ends(&mut server);
     // The other direction goes on, over another cut.
     way.cut();
     server.write_all(b"last answer").unwrap();
     drop(server);
-    way.mend();
+    way.restore();
     arrives(&mut client, b"last answer");
     ends(&mut client);
     way.both_report("0 open, 1 total, 0 refused, 0 failed");
@@ -146,7 +146,7 @@ fn service_reset_during_cut_resets_client() {
     way.far
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
-    way.proxy.mend();
+    way.proxy.restore();
     assert!(is_reset(&mut client));
     assert!(way.near.says("the other bridge does not know it"));
     way.both_report("0 open, 1 total, 0 refused, 1 failed");
@@ -177,7 +177,7 @@ fn restarted_bridge_resets_the_client_and_says_why() {
     ends_somehow(&mut server);
     let place = way.far.address.to_string();
     way.far = bridge_of(way.service, &place, &["--resume", "600"]);
-    way.proxy.mend();
+    way.proxy.restore();
     assert!(is_reset(&mut client));
     assert!(
         way.near

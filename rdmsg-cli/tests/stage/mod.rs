@@ -16,7 +16,7 @@ use nix::{
         socket::{setsockopt, sockopt},
     },
 };
-use toolbox::{Bridge, Ended, PATIENCE};
+use toolbox::{Bridge, Ended, TIME_LIMIT};
 
 /// Returns the address of the device in the lab, if there is one.
 pub(crate) fn device() -> Option<String> {
@@ -92,7 +92,7 @@ fn echo(stream: &mut TcpStream) {
 /// Connects, with a time limit for reads.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     stream
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn reset(stream: TcpStream) {
 
 /// Returns whether the next event on the stream is a reset.
 pub(crate) fn is_reset(stream: &mut TcpStream) -> bool {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     match stream.read(&mut [0]) {
         Ok(count) => panic!("{count} bytes, or the end of file, instead of a reset"),
         Err(error) => error.kind() == ErrorKind::ConnectionReset,

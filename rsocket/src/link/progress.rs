@@ -66,7 +66,7 @@ impl Link {
             // The peer ended before it knew that the connection is established.
             CmEventType::REJECTED if self.established => self.lose(LOST),
             CmEventType::REJECTED => {
-                let why = why_rejected(event.reject_reason(), event.private_data());
+                let why = rejection_cause(event.reject_reason(), event.private_data());
                 let end = End::Lost(io::ErrorKind::ConnectionRefused, why);
                 self.end.get_or_insert(end);
             }
@@ -163,7 +163,7 @@ impl Link {
     }
 }
 
-pub(super) fn why_rejected(reason: RejectReason, private_data: &[u8]) -> String {
+pub(super) fn rejection_cause(reason: RejectReason, private_data: &[u8]) -> String {
     if reason.is_consumer() && is_rejection_of_endpoints(private_data) {
         return "rejected: an rdmsg::Listener listens there, which accepts endpoints, not rsockets: \
                 use rdmsg::Endpoint on this side, or rdmsg_rsocket::Listener on the other"

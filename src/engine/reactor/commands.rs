@@ -1,4 +1,5 @@
-//! The commands of the handles (listeners, connections, the end), and the notices of connections.
+//! Handles the commands of handles (for listeners, connections and the end), and the notices of
+//! connections.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -6,7 +7,7 @@ use crossbeam_channel::Sender;
 
 use super::{
     super::{
-        command::{Bound, Command, Handle, Intake, Reply},
+        command::{Bound, Command, Handle, ListenerItem, Reply},
         entry::Role,
         listening::{ListenerName, Listening},
     },
@@ -23,11 +24,11 @@ use crate::{
     transport_choice::{Transport, TransportChoice},
 };
 
-/// How many ports are tried that the kernel chooses for TCP until one of them is free over RDMA as
-/// well.
+/// The number of ports, chosen by the kernel for TCP, that are tried until one of them is free over
+/// RDMA too.
 const FREE_PORT_TRIES: u32 = 64;
 
-/// Over RDMA, and over TCP.
+/// The ids of a listener over RDMA and over TCP.
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
 impl Reactor {
@@ -37,7 +38,7 @@ impl Reactor {
                 return;
             };
             self.handle_command(command);
-            self.keep_time();
+            self.handle_deadlines();
         }
         self.more = true;
     }
@@ -48,7 +49,7 @@ impl Reactor {
                 return;
             };
             self.handle_notice(notice);
-            self.keep_time();
+            self.handle_deadlines();
         }
         self.more = true;
     }
@@ -62,7 +63,7 @@ impl Reactor {
                     self.drive(key);
                 }
             }
-            NoticeKind::Acquired | NoticeKind::Pressed => self.attend(key),
+            NoticeKind::Acquired | NoticeKind::HeldBack => self.attend(key),
             NoticeKind::TakeOver => {
                 self.take_over(key);
                 self.drive(key);
@@ -75,14 +76,14 @@ impl Reactor {
             Command::Listen {
                 address,
                 config,
-                intake,
+                listener_items,
                 engine,
                 reply,
             } => {
                 let result = if self.refusing {
                     Err(Error::EngineShutDown)
                 } else {
-                    self.listen(address, config, intake, engine)
+                    self.listen(address, config, listener_items, engine)
                 };
                 let _ = reply.send(result);
             }
@@ -138,7 +139,7 @@ impl Reactor {
         &mut self,
         address: SocketAddr,
         config: Config,
-        intake: Intake,
+        listener_items: ListenerItem,
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = new_key();
@@ -160,7 +161,7 @@ impl Reactor {
             (Some(_), None) => &[Transport::Rdma],
             (None, _) => &[Transport::Tcp],
         };
-        let listening = Listening::new(ids, local, config, intake, engine);
+        let listening = Listening::new(ids, local, config, listener_items, engine);
         info!(
             Listener,
             "{}: listens over {transports:?}",
@@ -174,9 +175,9 @@ impl Reactor {
         })
     }
 
-    /// Listens on both transports with one port, or on that of them that can be. A port that is in
-    /// use on either is in use: peers with `TransportChoice::Auto` would connect to the other
-    /// program.
+    /// Listens on both transports with one port, or on the only available transport. A port that is
+    /// in use on one transport counts as in use, because peers with `TransportChoice::Auto` would
+    /// connect to the program that uses it.
     fn listen_on_both(
         &mut self,
         key: u64,
@@ -203,7 +204,7 @@ impl Reactor {
                     return Ok(((None, Some(tcp)), local));
                 }
             }
-            // A port of iWARP is one of TCP, so this listener itself may have it.
+            // iWARP uses TCP ports, so the port may be in use by the TCP listener created above.
             drop(tcp);
             tries -= 1;
             match self.listen_on_rdma(key, local, config) {
@@ -276,7 +277,7 @@ impl Reactor {
         };
         let now = Instant::now();
         let mut params = self.params(key, &config, way.transport);
-        // The remaining time.
+        // The time limit of the attempt is the remaining time.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
         let link = self.adopt(key, conn, way.address, config, id, Role::Active);
@@ -287,7 +288,7 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Cancels a connection attempt, unless the connection was handed out already.
+    /// Cancels a connection attempt, unless the connection was already handed out.
     fn give_up(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
@@ -301,7 +302,7 @@ impl Reactor {
     pub(super) fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, reply: Reply) {
         let key = link.key;
         let Some(entry) = self.links.get_mut(&key) else {
-            // Too late: it ended before anybody accepted it.
+            // The accept is too late: the request ended before.
             let reason = link
                 .ended()
                 .map_or(CloseReason::PeerDisconnected, |ended| ended.reason);
@@ -334,23 +335,23 @@ impl Reactor {
         }
     }
 
-    fn turn_away(&mut self, key: u64) {
+    fn reject_untaken(&mut self, key: u64) {
         if let Some(entry) = self.links.get(&key) {
             count_refusal(Refusal::Closed);
             entry
                 .link
-                .in_engine(|core| core.conn.turn_away(Instant::now()));
+                .in_engine(|core| core.conn.reject_untaken(Instant::now()));
             self.drive(key);
         }
     }
 
-    /// Closes a listener, and turns away connections that are not established.
+    /// Closes a listener, and rejects connections that are not established.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(listener) = self.listeners.remove(&key) else {
             return;
         };
-        listener.intake.finish(Error::ListenerClosed);
+        listener.listener_items.finish(Error::ListenerClosed);
         let accepting: Vec<u64> = self
             .links
             .iter()
@@ -359,7 +360,7 @@ impl Reactor {
             .collect();
         drop(listener);
         for key in accepting {
-            self.turn_away(key);
+            self.reject_untaken(key);
         }
     }
 
@@ -391,7 +392,8 @@ impl Reactor {
             if let Some(entry) = self.links.get(&key) {
                 entry.link.close();
             }
-            // The thread that polled may wait for this.
+            // The thread that polled the connection may have returned and wait for the engine to
+            // take over.
             self.take_over(key);
             self.drive(key);
         }

@@ -3,7 +3,7 @@
 //! | event | effect |
 //! |---|---|
 //! | `PORT_ERR` | pings all connections of the port that can resume; see [`SUSPICION`] |
-//! | `PORT_ACTIVE` | ends the suspicion: the usual checks go on |
+//! | `PORT_ACTIVE` | ends the suspicion: the keepalive timers restart |
 //! | `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` | ends the connection of the queue pair |
 //! | `CQ_ERR` | ends the connection of the completion queue |
 //! | `SRQ_ERR` | ends the connections that share the receive queue |
@@ -23,8 +23,8 @@ use crate::{
     transport::{DeviceEvent, Effect},
 };
 
-/// The time for the answer to the ping after the loss of a link. Then another connection resumes
-/// the session.
+/// The time limit for the answer to the ping after the loss of a link. Without an answer, the
+/// session resumes over another connection.
 const SUSPICION: Duration = Duration::from_millis(500);
 
 /// Whether the event concerns connections with this configuration.
@@ -37,7 +37,8 @@ fn concerns(effect: Effect, config: &Config) -> bool {
 }
 
 impl Reactor {
-    /// Takes the events of a device, each of which this engine may be the only one to read.
+    /// Takes the events of a device. Each event is read by one engine only, which passes it to the
+    /// others.
     pub(super) fn handle_device_events(&mut self, device: u64) {
         for _ in 0..BATCH {
             let Some(event) = self.manager.poll_device(device) else {
@@ -49,18 +50,18 @@ impl Reactor {
             let count = self.handle_device_event(&event);
             report(&event, count);
         }
-        // The descriptor stays readable.
+        // If events remain, the descriptor stays readable.
     }
 
     /// Carries out the effect of an event. Returns the number of connections that it concerns.
     pub(super) fn handle_device_event(&mut self, event: &DeviceEvent) -> usize {
         let concerned = self.links.iter().filter(|(_, entry)| {
-            concerns(event.effect, &entry.config) && entry.id.is_concerned(event)
+            concerns(event.effect, &entry.config) && entry.id.is_affected_by(event)
         });
         let concerned: Vec<u64> = concerned.map(|(key, _)| *key).collect();
         for key in &concerned {
             self.affect(*key, event.effect);
-            self.keep_time();
+            self.handle_deadlines();
         }
         concerned.len()
     }
@@ -69,8 +70,8 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        // The peer's last messages and signs of life are in the queue already. A thread of the
-        // application that has its lock takes them.
+        // The peer's last messages and signs of life may be in the completion queue already. If a
+        // thread of the application holds its lock, that thread takes them.
         entry.link.catch_up();
         entry.link.in_engine(|core| {
             let now = Instant::now();
@@ -95,8 +96,7 @@ fn report(event: &DeviceEvent, count: usize) {
     match effect {
         Effect::Suspect { port } => warn_sparsely!(
             Rdma,
-            "device {name}: the link of port {port} was lost ({event}); connections \
-             probed: {count}"
+            "device {name}: the link of port {port} was lost ({event}); probes {count} connections"
         ),
         Effect::Trust { port } => {
             info_sparsely!(
@@ -107,11 +107,14 @@ fn report(event: &DeviceEvent, count: usize) {
         Effect::End(_, fault) => {
             warn_sparsely!(
                 Rdma,
-                "device {name} reports a failure: {fault}; connections ended: {count}"
+                "device {name} reports a failure: {fault}; ended {count} connections"
             );
         }
         Effect::Addresses => {
-            info_sparsely!(Rdma, "device {name}: its addresses changed ({event})")
+            info_sparsely!(
+                Rdma,
+                "device {name}: the device's addresses changed ({event})"
+            )
         }
         Effect::Nothing => debug!(Rdma, "device {name}: {event}"),
     }

@@ -1,4 +1,4 @@
-//! The reports of the connection manager: connect requests, and events of connections and
+//! Handles the reports of the connection manager: connect requests, and events of connections and
 //! listeners.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     super::{
-        command::{Intake, Reply, Request},
+        command::{ListenerItem, Reply, Request},
         entry::Role,
     },
     BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
@@ -28,10 +28,11 @@ use crate::{
 /// would spin, because the manager's descriptor stays readable.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a connection manager may fail in a row, by a cause that may pass.
+/// The number of failures in a row, by possibly temporary causes, after which a connection manager
+/// counts as broken.
 const MAX_FAILURES: u32 = 20;
 
-/// The epoll token of a transport's connection manager, and the timer key of its next look.
+/// The epoll token of a transport's connection manager, and the timer key of its next poll.
 fn token(transport: Transport) -> u64 {
     match transport {
         Transport::Rdma => CM_RDMA,
@@ -57,14 +58,14 @@ impl Reactor {
                     return;
                 }
                 Err(error) if self.fails_for_good(transport, error) => return self.fail(error),
-                Err(error) => return self.leave_alone(transport, error),
+                Err(error) => return self.pause_manager(transport, error),
             }
-            self.keep_time();
+            self.handle_deadlines();
         }
     }
 
-    /// Returns whether a connection manager that failed will fail again and again. The engine ends
-    /// then, because it cannot serve its listeners.
+    /// Returns whether a failed connection manager counts as broken. The engine ends then, because
+    /// it cannot serve its listeners.
     fn fails_for_good(&mut self, transport: Transport, error: OsError) -> bool {
         if transport != Transport::Rdma || error.is_shortage() {
             return false;
@@ -74,27 +75,27 @@ impl Reactor {
     }
 
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
-    pub(super) fn leave_alone(&mut self, transport: Transport, error: OsError) {
+    pub(super) fn pause_manager(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
         error_sparsely!(
             Engine,
-            "engine: polls the connection manager of {transport} again in {PAUSE:?}, because it \
-             failed: {error}"
+            "engine: the connection manager of {transport} failed; polls it again in {PAUSE:?}: \
+             {error}"
         );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
-            // The call fails if the epoll does not have the descriptor, which is no problem.
+            // The call fails if the descriptor is not in the epoll, which is no error here.
             let _ = self.epolls.engine.delete(fd);
         }
         self.timers.set(token(transport), Some(now + PAUSE));
     }
 
     /// Ends the pause.
-    pub(super) fn look_again(&mut self, transport: Transport) {
+    pub(super) fn resume_manager(&mut self, transport: Transport) {
         let mut fds = self.manager.fds().filter(|(other, _)| *other == transport);
         let watched = fds.try_for_each(|(_, fd)| self.watch(fd, token(transport)));
         drop(fds);
         if let Err(error) = watched {
-            self.leave_alone(transport, error);
+            self.pause_manager(transport, error);
         }
     }
 
@@ -104,13 +105,17 @@ impl Reactor {
             return self.handle_listener_event(key, &event);
         }
         let Some(entry) = self.links.get(&key) else {
-            debug!(Cm, "conn {key}: {event} after its end");
+            debug!(
+                Cm,
+                "conn {key}: ignored {event}, because the connection has ended"
+            );
             return;
         };
         let now = Instant::now();
-        // The peer's last messages are in the queue already, and are handled first.
+        // The peer's last messages are in the completion queue already, and are handled before the
+        // disconnect.
         if event.is_disconnect() && !entry.link.take_last() {
-            return self.come_back(key, Some(event));
+            return self.poll_soon(key, Some(event));
         }
         debug!(Cm, "{}: {event}", entry.link);
         entry
@@ -126,13 +131,13 @@ impl Reactor {
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
             debug!(
                 Listener,
-                "engine: connect request for a listener that has been dropped"
+                "engine: rejected a connect request for a listener that has been dropped"
             );
             return;
         };
-        let (config, intake, engine) = (
+        let (config, listener_items, engine) = (
             listener.config.clone(),
-            listener.intake.clone(),
+            listener.listener_items.clone(),
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
@@ -173,11 +178,11 @@ impl Reactor {
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
                 debug!(Cm, "{link}: CONNECT_REQUEST");
-                match intake {
-                    Intake::Connections(queue) => {
+                match listener_items {
+                    ListenerItem::Connections(queue) => {
                         self.accept(&link, &[], Instant::now(), Reply::Backlog(queue));
                     }
-                    Intake::Requests(queue) => {
+                    ListenerItem::Requests(queue) => {
                         queue.bring(Request::new(link, engine, local, timeout));
                     }
                 }
@@ -214,13 +219,13 @@ impl Reactor {
         }
         error!(Listener, "{} has ended: {reason}", listener.name(key));
         listener
-            .intake
+            .listener_items
             .finish(Error::ListenerEnded { address, reason });
         // This destroys the listener's id. The removal of the device waits for that.
         self.listeners.remove(&key);
     }
 
-    /// Binds a listener again if its wait is over.
+    /// Binds a listener again when its wait has passed.
     pub(super) fn listen_again(&mut self, key: u64) {
         if let Some(listener) = self.listeners.get_mut(&key)
             && let Some(wait) = listener.try_again(&self.manager, key)
@@ -229,7 +234,7 @@ impl Reactor {
         }
     }
 
-    /// Begins to establish a connection, or turns it away if the backlog has filled up since its
+    /// Begins to establish a connection, or rejects it if the backlog has filled up since its
     /// request.
     pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
@@ -238,7 +243,7 @@ impl Reactor {
         };
         if is_full {
             let (peer, limit) = (entry.peer, entry.config.listening.backlog);
-            entry.link.in_engine(|core| core.conn.turn_away(now));
+            entry.link.in_engine(|core| core.conn.reject_untaken(now));
             report_refusal(
                 Refusal::Backlog,
                 peer,
@@ -274,6 +279,6 @@ pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn Di
     count_refusal(refusal);
     warn_sparsely!(
         Listener,
-        "engine: rejected a connect request of {peer}: {reason}"
+        "engine: rejected a connect request from {peer}: {reason}"
     );
 }

@@ -1,4 +1,4 @@
-//! The completion queues that no thread of the application polls.
+//! Polls the completion queues that no thread of the application polls.
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Reactor {
-    /// A watched completion channel raised an event.
+    /// Handles an event of a watched completion channel.
     pub(super) fn handle_completion_event(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
@@ -23,12 +23,12 @@ impl Reactor {
         self.arm_and_poll(key);
     }
 
-    /// Takes some completions of a connection; its next turn takes the rest.
+    /// Takes one batch of completions of a connection. The next turn of the connection takes more.
     pub(super) fn poll(&mut self, key: u64) {
         self.poll_by(key, Link::poll_in_engine);
     }
 
-    /// Requests an event for the next completion, and takes the completions from before.
+    /// Requests an event for the next completion, and takes the completions that are in the queue.
     fn arm_and_poll(&mut self, key: u64) {
         self.poll_by(key, Link::arm_and_poll_in_engine);
     }
@@ -44,10 +44,10 @@ impl Reactor {
                 self.unfinished.insert(key);
             }
             Progress::Busy => {
-                // The threads become the owner, because this thread would wake up for the
-                // connection again and again.
+                // The threads of the application become the owner. Otherwise each event would wake
+                // this thread while they poll.
                 entry.link.poller.yield_to_threads();
-                self.come_back(key, None);
+                self.poll_soon(key, None);
             }
         }
         if drive {
@@ -55,8 +55,8 @@ impl Reactor {
         }
     }
 
-    /// Takes a connection into the table that threads or a loop have acquired, or on which they
-    /// hold a message back.
+    /// Adds a connection to the table of attended connections, because threads or a loop have
+    /// acquired it or hold a message back on it.
     pub(super) fn attend(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
@@ -79,14 +79,14 @@ impl Reactor {
 
     /// Has the engine poll a connection again soon, because a thread of the application is polling
     /// it now. A disconnect `event` is handled after the engine's poll.
-    pub(super) fn come_back(&mut self, key: u64, event: Option<Event>) {
+    pub(super) fn poll_soon(&mut self, key: u64, event: Option<Event>) {
         self.late.extend(event.map(|event| (key, event)));
-        self.attended.come_back(key);
+        self.attended.poll_soon(key);
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Looks at the connections that the application polls.
-    pub(super) fn look_after_attended(&mut self, now: Instant) {
+    /// Checks the connections that the application polls.
+    pub(super) fn check_attended(&mut self, now: Instant) {
         let Self {
             attended,
             links,
@@ -94,7 +94,7 @@ impl Reactor {
             ..
         } = self;
         let watched = attended.expects_loops();
-        let expired = attended.look(
+        let expired = attended.check_due(
             now,
             |key| links.get(&key).map(|entry| &*entry.link),
             || pending(&epolls.loops, links.len()),
@@ -104,8 +104,8 @@ impl Reactor {
             if let Err(error) = awaits {
                 error_sparsely!(
                     Engine,
-                    "engine: cannot watch event loops, so the connections of a stopped loop wait: \
-                     {error}"
+                    "engine: cannot watch the event loops, so connections whose loop stops are not \
+                     polled: {error}"
                 );
             }
         }
@@ -116,13 +116,13 @@ impl Reactor {
             }
             self.drive(key);
         }
-        if self.attended.next().is_none() && self.notices.stays_expected() {
-            self.attended.come_again();
+        if self.attended.next().is_none() && self.notices.end_expectation() {
+            self.attended.add_check();
         }
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// A loop has an event, the first one since the last look.
+    /// Handles the first event of a loop since the last check.
     pub(super) fn expect_loops(&mut self) {
         self.attended.expect_loops();
         self.notices.expect();

@@ -1,4 +1,5 @@
-//! Sessions: connections that follow lost ones, under the same key and with the same handles.
+//! Sessions: each lost connection is replaced by a new one, which keeps the key and the handles of
+//! the lost one.
 
 use std::{
     fs::File,
@@ -20,42 +21,44 @@ use crate::{
     transport::{ConnectRequest, ConnectionId},
 };
 
-/// The bound on one attempt: the network may be back at any moment.
+/// The time limit of one attempt. It is short, because the network may recover at any time during
+/// an attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The number of sessions that wait for peers. A further one replaces the oldest, so that peers
-/// which connect and vanish use at most the memory of this number of connections.
+/// The greatest number of sessions that wait for their peers to connect again. A further one ends
+/// the oldest, so that peers that connect and vanish use at most the memory of this number of
+/// connections.
 const MAX_SUSPENDED: usize = 1024;
 
 impl Reactor {
-    /// Does what is next for a session whose connection was lost. Returns whether there is one that
-    /// waits.
+    /// Performs the next step of a session whose connection was lost. Returns false if the
+    /// connection has no session that waits.
     pub(super) fn recover(&mut self, key: u64) -> bool {
         let Some(entry) = self.links.get_mut(&key) else {
             return false;
         };
-        let next = entry.link.core().next_of_session(Instant::now());
+        let next = entry.link.core().next_session_step(Instant::now());
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
-                    // An attempt was established after the peer had given it up.
+                    // The peer had already cancelled the attempt that was established.
                     entry.link.in_engine(|core| core.lose(Instant::now()));
                 }
                 false
             }
             Next::Attempt => match entry.role {
                 Role::Active => self.resume(key),
-                Role::Look(_) | Role::Passive(_) => false,
+                Role::TryRdma(_) | Role::Passive(_) => false,
             },
-            Next::Look(way, request) => {
-                self.look(key, way, &request);
+            Next::TryRdma(way, request) => {
+                self.try_rdma(key, way, &request);
                 false
             }
             Next::Remove => {
                 if entry.link.is_released() {
                     self.remove_transport(key);
                 } else {
-                    self.come_back(key, None);
+                    self.poll_soon(key, None);
                 }
                 true
             }
@@ -76,7 +79,7 @@ impl Reactor {
         let now = Instant::now();
         let next = {
             let mut core = entry.link.core();
-            // The upper half of the bits, as a fraction.
+            // The upper 32 bits, as a fraction between 0 and 1.
             core.removed((random() >> 32) as f64 / f64::from(u32::MAX), now);
             core.next_timeout()
         };
@@ -93,7 +96,7 @@ impl Reactor {
         }
     }
 
-    /// Ends the oldest sessions that wait for their peers, if they are too many.
+    /// Ends the oldest suspended sessions beyond [`MAX_SUSPENDED`].
     fn bound_suspended(&mut self) {
         while self.suspended.len() > MAX_SUSPENDED
             && let Some(oldest) = self.suspended.pop_front()
@@ -111,7 +114,8 @@ impl Reactor {
         }
     }
 
-    /// Begins an attempt of the active side. Returns false if the time is over.
+    /// Begins an attempt of the active side. Returns false if the time limit of the session has
+    /// passed.
     fn resume(&mut self, key: u64) -> bool {
         let now = Instant::now();
         let Some(entry) = self.links.get_mut(&key) else {
@@ -119,7 +123,7 @@ impl Reactor {
         };
         let (resume, held) = {
             let mut core = entry.link.core();
-            (core.resume(now), core.held_of_session())
+            (core.resume(now), core.held_by_application())
         };
         let Some(Resume { way, request, left }) = resume else {
             return false;
@@ -151,17 +155,18 @@ impl Reactor {
         params
     }
 
-    /// Asks the peer over a way whether it works, with a request that the peer refuses as late. An
-    /// engine asks one at a time, so these requests delay no connection of the program for long.
-    fn look(&mut self, of: u64, way: Way, request: &ResumeRequest) {
+    /// Tests whether RDMA to the peer works: sends a request over `way` that the peer refuses as
+    /// late. An engine runs one such trial at a time, so that trials do not delay connections of
+    /// the program for long.
+    fn try_rdma(&mut self, of: u64, way: Way, request: &ResumeRequest) {
         let key = new_key();
         let Some(entry) = self.links.get(&of) else {
             return;
         };
         let now = Instant::now();
         let id = match ConnectionId::new(way.transport, &self.manager, key) {
-            Ok(id) if self.look.is_none() && !self.refusing => id,
-            Ok(_) | Err(_) => return entry.link.in_engine(|core| core.looked(false, now)),
+            Ok(id) if self.trial.is_none() && !self.refusing => id,
+            Ok(_) | Err(_) => return entry.link.in_engine(|core| core.end_trial(false, now)),
         };
         let config = entry
             .config
@@ -169,16 +174,16 @@ impl Reactor {
             .with(|config| config.resume = Duration::ZERO);
         let params = self.params_of_attempt(key, &config, way, ATTEMPT);
         let conn = Connection::connect(params, random(), &request.emit(), now);
-        self.look = Some(key);
-        self.adopt(key, conn, way.address, config, id, Role::Look(of));
+        self.trial = Some(key);
+        self.adopt(key, conn, way.address, config, id, Role::TryRdma(of));
         self.drive(key);
     }
 
-    /// Records the result of a trial of RDMA for the session of connection `of`: the trial has
-    /// ended for this reason.
-    pub(super) fn looked(&mut self, of: u64, reason: &CloseReason) {
-        self.look = None;
-        // The peer knows the session, and its answer came back.
+    /// Records the result of a trial of RDMA for the session of connection `of`. The trial ended
+    /// with `reason`.
+    pub(super) fn record_trial(&mut self, of: u64, reason: &CloseReason) {
+        self.trial = None;
+        // The answer shows that the peer knows the session and that the way works.
         let works = matches!(reason, CloseReason::PeerBusy);
         if let Some(entry) = self.links.get(&of) {
             let result = if works { "works" } else { "does not work" };
@@ -188,12 +193,12 @@ impl Reactor {
             );
             entry
                 .link
-                .in_engine(|core| core.looked(works, Instant::now()));
+                .in_engine(|core| core.end_trial(works, Instant::now()));
             self.drive(of);
         }
     }
 
-    /// A peer asks to resume a session.
+    /// Handles a request to resume a session.
     pub(super) fn handle_resume(&mut self, asked: ConnectRequest, request: &ResumeRequest) {
         let key = self.sessions.get(&request.id).copied();
         let entry = key.and_then(|key| Some((key, self.links.get_mut(&key)?)));
@@ -206,7 +211,7 @@ impl Reactor {
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
-        // The peer's answer on the last connection may be in the queue.
+        // The peer's answer to a ping on the last connection may be in the completion queue.
         if !entry.link.catch_up() {
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
@@ -217,7 +222,9 @@ impl Reactor {
             Ok(false) => {
                 debug!(
                     Connection,
-                    "{}: the peer may still use the connection", entry.link
+                    "{}: rejected a request to resume the session, because the present connection may \
+                     still work",
+                    entry.link
                 );
                 asked.reject(&Reject::BUSY.emit(&[]));
                 self.drive(key);
@@ -249,8 +256,9 @@ impl Reactor {
         }
     }
 
-    /// Forgets the session of a connection that has ended, except for the numbers of a closed one.
-    pub(super) fn bury_session(&mut self, entry: &mut Entry) {
+    /// Forgets the session of a connection that has ended, but keeps the message counts of a closed
+    /// session.
+    pub(super) fn forget_session(&mut self, entry: &mut Entry) {
         let Some(id) = entry.session else { return };
         self.sessions.remove(&id);
         let over = entry.link.core().over;
@@ -265,7 +273,8 @@ impl Reactor {
         }
     }
 
-    /// The last connection is gone, so this side states what it has received.
+    /// Accepts a request to resume, with the number of messages received. The last connection has
+    /// been released, so that number is final.
     fn accept_resume(&mut self, key: u64, asked: ConnectRequest) {
         let now = Instant::now();
         let Some(entry) = self.links.get(&key) else {
@@ -277,7 +286,7 @@ impl Reactor {
         let (received, held) = {
             let mut core = entry.link.core();
             core.set_peer_received(request.received);
-            (core.accept_attempt(), core.held_of_session())
+            (core.accept_attempt(), core.held_by_application())
         };
         let transport = asked.transport();
         let peer = asked.peer_addr().unwrap_or(entry.peer);
@@ -315,7 +324,8 @@ impl Reactor {
             Err(error) => {
                 warn_sparsely!(
                     Connection,
-                    "{link}: has no session, so a loss ends it: cannot read /dev/urandom: {error}"
+                    "{link}: cannot offer a session, so a lost link will end the connection: cannot \
+                     read /dev/urandom: {error}"
                 );
                 return None;
             }
@@ -327,7 +337,7 @@ impl Reactor {
     }
 }
 
-/// Random bits that no peer can guess.
+/// Returns random bits that no peer can guess.
 fn random_id() -> std::io::Result<SessionId> {
     let mut id = [0; SESSION_ID_LEN];
     File::open("/dev/urandom")?.read_exact(&mut id)?;

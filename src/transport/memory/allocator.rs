@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{remote_access::RemoteAccess, status::OsError, transport::DeviceCounters};
 
-/// Allocates the memory of one connection that the application uses, until the connection's
+/// Allocates the memory that the application uses on one connection, until the connection's
 /// transport ends.
 #[derive(Debug)]
 pub(crate) struct Allocator {
@@ -24,8 +24,8 @@ impl Allocator {
         }
     }
 
-    /// Allocates memory that peers may access as `access` says. Operations of this side may write
-    /// to it, too.
+    /// Allocates memory that peers may access with the rights in `access`. Operations of this side
+    /// may write to it, too.
     pub(crate) fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, OsError> {
         Ok(Region::new(self.domain.allocate(len, access)?, access))
     }
@@ -45,12 +45,12 @@ impl Allocator {
         self.outbound.get(len)
     }
 
-    /// Whether the buffer is one of this connection's.
+    /// Whether the buffer belongs to this connection.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
         buffer.is_of(&self.outbound)
     }
 
-    /// Lets the peer read a buffer with its key. An error returns the buffer.
+    /// Registers a buffer, so that the peer can read it with its key. An error returns the buffer.
     pub(crate) fn expose(
         &self,
         buffer: OutboundBuffer,
@@ -62,7 +62,7 @@ impl Allocator {
         self.domain.device_counters()
     }
 
-    /// Returns free memory to the system, and later memory as soon as it is free.
+    /// Returns free memory to the system now, and memory in use as soon as it becomes free.
     pub(crate) fn close(&self) {
         self.outbound.close();
     }

@@ -16,7 +16,7 @@ pub(crate) enum Domain {
 }
 
 impl Domain {
-    /// Whether memory was registered here.
+    /// Whether `memory` is registered in this domain.
     pub(super) fn has(&self, memory: &Registration) -> bool {
         match (self, memory) {
             #[cfg(feature = "rdma")]
@@ -27,8 +27,8 @@ impl Domain {
         }
     }
 
-    /// Allocates memory, zeroed and page aligned, that this side may write and peers may access as
-    /// `remote` says.
+    /// Allocates memory, zeroed and page aligned, that this side may write and peers may access
+    /// with the rights in `remote`.
     pub(crate) fn allocate(
         &self,
         len: usize,
@@ -40,8 +40,8 @@ impl Domain {
         })
     }
 
-    /// Allocates memory, zeroed and page aligned, for frames. It is looked at only after the
-    /// completions of its receives.
+    /// Allocates memory, zeroed and page aligned, for frames. It is read only after the completions
+    /// of its receives.
     pub(crate) fn allocate_buffers(&self, len: usize) -> Result<Registration, OsError> {
         by_transport!(self, {
             Rdma(domain) => Ok(Registration::Rdma(domain.allocate_buffers(len)?)),
@@ -62,12 +62,12 @@ impl Domain {
     ) -> Result<Registration, OsError> {
         by_transport!(self, {
             Rdma(domain) => {
-                // SAFETY: the caller vouches for the memory.
+                // SAFETY: the caller guarantees the conditions on the memory.
                 let region = unsafe { domain.register_read_target(start, len) }?;
                 Ok(Registration::Rdma(region))
             },
             Tcp(domain) => {
-                // SAFETY: the caller vouches for the memory.
+                // SAFETY: the caller guarantees the conditions on the memory.
                 let region = unsafe { domain.register(start, len, RemoteAccess::NONE) }?;
                 Ok(Registration::Tcp(region))
             },
@@ -87,12 +87,12 @@ impl Domain {
     ) -> Result<Registration, OsError> {
         by_transport!(self, {
             Rdma(domain) => {
-                // SAFETY: the caller vouches for the memory.
+                // SAFETY: the caller guarantees the conditions on the memory.
                 let region = unsafe { domain.expose(start, len) }?;
                 Ok(Registration::Rdma(region))
             },
             Tcp(domain) => {
-                // SAFETY: the caller vouches for the memory.
+                // SAFETY: the caller guarantees the conditions on the memory.
                 let region = unsafe { domain.register(start, len, RemoteAccess::READ) }?;
                 Ok(Registration::Tcp(region))
             },
@@ -117,7 +117,7 @@ impl Domain {
         }
     }
 
-    /// Whether registered memory is locked, which the system bounds.
+    /// Whether registered memory is locked, and so counts towards the limit on locked memory.
     pub(super) fn pins(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
@@ -133,7 +133,7 @@ impl Domain {
         })
     }
 
-    /// The longest one-sided operation in bytes.
+    /// Returns the length in bytes of the longest one-sided operation.
     pub(crate) fn longest_operation(&self) -> u64 {
         by_transport!(self, {
             Rdma(domain) => domain.longest_operation(),
@@ -166,8 +166,9 @@ impl Domain {
     }
 }
 
-/// Memory that is registered with a transport: its device, and peers as far as they have the right,
-/// may read or change the bytes. Clones refer to the same registration, which ends with the last.
+/// Memory that is registered with a transport. The device may read or change the bytes, and so may
+/// peers that have the right to. Clones refer to the same registration, which ends when the last
+/// one is dropped.
 #[derive(Clone, Debug)]
 pub(crate) enum Registration {
     #[cfg(feature = "rdma")]
@@ -180,21 +181,21 @@ impl Registration {
         by_transport!(self, region => region.len())
     }
 
-    /// The address of the first byte, as peers name it.
+    /// Returns the address of the first byte, as used in work requests of peers.
     pub(crate) fn addr(&self) -> u64 {
         by_transport!(self, region => region.addr())
     }
 
-    /// The key for this side's work requests.
+    /// Returns the key for this side's work requests.
     pub(crate) fn lkey(&self) -> u32 {
         by_transport!(self, {
             Rdma(region) => region.lkey(),
-            // Its queue pairs need none.
+            // Queue pairs over TCP need no key.
             Tcp(_) => 0,
         })
     }
 
-    /// The key for peers.
+    /// Returns the key for peers.
     pub(crate) fn rkey(&self) -> u32 {
         by_transport!(self, region => region.rkey())
     }
@@ -204,7 +205,7 @@ impl Registration {
         by_transport!(self, region => region.as_ptr())
     }
 
-    /// Copies bytes in, which others may change at the same time.
+    /// Copies bytes into the memory, which the device or peers may change at the same time.
     ///
     /// # Panics
     ///
@@ -213,7 +214,7 @@ impl Registration {
         by_transport!(self, region => region.copy_in(offset, bytes))
     }
 
-    /// Copies bytes out, which others may change at the same time.
+    /// Copies bytes out of the memory, which the device or peers may change at the same time.
     ///
     /// # Panics
     ///
@@ -223,7 +224,7 @@ impl Registration {
     }
 }
 
-/// Counters of a device, for all its connections, those of other processes included.
+/// Counters of a device, for all its connections, including those of other processes.
 ///
 /// A counter that the driver does not have is `None`. [`DeviceCounters::of`] reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,19 +1,19 @@
 //! Memory into which the peer's large messages are read.
 //!
-//! A message has one mapping of its whole length, which becomes memory step by step as chunks are
-//! read, so an announcement costs address space and nothing else. The device may use parts of it
-//! only, its *steps*: each is registered right before the first read into it, and deregistered when
-//! that has completed. If the connection's cache and the process's budget have room for the whole
+//! A message has one mapping of its whole length. Its pages are made accessible as chunks are read,
+//! so an announcement costs address space only. The device may access only the *steps* of the
+//! mapping: each step is registered right before the first read into it, and deregistered when that
+//! has completed. If the connection's cache and the process's budget have room for the whole
 //! message, its steps stay registered, and the mapping serves further messages, because registering
 //! takes time. On iWARP peers could write to registered memory, so no step stays registered there.
 //!
-//! This file makes references to memory that was registered. That is sound because an
+//! This file creates references to memory that was registered. That is sound because an
 //! [`InboundBuffer`] is owned: while reads into it are in progress it is in the requests in flight
-//! of [`WorkQueues`](crate::transport::queues::WorkQueues), in which no code reads its bytes. It
-//! leaves them when all reads have completed, or after the queue pair is destroyed. Steps that stay
-//! registered allow only the local device to write, which writes for posted reads alone. A
-//! registration holds the pages themselves. So a registration that could not be ended never refers
-//! to memory that is mapped later at the same address.
+//! of [`WorkQueues`](crate::transport::queues::WorkQueues), in which no code reads its bytes. It is
+//! taken out of them when all reads have completed, or after the queue pair is destroyed. Steps
+//! that stay registered allow only the local device to write, which writes for posted reads alone.
+//! A registration holds the pages themselves. So even a registration that could not be ended never
+//! refers to memory that is mapped later at the same address.
 #![allow(unsafe_code)]
 
 use std::{
@@ -26,48 +26,49 @@ use crate::{
     os::{Mapping, lock},
     proto::{Part, SHORTEST_CHUNK},
     status::OsError,
-    transport::budget::{Charge, Customer},
+    transport::budget::{BudgetClient, Charge},
 };
 
-/// Up to here mappings are a power of two long, so that they fit many messages.
+/// The greatest length of mappings that are rounded up to a power of two, so that they fit many
+/// messages.
 const LARGEST_CLASS: usize = 16 << 20;
-/// Longer mappings become memory in steps of this many bytes, as messages arrive.
+/// Longer mappings are made accessible in steps of this number of bytes, as messages arrive.
 const USABLE_STEP: usize = 1 << 20;
-/// How many free mappings are kept at most, so that looking through them stays cheap.
+/// The greatest number of free mappings that are kept, so that a search through them stays cheap.
 const MAX_KEPT: usize = 16;
 
-/// Makes the memory into which one connection reads large messages, and keeps some of it.
+/// Allocates the memory into which one connection reads large messages, and keeps some free memory.
 pub(crate) struct InboundPool {
     domain: Domain,
-    customer: Customer,
-    /// How many bytes are kept at most.
+    client: BudgetClient,
+    /// The greatest number of bytes that are kept.
     limit: u64,
     spare: Mutex<Spare>,
 }
 
 #[derive(Default)]
 struct Spare {
-    /// The longest free first.
+    /// The free mappings, longest first.
     free: Vec<Memory>,
     /// The number of bytes in free mappings, and in mappings in use that are kept afterwards.
     kept: u64,
-    /// Whether free memory goes to the system at once.
+    /// Whether free memory is returned to the system at once.
     closed: bool,
 }
 
 /// A mapping and its registered steps.
 struct Memory {
-    /// Before the mapping and the charge.
+    /// Dropped before the mapping and the charge.
     steps: Vec<Step>,
     mapping: Mapping,
-    /// The number of bytes from the start of the mapping that are memory, not only addresses.
+    /// The number of bytes from the start of the mapping that are accessible.
     usable: usize,
-    /// The charge of the memory on the budget, if its steps stay registered.
+    /// The charge to the budget for the memory, if its steps stay registered.
     kept: Option<Charge>,
 }
 
 impl Memory {
-    /// Makes the first `end` bytes memory, and up to a step more.
+    /// Makes at least the first `end` bytes accessible, and up to a step more.
     fn make_usable(&mut self, end: usize) -> Result<(), OsError> {
         if end > self.usable {
             let end = end.next_multiple_of(USABLE_STEP).min(self.mapping.len());
@@ -78,12 +79,12 @@ impl Memory {
     }
 }
 
-/// A part that is registered.
+/// A registered part of a mapping.
 struct Step {
     region: Registration,
     offset: usize,
     len: usize,
-    /// The charge of the region on the budget, if the region is deregistered after its read.
+    /// The charge to the budget for the region, if the region is deregistered after its read.
     /// Dropped after the region.
     _pinned: Option<Charge>,
 }
@@ -95,11 +96,12 @@ impl Step {
 }
 
 impl InboundPool {
-    /// Memory is registered in `domain`. At most `limit` bytes stay registered.
-    pub(crate) fn new(domain: &Domain, limit: u64, customer: Customer) -> Arc<Self> {
+    /// Creates a pool that registers memory in `domain`, and keeps at most `limit` bytes
+    /// registered.
+    pub(crate) fn new(domain: &Domain, limit: u64, client: BudgetClient) -> Arc<Self> {
         Arc::new(Self {
             domain: domain.clone(),
-            customer,
+            client,
             limit: if domain.peers_write_read_targets() {
                 0
             } else {
@@ -109,7 +111,7 @@ impl InboundPool {
         })
     }
 
-    /// Returns a place for a message of `len` bytes, which uses memory when it is
+    /// Returns a buffer for a message of `len` bytes. It uses memory only for the parts that are
     /// [prepared](InboundBuffer::prepare).
     pub(crate) fn place(self: &Arc<Self>, len: usize) -> Result<Box<InboundBuffer>, OsError> {
         let memory = match self.take(len) {
@@ -122,7 +124,7 @@ impl InboundPool {
                     (Mapping::reserve(class)?, 0)
                 };
                 if self.domain.pins() {
-                    mapping.keep_for_device()?;
+                    mapping.prepare_for_device()?;
                 }
                 let kept = self.keep(mapping.len() as u64);
                 Memory {
@@ -133,7 +135,7 @@ impl InboundPool {
                 }
             }
         };
-        // In a box: a channel has a place for each message that may come.
+        // The buffer is boxed, because a channel reserves a place for each message that may arrive.
         Ok(Box::new(InboundBuffer {
             memory: Some(memory),
             len,
@@ -143,28 +145,30 @@ impl InboundPool {
         }))
     }
 
-    /// Returns a place for a copy of `len` bytes, if the process's limit has room for it now.
+    /// Charges a copy of `len` bytes to the budget, or returns `None` if it has no room for them
+    /// now.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
-        self.customer.copy(len)
+        self.client.copy(len)
     }
 
-    /// The system had no memory: requests a notification for when other connections have returned
-    /// memory.
-    pub(crate) fn starve(&self) {
-        self.customer.starve();
+    /// Requests a notification for when other connections have returned memory, because the system
+    /// had none.
+    pub(crate) fn await_memory(&self) {
+        self.client.await_memory();
     }
 
     /// Whether other connections wait for memory that messages of the peer host use.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.customer.is_wanted()
+    pub(crate) fn is_contended(&self) -> bool {
+        self.client.is_contended()
     }
 
     /// Cancels the wait for memory.
     pub(crate) fn leave(&self) {
-        self.customer.leave();
+        self.client.leave();
     }
 
-    /// Takes the shortest free mapping that has room, unless more than half of it would be wasted.
+    /// Takes the shortest free mapping that is long enough, unless more than half of it would be
+    /// unused.
     fn take(&self, len: usize) -> Option<Memory> {
         let most = class(len).saturating_mul(2);
         let mut spare = lock(&self.spare);
@@ -177,7 +181,8 @@ impl InboundPool {
         Some(spare.free.remove(at))
     }
 
-    /// Whether `bytes` may stay registered. Free ones that did not fit make room.
+    /// Charges `bytes` that stay registered, or returns `None` if there is no room. Frees kept
+    /// mappings, which were too short, to make room.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;
@@ -192,7 +197,7 @@ impl InboundPool {
         let fits = !spare.closed && spare.kept + bytes <= self.limit;
         drop(spare);
         drop(dropped);
-        let charge = fits.then(|| self.customer.keep(bytes)).flatten()?;
+        let charge = fits.then(|| self.client.keep(bytes)).flatten()?;
         lock(&self.spare).kept += bytes;
         Some(charge)
     }
@@ -240,7 +245,7 @@ impl fmt::Debug for InboundPool {
     }
 }
 
-/// How long a mapping for `len` bytes is.
+/// Returns the length of a mapping for `len` bytes.
 fn class(len: usize) -> usize {
     let len = len.max(SHORTEST_CHUNK as usize);
     let class = if len <= LARGEST_CLASS {
@@ -257,7 +262,7 @@ pub(crate) struct InboundBuffer {
     /// `None` only while it is dropped.
     memory: Option<Memory>,
     len: usize,
-    /// The number of bytes that `held` pays for, apart from the rest of their last page.
+    /// The number of bytes charged to `held`, without the rest of their last page.
     charged: usize,
     pool: Arc<InboundPool>,
     /// After the memory.
@@ -269,9 +274,9 @@ impl InboundBuffer {
         self.len
     }
 
-    /// Makes `len` bytes at `offset` ready for a read, or the first of them, and returns their
-    /// number. `None` if the process has no room for them; a notification follows when it has.
-    /// Pieces are prepared in their order.
+    /// Prepares up to `len` bytes at `offset` for a read, and returns their number. Returns `None`
+    /// if the budget has no room for them, and requests a notification for when it has. The caller
+    /// prepares pieces in their order.
     pub(crate) fn prepare(&mut self, offset: usize, len: usize) -> Result<Option<usize>, OsError> {
         assert!(
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len),
@@ -287,14 +292,14 @@ impl InboundBuffer {
         if let Some(step) = memory.steps.iter().find(covers) {
             let ready = step.end() - offset;
             // A step that begins before this chunk may be in use by the last chunk. A step that
-            // begins here and is too short is made again.
+            // begins here and is too short is registered again.
             if ready >= len || step.offset < offset {
                 return Ok(Some(ready.min(len)));
             }
         }
         let capacity = memory.mapping.len() - offset;
         let (long, pinned) = match &memory.kept {
-            // As long as that of any message which this mapping may serve next.
+            // The step is as long as the longest that a later message in this mapping may need.
             Some(_) => (
                 len.next_power_of_two()
                     .max(SHORTEST_CHUNK as usize)
@@ -304,7 +309,7 @@ impl InboundBuffer {
             None => {
                 let long = len.next_multiple_of(4096).min(capacity);
                 if self.pool.domain.pins() {
-                    match self.pool.customer.pin(long as u64) {
+                    match self.pool.client.pin(long as u64) {
                         Some(pinned) => (long, Some(pinned)),
                         None => return Ok(None),
                     }
@@ -314,7 +319,7 @@ impl InboundBuffer {
             }
         };
         memory.make_usable(offset + long)?;
-        // No read into the memory ahead is in progress.
+        // No read into the memory from `offset` on is in progress.
         memory
             .steps
             .retain(|step| step.end() <= offset || step.offset >= offset + long);
@@ -326,7 +331,7 @@ impl InboundBuffer {
         // write them, and no other code knows them (top of this file).
         let register = || unsafe { domain.register_read_target(start, long) };
         let region = match register() {
-            // Free memory of this connection is more useful now.
+            // Releases the free memory of this connection and tries again.
             Err(error) if error.errno == libc::ENOMEM && self.pool.give_up_free() => register(),
             result => result,
         };
@@ -349,8 +354,8 @@ impl InboundBuffer {
         }
     }
 
-    /// Copies bytes to their place. Returns whether the process has room for them; a notification
-    /// follows when it has. Bytes are copied in their order.
+    /// Copies bytes to their place in the message. Returns false if the budget has no room for
+    /// them, and requests a notification for when it has. The caller copies bytes in their order.
     pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) -> Result<bool, OsError> {
         let end = offset + bytes.len();
         assert!(
@@ -372,7 +377,7 @@ impl InboundBuffer {
         Ok(true)
     }
 
-    /// Charges the first `end` bytes to the process's limit. Returns whether they fit the limit.
+    /// Charges the first `end` bytes to the budget. Returns whether it has room for them.
     fn hold(&mut self, end: usize) -> bool {
         let pages = |len: usize| len.next_multiple_of(4096) as u64;
         if end <= self.charged {
@@ -380,8 +385,8 @@ impl InboundBuffer {
         }
         let bytes = pages(end) - pages(self.charged);
         let part = Part::of(self.len, self.charged, end);
-        let customer = &self.pool.customer;
-        let has = bytes == 0 || customer.hold(&mut self.held, bytes, part);
+        let client = &self.pool.client;
+        let has = bytes == 0 || client.hold(&mut self.held, bytes, part);
         if has {
             self.charged = end;
         }
@@ -398,7 +403,7 @@ impl InboundBuffer {
         Some((start, step.region.lkey()))
     }
 
-    /// The read of the chunk at `offset` is done.
+    /// Handles that the read of the chunk at `offset` has completed.
     pub(crate) fn chunk_read(&mut self, offset: usize) {
         if let Some(memory) = &mut self.memory
             && memory.kept.is_none()
@@ -407,7 +412,7 @@ impl InboundBuffer {
         }
     }
 
-    /// The whole message, once it has been read.
+    /// Returns the whole message, once it has been read.
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(memory) = &self.memory else {
             return &[];

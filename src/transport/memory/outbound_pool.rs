@@ -8,13 +8,12 @@
 //! of their region instead of their own. A peer that invalidates an unbound window by its key
 //! crashes the other kernel.
 //!
-//! A connection keeps some of the memory that is free for its next messages, because mapping it
-//! takes time.
+//! A connection keeps some free memory for its next messages, because mapping memory takes time.
 //!
-//! This file makes references to memory that is registered at times. That is sound because an
-//! [`OutboundBuffer`] is owned, so only its holder accesses it, and it gives its bytes out only
-//! while it is not registered. An [`Exposed`] gives none out, and deregisters them before it
-//! returns the memory. The device only reads.
+//! This file creates references to memory that is registered at times. That is sound because an
+//! [`OutboundBuffer`] is owned, so only its holder accesses it, and it returns references to its
+//! bytes only while it is not registered. An [`Exposed`] returns none, and deregisters the memory
+//! before it returns the buffer. The device only reads.
 #![allow(unsafe_code)]
 
 use std::{
@@ -29,21 +28,21 @@ use crate::{
     status::OsError,
 };
 
-/// The smallest piece: a smaller one would take the same time.
+/// The length of the smallest piece. Mapping a smaller one would take the same time.
 const SMALLEST: usize = 64 << 10;
-/// Up to here pieces are a power of two long, so that they fit many messages; longer ones end with
-/// their last page.
+/// The greatest length of pieces that are rounded up to a power of two, so that they fit many
+/// messages. Longer pieces are rounded up to whole pages.
 const LARGEST_CLASS: usize = 16 << 20;
-/// How many free pieces are kept at most, so that looking through them stays cheap.
+/// The greatest number of free pieces that are kept, so that a search through them stays cheap.
 const MAX_KEPT: usize = 16;
 
-/// Makes memory for messages and keeps free memory, up to a bound.
+/// Allocates memory for messages, and keeps free memory up to a bound.
 pub(crate) struct OutboundPool {
-    /// The process that made it.
+    /// The process that created the pool.
     process: Process,
-    /// Whether a device uses exposed memory.
+    /// Whether exposed memory is registered with a device, and so pinned.
     pins: bool,
-    /// How many bytes are kept at most.
+    /// The greatest number of bytes that are kept.
     limit: u64,
     free: Mutex<Free>,
 }
@@ -51,7 +50,7 @@ pub(crate) struct OutboundPool {
 struct Free {
     pieces: Vec<Mapping>,
     bytes: u64,
-    /// Whether free memory goes to the system at once.
+    /// Whether free memory is returned to the system at once.
     closed: bool,
 }
 
@@ -69,7 +68,7 @@ impl OutboundPool {
         })
     }
 
-    /// Memory of `len` bytes, whose content is anything.
+    /// Returns a buffer of `len` bytes, with arbitrary content.
     pub(crate) fn get(self: &Arc<Self>, len: usize) -> Result<OutboundBuffer, OsError> {
         let piece = match self.take(len) {
             Some(piece) => piece,
@@ -85,7 +84,7 @@ impl OutboundPool {
     fn map(&self, len: usize) -> Result<Mapping, OsError> {
         let mapping = Mapping::new(len)?;
         if self.pins {
-            mapping.keep_for_device()?;
+            mapping.prepare_for_device()?;
         }
         Ok(mapping)
     }
@@ -137,7 +136,7 @@ impl fmt::Debug for OutboundPool {
     }
 }
 
-/// How long a piece for `len` bytes is made.
+/// Returns the length of a piece for `len` bytes.
 fn class(len: usize) -> usize {
     if len <= LARGEST_CLASS {
         len.max(SMALLEST).next_power_of_two()
@@ -147,7 +146,7 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Memory that belongs to the holder of this, and that no device knows of. It goes back to its pool
+/// Memory that only the holder of this accesses, and that is not registered. It returns to its pool
 /// when dropped.
 pub(crate) struct OutboundBuffer {
     /// `None` only while it is dropped.
@@ -166,7 +165,7 @@ impl OutboundBuffer {
         self.len = self.len.min(len);
     }
 
-    /// Whether it is one of `pool`'s, which only one connection's are.
+    /// Whether the buffer belongs to `pool`, and so to the connection of the pool.
     pub(crate) fn is_of(&self, pool: &Arc<OutboundPool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
@@ -188,8 +187,8 @@ impl OutboundBuffer {
         unsafe { slice::from_raw_parts_mut(piece.start().as_ptr(), self.len) }
     }
 
-    /// Lets the peers of queue pairs in `domain` read these bytes with the returned key. An error
-    /// contains the memory.
+    /// Registers these bytes, so that the peers of queue pairs in `domain` can read them with the
+    /// returned key. An error returns the buffer.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let start = self
             .piece
@@ -245,7 +244,7 @@ impl Exposed {
         }
     }
 
-    /// Takes the memory back. The key becomes invalid.
+    /// Deregisters the memory and returns it. The key becomes invalid.
     pub(crate) fn take_back(self) -> OutboundBuffer {
         let Self { region, memory } = self;
         drop(region);
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_used_again_within_the_bound() {
+    fn free_pieces_are_reused_within_the_bound() {
         let pool = OutboundPool::new(256 << 10, false);
         let mut first = pool.get(140_000).unwrap();
         first.bytes_mut().fill(7);

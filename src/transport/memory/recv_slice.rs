@@ -1,6 +1,7 @@
-//! A part of a receive buffer. It makes references to memory that the device writes, which is sound
-//! because a [`RecvSlice`] is made of a receive that has completed, and the buffer is posted again
-//! only once the slice has been dropped: see [`WorkQueues`](crate::transport::queues::WorkQueues).
+//! A part of a receive buffer. It creates references to memory that the device writes. That is
+//! sound because a [`RecvSlice`] is created from a receive that has completed, and the buffer is
+//! posted again only once the slice has been dropped: see
+//! [`WorkQueues`](crate::transport::queues::WorkQueues).
 #![allow(unsafe_code)]
 
 use std::{fmt, ops::Deref, slice};
@@ -22,14 +23,15 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
 pub(crate) struct RecvSlice {
     memory: Registration,
     offset: usize,
-    /// A frame is far shorter than 4 GiB, and there is one of these in each place of a channel.
+    /// 32 bits suffice, because a frame is far shorter than 4 GiB. The field is small because each
+    /// place of a channel has room for a slice.
     len: u32,
     buffer: u32,
 }
 
 impl RecvSlice {
-    /// `len` bytes at `offset` of a region that is long enough, in the receive buffer of this
-    /// number.
+    /// Creates a slice of `len` bytes at `offset` of a region that is long enough, in the receive
+    /// buffer with this number.
     pub(crate) fn new(memory: Registration, buffer: u32, offset: usize, len: u32) -> Self {
         Self {
             memory,
@@ -44,7 +46,7 @@ impl RecvSlice {
         self.buffer
     }
 
-    /// Narrows the slice. The state machine checked that the part lies inside.
+    /// Narrows the slice to a part. The state machine has checked that the part lies inside.
     pub(crate) fn part(self, offset: u32, len: u32) -> Self {
         assert!(
             offset <= self.len && len <= self.len - offset,

@@ -3,7 +3,7 @@ use std::{array::TryFromSliceError, fmt};
 use super::domain::Registration;
 use crate::remote_access::RemoteAccess;
 
-/// Memory that peers may access by one-sided operations, without this side's program taking part.
+/// Memory that peers may access by one-sided operations, without any call by this side's program.
 ///
 /// [`OneSided::region`](crate::OneSided::region) registers it with the rights that the peer gets,
 /// for that connection only: no other peer can reach it. The peer needs the region's
@@ -99,10 +99,10 @@ impl RemoteRegion {
         self.access
     }
 
-    /// Returns the bytes of this, to be sent in a message.
+    /// Serializes the description, to send it in a message.
     ///
-    /// They are: address `u64`, length `u64`, rkey `u32`, rights `u32` (1 read, 2 write, 4 atomic),
-    /// in network byte order.
+    /// The bytes are: address `u64`, length `u64`, rkey `u32`, rights `u32` (1 read, 2 write, 4
+    /// atomic), in network byte order.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_remote_region_comes_back_as_it_went() {
+    fn remote_region_round_trips() {
         let remote = RemoteRegion {
             addr: 0x0102_0304_0506_0708,
             len: 1 << 40,

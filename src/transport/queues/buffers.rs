@@ -8,7 +8,8 @@ use crate::{
 
 /// The receive and send buffers of one connection.
 ///
-/// A piece of their memory is allocated when the first of its buffers is needed.
+/// Their memory is divided into pieces. A piece is allocated when the first of its buffers is
+/// needed.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     domain: Domain,
@@ -37,7 +38,7 @@ impl Buffers {
         &self.layout
     }
 
-    /// Returns the place of a buffer, and allocates its piece of memory if it is the first there.
+    /// Returns the place of a buffer. Allocates the piece of memory for the first buffer in it.
     #[inline]
     pub(crate) fn allocate(&self, buffer: u32) -> Result<Place<'_>, OsError> {
         let memory = match self.pieces[self.layout.piece_of(buffer)].get() {
@@ -49,9 +50,9 @@ impl Buffers {
 
     #[cold]
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
-        let bytes = self.layout.size() * self.layout.beside(buffer).len();
+        let bytes = self.layout.size() * self.layout.same_piece(buffer).len();
         let memory = self.domain.allocate_buffers(bytes)?;
-        // If another thread was faster, its piece is used.
+        // If another thread has allocated the piece meanwhile, that piece is used.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }
 

@@ -3,21 +3,21 @@ use crate::{
     status::{OsError, WcStatus},
 };
 
-/// How many completions are taken at a time.
+/// The number of completions that are taken at a time.
 pub(crate) const BATCH: usize = 16;
 
-/// Something that the device has done: a completion.
+/// A completion.
 #[derive(Clone, Debug)]
 pub(crate) enum Done {
     /// A frame lies in this receive buffer.
     Received { buffer: u32, len: u32 },
-    /// The peer wrote to a region of this side's, with immediate data, and used this buffer.
+    /// The peer wrote to a region of this side with immediate data, which used this receive buffer.
     Immediate {
         buffer: u32,
         imm_data: u32,
         len: u32,
     },
-    /// The work request of this slot of the send ring is done, and all earlier ones.
+    /// The work request of this slot of the send ring has completed, and all earlier ones.
     Sent { slot: u32 },
     /// A receive failed.
     ReceiveFailed {
@@ -31,17 +31,17 @@ pub(crate) enum Done {
         status: WcStatus,
         vendor_err: u32,
     },
-    /// Everything that was posted on this queue has come back.
+    /// All work requests that were posted on this queue have completed.
     Drained(DrainSide),
-    /// The peer broke a rule of the transport that this side checks. In a box, so that the others
-    /// stay small.
+    /// The peer violated a rule of the transport that this side checks. The violation is boxed to
+    /// keep the enum small.
     Violated(Box<Violation>),
     /// The system has no memory for a frame of the peer.
     OutOfMemory(Box<OsError>),
 }
 
 impl Done {
-    /// The receive buffer that was used.
+    /// Returns the receive buffer that was used.
     #[inline]
     pub(crate) fn receive_buffer(&self) -> Option<u32> {
         match *self {

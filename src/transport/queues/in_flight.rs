@@ -13,9 +13,9 @@ use crate::{
 /// device has completed them.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// By slot of the send ring.
+    /// The work requests by slot of the send ring.
     pub(crate) slots: SendSlots,
-    /// Makes the memory for large messages of the peer.
+    /// Allocates the memory for large messages of the peer.
     inbound_pool: Arc<InboundPool>,
     /// The peer's large messages that are being read, by id, oldest first.
     inbound: VecDeque<(u32, Box<InboundBuffer>)>,
@@ -33,21 +33,23 @@ impl InFlight {
         }
     }
 
-    /// Finds a place for the peer's large message of this id.
+    /// Reserves memory for the peer's large message with this id.
     pub(crate) fn begin(&mut self, id: u32, len: u64) -> Result<(), OsError> {
-        // No address space is so large that the length would not fit.
+        // A length above `usize` cannot be mapped either, so the mapping of `usize::MAX` bytes
+        // returns the error.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let buffer = self.inbound_pool.place(len)?;
         self.inbound.push_back((id, buffer));
         Ok(())
     }
 
-    /// Finds a place in memory for a copy of `len` bytes, if the process has room for it now.
+    /// Charges a copy of `len` bytes to the budget, or returns `None` if it has no room for them
+    /// now.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
         self.inbound_pool.place_copy(len)
     }
 
-    /// Returns the memory into which the large message of this id is read.
+    /// Returns the memory into which the large message with this id is read.
     pub(crate) fn inbound(&mut self, id: u32) -> Option<&mut InboundBuffer> {
         let mut inbound = self.inbound.iter_mut();
         inbound
@@ -60,14 +62,15 @@ impl InFlight {
         self.inbound.pop_front()
     }
 
-    /// The system has no memory for reads: a notice is to follow when others have released some.
-    pub(crate) fn starve(&self) {
-        self.inbound_pool.starve();
+    /// Requests a notice for when other connections have released memory, because the system has
+    /// none for reads.
+    pub(crate) fn await_memory(&self) {
+        self.inbound_pool.await_memory();
     }
 
     /// Whether other connections wait for memory that messages of the peer host use.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.inbound_pool.is_wanted()
+    pub(crate) fn is_contended(&self) -> bool {
+        self.inbound_pool.is_contended()
     }
 
     /// Cancels the wait for memory, because no read follows.
@@ -88,7 +91,7 @@ impl InFlight {
         std::mem::take(&mut self.exposed)
     }
 
-    /// The peer has taken the oldest `count` large messages: their keys end.
+    /// Ends the exposure of the oldest `count` large messages, which the peer has taken.
     pub(crate) fn taken(&mut self, count: u32) {
         self.exposed.drain(..count as usize);
     }

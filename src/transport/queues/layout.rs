@@ -2,22 +2,23 @@ use std::ops::Range;
 
 use crate::proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, READS};
 
-/// Buffers start on cache lines of their own, so that the device and two threads never share one.
+/// The alignment of buffers in bytes. Each buffer starts on a cache line of its own, so that no two
+/// users of buffers share one.
 const ALIGN: usize = 64;
 
-/// The length in bytes of a piece of memory that holds several buffers, at most.
+/// The greatest length in bytes of a piece of memory that holds several buffers.
 const PIECE: usize = 256 << 10;
 
 /// The sizes and numbers of a connection's buffers, and their places in memory.
 ///
-/// The receive buffers come first, then the send buffers, all of the same size. A piece of memory
-/// holds a power of two of them, and the last piece the rest.
+/// The receive buffers come first, then the send buffers, all of the same size. The number of
+/// buffers in a piece of memory is a power of two; the last piece has the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     size: usize,
-    /// How many receives may complete before any is posted again.
+    /// The number of receives that may complete before any is posted again.
     recv_count: u32,
-    /// Whether the receive buffers lie elsewhere.
+    /// Whether the receive buffers are shared and so not part of this memory.
     shared: bool,
     send_count: u32,
     /// The number of buffers in a piece, as the exponent of a power of two.
@@ -25,9 +26,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The buffers that `params` ask for. Send buffers have the size of our own receive buffers:
-    /// the peer's limit is not known before it answers, and a longer message than that is refused.
-    /// All lie in one piece of memory.
+    /// Computes the layout of the buffers for `params`. Send buffers have the size of this side's
+    /// receive buffers: the peer's limit is not known before its answer, and a longer message is
+    /// refused. All lie in one piece of memory.
     pub(crate) fn new(params: &Params) -> Self {
         Self {
             size: (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN),
@@ -44,56 +45,56 @@ impl Layout {
         Self { piece, ..self }
     }
 
-    /// The number of buffers.
+    /// Returns the number of buffers.
     pub(super) const fn count(&self) -> u32 {
         self.send_buffer(self.send_count)
     }
 
-    /// The buffers in the piece of memory that has this one.
-    pub(super) fn beside(&self, buffer: u32) -> Range<u32> {
+    /// Returns the buffers in the same piece of memory as `buffer`.
+    pub(super) fn same_piece(&self, buffer: u32) -> Range<u32> {
         let others = (1 << self.piece) - 1;
         buffer & !others..((buffer | others) + 1).min(self.count())
     }
 
-    /// The number of the piece of memory that has this buffer.
+    /// Returns the number of the piece of memory that holds this buffer.
     #[inline]
     pub(super) fn piece_of(&self, buffer: u32) -> usize {
         (buffer >> self.piece) as usize
     }
 
-    /// The offset in bytes of this buffer in its piece of memory.
+    /// Returns the offset in bytes of this buffer in its piece of memory.
     #[inline]
     pub(super) fn offset(&self, buffer: u32) -> usize {
         self.size * (buffer & ((1 << self.piece) - 1)) as usize
     }
 
-    /// The receive buffers from `first` on in the same piece.
+    /// Returns the receive buffers from `first` on in the same piece of memory.
     pub(crate) fn receives_from(&self, first: u32) -> Range<u32> {
-        first..self.beside(first).end.min(self.recv_count)
+        first..self.same_piece(first).end.min(self.recv_count)
     }
 
-    /// The depth of the send queue that holds all buffers and a drain marker.
+    /// Returns the depth of a send queue with places for all send buffers and a drain marker.
     pub(crate) const fn send_depth(&self) -> u32 {
         self.send_count + 1
     }
 
-    /// The depth of the receive queue that holds all buffers and a drain marker.
+    /// Returns the depth of a receive queue with places for all receive buffers and a drain marker.
     pub(crate) const fn recv_depth(&self) -> u32 {
         if self.shared { 0 } else { self.recv_count + 1 }
     }
 
-    /// The number of completions that can be in the completion queue at once.
+    /// Returns the greatest number of completions that can be in the completion queue at once.
     pub(crate) fn completions(&self) -> u32 {
         self.send_count + self.recv_count + 2
     }
 
-    /// The number of the buffer of a slot of the send ring.
+    /// Returns the number of the buffer of a slot of the send ring.
     pub(crate) const fn send_buffer(&self, slot: u32) -> u32 {
         let receives = if self.shared { 0 } else { self.recv_count };
         receives + slot
     }
 
-    /// The length in bytes of each buffer.
+    /// Returns the length in bytes of each buffer.
     pub(crate) const fn size(&self) -> usize {
         self.size
     }
@@ -106,7 +107,7 @@ impl Layout {
         self.send_count
     }
 
-    /// Whether the receive buffers lie elsewhere.
+    /// Whether the receive buffers are shared and so not part of this memory.
     pub(crate) const fn is_shared(&self) -> bool {
         self.shared
     }
@@ -148,7 +149,7 @@ mod tests {
                 ""
             };
             let layout = Layout::new(&config.params(Transport::Rdma));
-            let bytes = layout.size() * layout.beside(0).len();
+            let bytes = layout.size() * layout.same_piece(0).len();
             let bytes = bytes.next_multiple_of(4096) as u64;
             let fit = [64 << 10, 8 << 20, 64 << 20, 1 << 30]
                 .map(|limit| (limit - EngineLimits::of(u64::MAX, limit).pinned) / bytes);
@@ -174,7 +175,9 @@ mod tests {
 
     /// Returns the number of buffers in each piece of memory.
     fn pieces(layout: Layout) -> Vec<usize> {
-        let mut pieces: Vec<_> = (0..layout.count()).map(|it| layout.beside(it)).collect();
+        let mut pieces: Vec<_> = (0..layout.count())
+            .map(|it| layout.same_piece(it))
+            .collect();
         pieces.dedup();
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
         pieces.iter().map(Range::len).collect()

@@ -1,4 +1,4 @@
-//! One-sided operations: checked here, carried out by the two devices.
+//! One-sided operations. This file checks them; the two devices carry them out.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ impl OneSidedOp {
         }
     }
 
-    /// The right that the peer must have given.
+    /// Returns the right that the peer must have granted.
     fn needs(self) -> RemoteAccess {
         match self {
             Self::Read => RemoteAccess::READ,
@@ -64,8 +64,8 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// Checks bounds, rights and support on this side. Without an allocator the connection has
-    /// ended, and the operation itself fails.
+    /// Checks bounds, rights and whether both devices support the operation. Without an allocator
+    /// the connection has ended; then the operation fails when it is started.
     pub(crate) fn new(
         allocator: Option<&Allocator>,
         op: OneSidedOp,
@@ -146,7 +146,7 @@ fn target(
     Ok((region.memory.clone(), range))
 }
 
-/// Refuses a range that is not wholly inside of `limit`.
+/// Refuses a range that does not lie completely inside of `limit`.
 fn within(what: &'static str, start: u64, len: u64, limit: u64) -> Result<(), Error> {
     if start.checked_add(len).is_some_and(|end| end <= limit) {
         return Ok(());

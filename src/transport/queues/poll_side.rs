@@ -18,7 +18,8 @@ use crate::{
 pub(crate) struct PollSide {
     queue: CompletionQueue,
     events: Arc<CompletionEvents>,
-    /// Whether all receives are back when the queue is empty. Shared receives have no marker.
+    /// Whether an empty queue means that all receives have completed. That is so for shared
+    /// receives, which have no marker.
     drains_when_empty: bool,
 }
 
@@ -52,8 +53,8 @@ impl PollSide {
         }
     }
 
-    /// Takes up to [`BATCH`](super::BATCH) completions, and returns how many. They are the
-    /// next [`done`](Self::done).
+    /// Takes up to [`BATCH`](super::BATCH) completions, which [`done`](Self::done) then returns.
+    /// Returns their number.
     #[inline]
     pub(crate) fn poll(&mut self, answers: Answers) -> Result<usize, OsError> {
         by_transport!(CompletionQueue, &mut self.queue, {
@@ -91,12 +92,12 @@ impl PollSide {
         })
     }
 
-    /// Has an event raised for the next completion.
+    /// Requests an event for the next completion.
     #[inline]
     pub(crate) fn arm(&self) -> Result<(), OsError> {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(queue) => queue.arm(),
-            // It is readable while there is something.
+            // The socket is readable while there are bytes, without a request.
             Tcp(_) => Ok(()),
         })
     }
@@ -110,7 +111,7 @@ impl PollSide {
         })
     }
 
-    /// How many completions the queue can hold.
+    /// Returns the number of completions that the queue can hold.
     pub(crate) fn capacity(&self) -> usize {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(queue) => queue.capacity(),
@@ -122,19 +123,20 @@ impl PollSide {
         &self.events
     }
 
-    /// The receives are back once the queue is empty.
+    /// Records that all receives have completed once the queue is empty.
     pub(crate) fn drains_when_empty(&mut self) {
         self.drains_when_empty = true;
     }
 
-    /// Returns whether the empty queue proves that the receives are back. It returns true once.
+    /// Returns whether the empty queue means that all receives have completed. It returns true
+    /// once.
     pub(crate) fn is_drained(&mut self) -> bool {
         std::mem::take(&mut self.drains_when_empty)
     }
 }
 
 impl CompletionEvents {
-    /// Returns the limit of hops that a program may change; `None` if the route has it.
+    /// Returns the limit of hops that a program may change; `None` if the route determines it.
     pub(crate) fn hop_limit(&self) -> Option<tcp::HopLimit<'_>> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -142,8 +144,8 @@ impl CompletionEvents {
         })
     }
 
-    /// Reserves the arriving bytes for this thread, which is about to wait for them. `None` if it
-    /// cannot wait, or bytes may be there already.
+    /// Reserves the arriving bytes for this thread, which is about to wait for them. Returns `None`
+    /// if it cannot wait, or bytes may have arrived already.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -159,8 +161,8 @@ impl AsFd for CompletionEvents {
 }
 
 impl Events for CompletionEvents {
-    /// Takes one event of several. The caller arms and polls afterwards, and so finds the
-    /// completions of all of them.
+    /// Takes one event. There may be more, but the caller arms and polls afterwards, and so finds
+    /// the completions of all events.
     fn clear(&self) {
         by_transport!(self, {
             Rdma(events) => events.clear(),

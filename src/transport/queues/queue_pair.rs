@@ -1,4 +1,4 @@
-//! A connection's queue pair, of whichever transport.
+//! A connection's queue pair, over any transport.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -32,7 +32,8 @@ pub(crate) enum SharedReceiveQueue {
 }
 
 impl QueuePair {
-    /// The longest message whose bytes are copied into the work request, where any are.
+    /// Returns the length of the longest message whose bytes are copied into the work request;
+    /// `None` if none are.
     pub(super) fn max_inline(&self) -> Option<usize> {
         by_transport!(self, {
             Rdma(qp) => Some(qp.max_inline()),
@@ -40,7 +41,7 @@ impl QueuePair {
         })
     }
 
-    /// The connection is about to be established.
+    /// Sets the RNR timer. The caller is about to establish the connection.
     pub(super) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
         by_transport!(self, {
             Rdma(qp) => qp.set_min_rnr_timer(),
@@ -48,7 +49,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves to the error state: posted work requests are flushed, and no receive follows.
+    /// Moves to the error state: posted work requests are flushed, and no further shared receives
+    /// are taken.
     pub(super) fn fail(&self) -> Result<(), OsError> {
         by_transport!(self, qp => qp.fail())
     }
@@ -61,8 +63,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves the queue pair to its error state if other threads may be in its calls. Returns
-    /// whether no thread is in its calls, so that it may be destroyed.
+    /// Moves the queue pair to its error state if other threads may be executing its calls. Returns
+    /// whether no thread is executing one, so that it may be destroyed.
     pub(super) fn is_released(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
@@ -79,15 +81,15 @@ impl QueuePair {
     #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         by_transport!(self, {
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             Rdma(qp) => unsafe { qp.post_recv(id, sge) },
             // SAFETY: as above.
             Tcp(qp) => unsafe { qp.post_recv(id, sge) },
         })
     }
 
-    /// Lets the queue pair post the receives from `next` on when it needs them. A queue pair of a
-    /// device cannot: all are posted.
+    /// Lets the queue pair post the receives from `next` on when it needs them. A device's queue
+    /// pair cannot do that, so all its receives are posted.
     ///
     /// # Safety
     ///
@@ -96,7 +98,7 @@ impl QueuePair {
     pub(super) unsafe fn post_on_demand(&self, buffers: &Arc<Buffers>, next: u32) {
         by_transport!(self, {
             Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),
-            // SAFETY: the caller vouches for the buffers.
+            // SAFETY: the caller guarantees the conditions on the buffers.
             Tcp(qp) => unsafe { qp.post_on_demand(Arc::downgrade(buffers), next) },
         })
     }
@@ -117,7 +119,7 @@ impl QueuePair {
         flags: SendFlags,
     ) -> Result<(), OsError> {
         by_transport!(self, {
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             Rdma(qp) => unsafe { qp.post_send(id, op, sges, flags) },
             // SAFETY: as above.
             Tcp(qp) => unsafe { qp.post_send(id, op, sges, flags) },
@@ -126,7 +128,7 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts a frame. The transport takes or copies its parts before this returns. It copies them
+    /// Posts a frame. The transport sends or copies its parts before this returns. It copies them
     /// to the memory that `slot` returns.
     ///
     /// # Safety
@@ -143,13 +145,14 @@ impl QueuePair {
         by_transport!(self, {
             Rdma(qp) => {
                 let slot = slot()?;
-                // SAFETY: the slot is not the device's yet, and the caller vouches for its memory.
+                // SAFETY: the slot is not the device's yet, and the caller guarantees the
+                // conditions on its memory.
                 unsafe { frame.copy_to(slot.start) };
                 let flags = SendFlags {
                     signalled,
                     inline: false,
                 };
-                // SAFETY: the caller vouches for the memory.
+                // SAFETY: the caller guarantees the conditions on the memory.
                 unsafe { qp.post_send(id, SendOp::Send, &[slot], flags) }
             },
             // SAFETY: as above.
@@ -164,7 +167,7 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// As for `post_frame`, for each of them. There is one at least.
+    /// As for `post_frame`, for each of them. There is at least one.
     pub(super) unsafe fn post_frames(
         &self,
         frames: &[(WorkId, Frame<'_>, bool)],
@@ -175,11 +178,12 @@ impl QueuePair {
                 let mut sends = Vec::with_capacity(frames.len());
                 for (number, (id, frame, signalled)) in frames.iter().enumerate() {
                     let slot = slot(number)?;
-                    // SAFETY: the slot is not the device's yet, and the caller vouches for it.
+                    // SAFETY: the slot is not the device's yet, and the caller guarantees the
+                    // conditions on it.
                     unsafe { frame.copy_to(slot.start) };
                     sends.push((*id, slot, *signalled));
                 }
-                // SAFETY: the caller vouches for the memory.
+                // SAFETY: the caller guarantees the conditions on the memory.
                 unsafe { qp.post_sends(&sends) }
             },
             // SAFETY: as above.
@@ -198,7 +202,7 @@ impl SharedReceiveQueue {
     #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         by_transport!(self, {
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             Rdma(queue) => unsafe { queue.post_recv(id, sge) },
             // SAFETY: as above.
             Tcp(queue) => unsafe { queue.post_recv(id, sge) },

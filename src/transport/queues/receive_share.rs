@@ -7,21 +7,21 @@ use crate::{
     status::OsError,
 };
 
-/// One connection's share of the [`SharedReceives`]. It stays with the connection after the end,
-/// for messages that the application still has.
+/// One connection's share of the [`SharedReceives`]. It exists beyond the end of the connection,
+/// for messages that the application has not released.
 #[derive(Debug)]
 pub(crate) struct ReceiveShare {
     receives: Arc<SharedReceives>,
     /// The connection's key.
     key: u64,
-    /// Buffers with messages that the application has.
+    /// The number of buffers with messages that the application has not released.
     lent: u32,
     /// Whether the buffers have been returned to the pool, after the queue pair was destroyed.
     settled: bool,
 }
 
 impl ReceiveShare {
-    /// The caller has reserved the least that a connection needs.
+    /// Creates the share. The caller has reserved the minimum of a connection.
     pub(crate) fn new(receives: Arc<SharedReceives>, key: u64) -> Self {
         Self {
             receives,
@@ -53,13 +53,13 @@ impl ReceiveShare {
         }
     }
 
-    /// The application gets this buffer, in a message.
+    /// Records that the application gets a message in this buffer.
     pub(crate) fn lend(&mut self, buffer: u32) {
         self.receives.lend(buffer);
         self.lent += 1;
     }
 
-    /// The application has released a buffer. It is posted for any connection.
+    /// Posts a buffer, which the application has released, for any connection.
     pub(crate) fn give_back(&mut self, buffer: u32) -> Result<(), OsError> {
         self.receives.post(buffer)?;
         self.lent -= 1;
@@ -71,7 +71,7 @@ impl ReceiveShare {
 
     /// Posts all receives of a destroyed queue pair again, except for those that the application
     /// holds, and frees the promised ones.
-    pub(crate) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
+    pub(crate) fn restore_receives(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;
             conn.release_account(self.lent);

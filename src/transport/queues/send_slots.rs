@@ -3,9 +3,9 @@ use crate::transport::memory::Registration;
 /// The record of a work request on the send queue until it is done.
 #[derive(Debug)]
 pub(crate) enum Posted {
-    /// A frame without a report.
+    /// A frame whose completion is not reported.
     Frame,
-    /// A message whose end is reported.
+    /// A message whose completion is reported.
     Message,
     /// A read of a chunk of the large message with this id, at this offset in it.
     ReadChunk { id: u32, offset: usize },
@@ -18,8 +18,8 @@ pub(crate) enum Posted {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) kind: OperationKind,
-    /// Memory of this side that it reads or writes, or that gets its answer. Held until the device
-    /// has completed it.
+    /// The memory of this side that the operation reads or writes, or that gets its answer. Held
+    /// until the device has completed it.
     pub(crate) memory: Registration,
 }
 
@@ -38,8 +38,8 @@ pub(crate) enum OperationKind {
     Read,
     Write,
     /// The device puts the old value into the operation's slot, which is copied to this offset of
-    /// the memory when the operation is done. A write by the device to the memory itself would not
-    /// be safe: other operations name the same place, and the application may write there.
+    /// the memory when the operation is done. The device must not write to the memory directly,
+    /// because other operations may use the same bytes, and the application may write them.
     Atomic {
         offset: usize,
         answer: SlotBytes,
@@ -55,16 +55,16 @@ pub(crate) struct SlotBytes {
 
 /// The work requests that the device has, by slot of the send ring.
 ///
-/// A completion covers all earlier work requests. But reads and atomic operations, which the peer's
-/// device answers, may complete behind later sends, if a driver reports a send as soon as TCP has
-/// it. So they wait for a completion of their own, and later requests wait with them. To the rest
-/// of the library requests are done in the order in which they were posted.
+/// A completion covers all earlier work requests. But if a driver completes a send as soon as TCP
+/// has accepted its bytes, reads and atomic operations, which the peer's device answers, may
+/// complete after later sends. So they need a completion of their own, and later requests wait for
+/// it. The rest of the library sees requests complete in the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     slots: Box<[Slot]>,
     /// The slot after the last completed one.
     oldest: u32,
-    /// How many slots from there on completions have covered.
+    /// The number of slots, from `oldest` on, that completions have covered.
     covered: u32,
     /// How many of them are one-sided operations.
     operations: usize,
@@ -107,7 +107,7 @@ impl SendSlots {
     pub(crate) fn complete(&mut self, slot: u32) {
         let ahead = self.ahead_of(slot);
         self.covered = self.covered.max(ahead + 1);
-        // Answers come in the order of the questions.
+        // Requests are answered in the order of posting.
         if self.slots[slot as usize].waits {
             for before in 0..=ahead {
                 let at = self.at(before);
@@ -116,7 +116,7 @@ impl SendSlots {
         }
     }
 
-    /// Gives out the oldest request that the device is done with, with its slot.
+    /// Takes the oldest completed request, with its slot.
     pub(crate) fn pop_done(&mut self) -> Option<(u32, Posted)> {
         let slot = self.oldest;
         if self.covered == 0 || self.slots[slot as usize].waits {
@@ -127,9 +127,9 @@ impl SendSlots {
         Some((slot, self.take(slot)))
     }
 
-    /// Takes the failure of the request in `slot`. Earlier requests are done, except for those that
-    /// wait for an answer, which come back flushed. [`pop_done`](Self::pop_done) returns the
-    /// completed ones, then [`take`](Self::take) the failed one.
+    /// Takes the failure of the request in `slot`. Earlier requests have completed, except for
+    /// those that wait for an answer, which complete as flushed. [`pop_done`](Self::pop_done)
+    /// returns the completed ones, then [`take`](Self::take) the failed one.
     pub(crate) fn fail(&mut self, slot: u32) {
         self.covered = self.covered.max(self.ahead_of(slot));
     }
@@ -143,7 +143,7 @@ impl SendSlots {
         posted
     }
 
-    /// How many slots before this one are not known to be done.
+    /// Returns the number of slots before this one that are not known to have completed.
     fn ahead_of(&self, slot: u32) -> u32 {
         let count = self.slots.len() as u32;
         (slot + count - self.oldest) % count
@@ -170,7 +170,7 @@ impl Posted {
         }
     }
 
-    /// Whether the peer's device answers it.
+    /// Whether the peer's device answers the request.
     fn is_answered(&self) -> bool {
         match self {
             Self::ReadChunk { .. } => true,

@@ -11,7 +11,7 @@
 //! application has. Frames of a connection that is being drained, or that has violated the
 //! protocol, return as soon as they are polled. Before a queue pair is destroyed its completion
 //! queue is read to the end, because a driver may discard completions of a destroyed queue pair,
-//! and with them the knowledge which buffers it held. If a driver does not report a receive that
+//! and with them the information which buffers it held. If a driver does not report a receive that
 //! was in progress then, the pool has one buffer less until its last connection ends.
 #![allow(unsafe_code)]
 
@@ -34,12 +34,13 @@ use crate::{
     transport::memory::{Domain, Registration},
 };
 
-/// The holder of a buffer that the device has.
+/// The holder value of a buffer that belongs to the device.
 const POSTED: u64 = 0;
-/// The holder of a buffer with a message that the application has. Connections' keys lie between.
+/// The holder value of a buffer with a message that the application has not released. The other
+/// values are keys of connections.
 const MESSAGE: u64 = u64::MAX;
 
-/// See the top of this file.
+/// A pool of shared receive buffers, as described at the top of this file.
 pub(crate) struct SharedReceives {
     /// Before `memory`: once it is destroyed the device touches none of the buffers.
     queue: SharedReceiveQueue,
@@ -54,8 +55,8 @@ pub(crate) struct SharedReceives {
 }
 
 impl SharedReceives {
-    /// Makes `count` buffers of `size` bytes and posts them on a queue of this domain with `count`
-    /// places.
+    /// Creates `count` buffers of `size` bytes, and posts them on a queue of this domain with
+    /// `count` places.
     pub(crate) fn new(
         domain: Domain,
         queue: SharedReceiveQueue,
@@ -85,7 +86,7 @@ impl SharedReceives {
         &self.domain
     }
 
-    /// Whether it matches a configuration of `count` buffers of this size.
+    /// Whether the pool matches a configuration of `count` buffers of this size.
     pub(crate) fn is(&self, count: u32, size: usize) -> bool {
         self.holders.len() == count as usize && self.size == size
     }
@@ -95,12 +96,12 @@ impl SharedReceives {
         self.size * buffer as usize
     }
 
-    /// How many buffers there are.
+    /// Returns the number of buffers.
     pub(crate) fn count(&self) -> u32 {
         self.account.total()
     }
 
-    /// Gives a buffer to the device.
+    /// Posts a buffer.
     pub(crate) fn post(&self, buffer: u32) -> Result<(), OsError> {
         self.holders[buffer as usize].store(POSTED, Ordering::Relaxed);
         // A buffer is at most 1 MiB and a header: `Config::check`.
@@ -114,17 +115,18 @@ impl SharedReceives {
         unsafe { self.queue.post_recv(WorkId::Recv(buffer), sge) }
     }
 
-    /// The connection of this key polled the completion of a buffer, and has it now.
+    /// Records that the connection with this key has polled the completion of a buffer, and now
+    /// holds it.
     pub(crate) fn take(&self, buffer: u32, key: u64) {
         self.holders[buffer as usize].store(key, Ordering::Relaxed);
     }
 
-    /// A buffer's holder hands it to the application in a message.
+    /// Records that a buffer's holder has handed it to the application in a message.
     pub(crate) fn lend(&self, buffer: u32) {
         self.holders[buffer as usize].store(MESSAGE, Ordering::Relaxed);
     }
 
-    /// Posts the buffers that the connection of this key still holds.
+    /// Posts the buffers that the connection with this key still holds.
     pub(crate) fn post_all_of(&self, key: u64) -> Result<(), OsError> {
         for (buffer, holder) in (0..).zip(&self.holders) {
             // Only its holder changes it, and the caller is the holder of all buffers with this
@@ -151,7 +153,7 @@ impl fmt::Debug for SharedReceives {
 pub(crate) struct SharedPools(Mutex<Vec<Weak<SharedReceives>>>);
 
 impl SharedPools {
-    /// The receives of this kind, made when there are none.
+    /// Returns the pool of this kind, and creates it if there is none.
     pub(crate) fn get(
         &self,
         count: u32,

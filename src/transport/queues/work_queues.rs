@@ -1,7 +1,7 @@
 //! The registered buffers of one connection and the queue pair that they are posted on.
 //!
 //! [`Buffers`] hold the receive buffers, unless they are [shared](super::shared_receives), and the
-//! send buffers. This file hands memory to the device, so it argues why that is sound:
+//! send buffers. This file hands memory to the device. That is sound for these reasons:
 //!
 //! * the buffers outlive every work request, because [`WorkQueues`] destroys its queue pair (field
 //!   order) before it releases them;
@@ -47,14 +47,14 @@ pub(crate) struct WorkQueues {
     pub(crate) in_flight: InFlight,
     layout: Layout,
     max_inline: Option<usize>,
-    /// Whether a marker completes behind the last receive.
+    /// Whether a drain marker completes after the last receive.
     marks_receives: bool,
 }
 
 /// The memory of the receive buffers.
 #[derive(Debug)]
 enum Receives {
-    /// Among the connection's own buffers.
+    /// The receive buffers are among the connection's own buffers.
     Own,
     Shared(Arc<SharedReceives>),
 }
@@ -113,21 +113,21 @@ impl WorkQueues {
         self.qp.moved()
     }
 
-    /// Ends the queue pair's use by other threads, and returns whether it has ended, so that
-    /// [`destroy`](Self::destroy) waits for none of them.
+    /// Moves the queue pair to its error state if other threads may be executing its calls. Returns
+    /// whether no thread is executing one, so that [`destroy`](Self::destroy) need not wait.
     pub(crate) fn is_released(&self) -> bool {
         self.qp.is_released()
     }
 
-    /// Destroys the queue pair, after which the device touches none of the memory, and gives the
-    /// memory back.
+    /// Destroys the queue pair, after which the device accesses none of the memory, and releases
+    /// the memory.
     pub(crate) fn destroy(self) {
         let inbound_pool = Arc::clone(self.in_flight.inbound_pool());
         drop(self);
         inbound_pool.close();
     }
 
-    /// Gives a receive buffer to the device.
+    /// Posts a receive buffer.
     #[inline(always)]
     pub(crate) fn post_recv(&self, buffer: u32) -> Result<(), OsError> {
         if let Receives::Shared(shared) = &self.receives {
@@ -138,7 +138,7 @@ impl WorkQueues {
     }
 
     /// Writes a frame into its slot, or into the work request if it is short, and posts it. It is
-    /// signalled if its end is `reported`.
+    /// signalled if its completion is `reported`.
     pub(crate) fn post_send(
         &mut self,
         transmit: &Transmit,
@@ -160,8 +160,8 @@ impl WorkQueues {
         let signalled = transmit.signalled || reported;
 
         if self.max_inline.is_some_and(|most| len <= most) && payload.len() <= 1 {
-            // The driver copies inline data before the call returns, so it may lie anywhere; the
-            // lkey is not looked at.
+            // The driver copies inline data before the call returns, so the data may be in any
+            // memory, and the lkey is ignored.
             let sges = [
                 inline_sge(header),
                 inline_sge(payload.first().map_or(&[], |part| part)),
@@ -194,7 +194,7 @@ impl WorkQueues {
         Ok(())
     }
 
-    /// Posts the frames of one message, each with its payload. The end of the last one is
+    /// Posts the frames of one message, each with its payload. The completion of the last one is
     /// `reported`.
     pub(crate) fn post_sends(
         &mut self,
@@ -263,7 +263,7 @@ impl WorkQueues {
         Ok(())
     }
 
-    /// Writes no bytes to no place, of which the peer's library learns nothing.
+    /// Posts an empty WRITE, which the peer's library does not see.
     pub(crate) fn post_nudge(&mut self, slot: u32) -> Result<(), OsError> {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let op = SendOp::Write(nowhere);
@@ -309,13 +309,14 @@ impl WorkQueues {
     }
 
     /// Moves the queue pair to its error state and posts one marker behind the last work request of
-    /// each queue: work requests come back in order, so when the markers have come back everything
-    /// has. Shared receives have no marker: receives that the queue pair did not take stay posted.
+    /// each queue: work requests complete in order, so all have completed when the markers have.
+    /// Shared receives have no marker: those that the queue pair has not taken stay posted.
     pub(crate) fn post_drain_markers(&mut self) -> Result<(), OsError> {
         self.in_flight.stop_reading();
         self.fail()?;
         if let Receives::Own = self.receives {
-            // Some drivers refuse a receive in the error state. Theirs have come back by then.
+            // Some drivers refuse a receive in the error state. Their earlier receives have
+            // completed by then.
             self.marks_receives = match self.recv(WorkId::DrainRecv, None) {
                 Ok(()) => true,
                 Err(error) if error.errno == libc::EINVAL => false,
@@ -325,21 +326,21 @@ impl WorkQueues {
         self.send(WorkId::DrainSend, &[], SIGNALLED)
     }
 
-    /// Whether a marker completes behind the last receive. Without one, all receives are back when
-    /// the completion queue is empty behind the marker of the sends.
+    /// Whether a drain marker completes after the last receive. Without one, all receives have
+    /// completed when the completion queue is empty after the marker of the sends.
     pub(crate) fn marks_receives(&self) -> bool {
         self.marks_receives
     }
 
-    /// Looks at the bytes of a completed receive.
+    /// Returns the bytes of a completed receive.
     #[inline]
     pub(crate) fn frame(&self, buffer: u32, len: u32) -> &[u8] {
         let (memory, offset, len) = self.extent(buffer, len);
         received_bytes(memory, offset, len)
     }
 
-    /// Copies a fragment from its receive buffer to the memory of its message. Returns whether the
-    /// process has room for it; a notification follows when it has.
+    /// Copies a fragment from its receive buffer to the memory of its message. Returns false if the
+    /// budget has no room for it, and requests a notification for when it has.
     pub(crate) fn copy_fragment(&mut self, fragment: &FragmentCopy) -> Result<bool, OsError> {
         let frame = self.received(fragment.buffer, HEADER_LEN as u32 + fragment.len);
         match self.in_flight.inbound(fragment.id) {
@@ -348,8 +349,8 @@ impl WorkQueues {
         }
     }
 
-    /// Takes the bytes of a completed receive along. The buffer must not be posted again before the
-    /// slice is gone.
+    /// Returns the bytes of a completed receive as a slice. The caller must not post the buffer
+    /// again before the slice is dropped.
     #[inline]
     pub(crate) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
         let (memory, offset, _) = self.extent(buffer, len);
@@ -408,7 +409,7 @@ impl WorkQueues {
         self.post(WorkId::Send(slot), op, &[sge], SIGNALLED)
     }
 
-    /// Inlined, because a compiler that knows the operation drops most of this.
+    /// Inlined, because the compiler removes most of this code where the operation is a constant.
     #[inline(always)]
     fn post(&self, id: WorkId, op: SendOp, sges: &[Sge], flags: SendFlags) -> Result<(), OsError> {
         // SAFETY: the queue holds all slots and the marker, and each is posted once at a time.
@@ -447,12 +448,12 @@ fn inline_sge(bytes: &[u8]) -> Sge {
 /// The parts have different locks, so a polling thread does not delay an allocation.
 #[derive(Debug)]
 pub(crate) struct TransportParts {
-    /// Where work is posted.
+    /// The queues on which work requests are posted.
     pub(crate) queues: WorkQueues,
     /// The connection's part of shared receives, if receives are shared. Its minimum is reserved.
     pub(crate) share: Option<ReceiveShare>,
     /// The end at which completions are polled.
     pub(crate) poll_side: PollSide,
-    /// Where memory for the application is made.
+    /// Allocates memory for the application.
     pub(crate) allocator: Arc<Allocator>,
 }

@@ -84,8 +84,8 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Copies it into a send buffer. `Registration::copy_in` would do, at half the speed: it must
-    /// allow for others that touch the same bytes, and here there are none.
+    /// Copies the frame into a send buffer. `Registration::copy_in` would be half as fast, because
+    /// it permits concurrent accesses to the same bytes. Here there are none.
     ///
     /// # Safety
     ///
@@ -93,7 +93,7 @@ impl Frame<'_> {
     /// parts.
     #[inline]
     pub(crate) unsafe fn copy_to(&self, to: *mut u8) {
-        // SAFETY: the caller vouches for the room.
+        // SAFETY: the caller guarantees the room.
         unsafe { ptr::copy_nonoverlapping(self.header.as_ptr(), to, HEADER_LEN) };
         let mut to = to.wrapping_add(HEADER_LEN);
         for part in self.payload {
@@ -103,19 +103,19 @@ impl Frame<'_> {
         }
     }
 
-    /// Copies it to its place in a send buffer, as [`copy_to`](Self::copy_to) does, but for the
-    /// first `skip` bytes.
+    /// Copies the frame to its place in a send buffer, as [`copy_to`](Self::copy_to) does, without
+    /// the first `skip` bytes.
     ///
     /// # Safety
     ///
-    /// That of `copy_to`.
+    /// As for [`copy_to`](Self::copy_to).
     pub(crate) unsafe fn copy_rest_to(&self, mut to: *mut u8, mut skip: usize) {
         let payload = self.payload.iter().map(|part| &**part);
         for part in iter::once(&self.header[..]).chain(payload) {
             let skipped = skip.min(part.len());
             let rest = &part[skipped..];
             to = to.wrapping_add(skipped);
-            // SAFETY: the caller vouches for the room.
+            // SAFETY: the caller guarantees the room.
             unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
             to = to.wrapping_add(rest.len());
             skip -= skipped;
@@ -141,9 +141,9 @@ pub(crate) enum WorkId {
     Recv(u32),
     /// The send of this slot.
     Send(u32),
-    /// The marker behind the last receive.
+    /// The drain marker after the last receive.
     DrainRecv,
-    /// The marker behind the last send.
+    /// The drain marker after the last send.
     DrainSend,
 }
 
@@ -157,8 +157,7 @@ impl WorkId {
         }
     }
 
-    /// The inverse of `encode`. An id that this file never gave out cannot come back from the
-    /// device.
+    /// The inverse of `encode`. The device returns only ids that `encode` has created.
     pub(crate) const fn decode(wr_id: u64) -> Self {
         let index = wr_id as u32;
         match wr_id >> 32 {
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_ids_come_back_as_they_went() {
+    fn work_ids_round_trip() {
         for id in [
             WorkId::Recv(0),
             WorkId::Recv(u32::MAX),

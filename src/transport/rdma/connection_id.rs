@@ -19,7 +19,7 @@ use crate::{
     proto::{READS, ReadDepth},
     status::OsError,
     transport::{
-        budget::Customer,
+        budget::BudgetClient,
         connection_id::source,
         device_event::{DeviceEvent, Effect},
         no_transport::NoTransport,
@@ -78,7 +78,10 @@ impl ConnectionId {
         if let (Some(ack_timeout), Some(id)) = (config.rdma.ack_timeout, &mut self.id)
             && let Err(error) = id.set_ack_timeout(ack_timeout)
         {
-            debug!(Connection, "conn {key}: ack_timeout {ack_timeout}: {error}");
+            debug!(
+                Connection,
+                "conn {key}: cannot set rdma.ack_timeout to {ack_timeout}: {error}"
+            );
         }
     }
 
@@ -119,14 +122,14 @@ impl ConnectionId {
         manager: &mut ConnectionManager,
         key: u64,
         config: &Config,
-        customer: Customer,
+        budget_client: BudgetClient,
     ) -> Result<TransportParts, OsError> {
         let id = self.id()?;
         let context = id
             .device()?
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
         let device = manager.devices.get(context)?;
-        let (transport, objects) = create_transport(&device, id, key, config, customer)
+        let (transport, objects) = create_transport(&device, id, key, config, budget_client)
             .map_err(|no| no.store(&mut self.problem))?;
         self.device = Some(device);
         self.objects = Some(objects);
@@ -146,7 +149,7 @@ impl ConnectionId {
     }
 
     /// Whether it uses the object or port that an event is about.
-    pub(crate) fn is_concerned(&self, event: &DeviceEvent) -> bool {
+    pub(crate) fn is_affected_by(&self, event: &DeviceEvent) -> bool {
         let (Some(device), Some(id), Some(objects)) = (&self.device, &self.id, &self.objects)
         else {
             return false;

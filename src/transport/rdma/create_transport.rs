@@ -14,7 +14,7 @@ use crate::{
     proto::Account,
     status::OsError,
     transport::{
-        budget::Customer,
+        budget::BudgetClient,
         memory::{self, Allocator, InboundPool},
         no_transport::NoTransport,
         queues::{
@@ -31,7 +31,7 @@ pub(super) fn create_transport(
     id: &mut CmId,
     key: u64,
     config: &Config,
-    customer: Customer,
+    budget_client: BudgetClient,
 ) -> Result<(TransportParts, Objects), NoTransport> {
     let layout = Layout::new(&config.params(Transport::Rdma));
     let cap = cap(&layout, config.rdma.max_inline);
@@ -98,7 +98,7 @@ pub(super) fn create_transport(
         srq: srq.map(SharedReceiveQueue::cookie),
     };
     let keep = config.registration_cache;
-    let inbound_pool = InboundPool::new(&domain, keep, customer);
+    let inbound_pool = InboundPool::new(&domain, keep, budget_client);
     let qp = queues::QueuePair::Rdma(QueuePair::new(qp));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
     // Last, so that nothing has to be given back when something fails.

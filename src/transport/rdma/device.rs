@@ -60,7 +60,10 @@ impl Devices {
             Ok(event) => event.map(|event| device_events::event(&device.context, &event)),
             Err(error) => {
                 let name = device.context.device_name();
-                debug!(Rdma, "device {name}: no longer watches its events: {error}");
+                debug!(
+                    Rdma,
+                    "device {name}: the engine stops watching the device's events: {error}"
+                );
                 if let Some(watch) = &device.watch {
                     watch.stop();
                 }
@@ -90,7 +93,8 @@ impl Devices {
             let name = context.device_name();
             warn_sparsely!(
                 Rdma,
-                "device {name}: cannot watch its events, so its failures are noticed late: {error}"
+                "device {name}: the engine cannot watch the device's events, so it detects failures \
+                 of the device late: {error}"
             );
             None
         });
@@ -140,7 +144,7 @@ impl Device {
             let name = self.context.device_name();
             info!(
                 Rdma,
-                "device {name}: refuses rdma.max_inline {wanted}, and takes {granted}"
+                "device {name}: does not support rdma.max_inline {wanted} bytes; uses {granted} bytes"
             );
         }
     }

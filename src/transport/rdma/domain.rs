@@ -92,7 +92,7 @@ impl Domain {
             ..RemoteAccess::NONE
         };
         let access = local_write(remote);
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees the conditions on the memory.
         let register = |access| unsafe { MemoryRegion::register(&self.pd, start, len, access) };
         self.ordered_by_completions(access, register)
     }
@@ -107,7 +107,7 @@ impl Domain {
         start: *mut u8,
         len: usize,
     ) -> Result<MemoryRegion, OsError> {
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees the conditions on the memory.
         unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::REMOTE_READ) }
     }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn relaxed_ordering_is_left_out_if_it_is_refused() {
+    fn relaxed_ordering_is_omitted_if_refused() {
         let strict = AccessFlags::LOCAL_WRITE;
         let relaxed = strict | AccessFlags::RELAXED_ORDERING;
         assert_eq!(registered(&[0]), (vec![relaxed], Ok(()), false));

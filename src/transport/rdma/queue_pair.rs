@@ -54,7 +54,7 @@ impl QueuePair {
     /// completes or the queue pair is destroyed, the memory is registered and no code accesses it.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        // SAFETY: the caller vouches for the place and the memory.
+        // SAFETY: the caller guarantees the conditions on the place and the memory.
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
     }
 
@@ -82,7 +82,7 @@ impl QueuePair {
             signalled: flags.signalled,
             inline: flags.inline,
         };
-        // SAFETY: the caller vouches for the place and the memory.
+        // SAFETY: the caller guarantees the conditions on the place and the memory.
         unsafe { self.0.post_send_raw(request) }
     }
 }
@@ -106,7 +106,7 @@ impl QueuePair {
                 inline: false,
             })
             .collect();
-        // SAFETY: the caller vouches for the places and the memory.
+        // SAFETY: the caller guarantees the conditions on the places and the memory.
         unsafe { self.0.post_sends_raw(&requests) }
     }
 }
@@ -133,7 +133,7 @@ impl SharedReceiveQueue {
     /// registered in the queue's domain and no code accesses it.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
-        // SAFETY: the caller vouches for the place and the memory.
+        // SAFETY: the caller guarantees the conditions on the place and the memory.
         unsafe { self.queue.post_recv_raw(id.encode(), raw(sge)) }
     }
 }

@@ -24,7 +24,8 @@ use crate::{
     os::{Unshared, failed},
     status::OsError,
     transport::{
-        budget::Customer, connection_id::source, no_transport::NoTransport, queues::TransportParts,
+        budget::BudgetClient, connection_id::source, no_transport::NoTransport,
+        queues::TransportParts,
     },
 };
 
@@ -101,11 +102,13 @@ impl ConnectionId {
         &mut self,
         key: u64,
         config: &Config,
-        customer: Customer,
+        budget_client: BudgetClient,
     ) -> Result<TransportParts, OsError> {
         let shared_pools = self.manager.shared_pools();
         set_options(&self.carrier.fd()?, key, config)
-            .and_then(|()| create_transport(&mut self.carrier, shared_pools, key, config, customer))
+            .and_then(|()| {
+                create_transport(&mut self.carrier, shared_pools, key, config, budget_client)
+            })
             .map_err(|no| no.store(&mut self.problem))
     }
 

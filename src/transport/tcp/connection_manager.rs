@@ -1,5 +1,5 @@
-//! How TCP connections are set up: listening, connecting, the first messages, and the news of their
-//! end.
+//! Establishes TCP connections: listens, connects, exchanges the setup messages, and reports the
+//! end of connections.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,7 +17,7 @@ use nix::sys::{
 };
 
 use super::{
-    event::{Event, What},
+    event::{Event, EventKind},
     setup::{Arriving, tell},
     setup_message::Kind,
     silent_peers::SilentPeers,
@@ -38,12 +38,13 @@ const UNNAMED: u64 = 1 << 63;
 
 /// The time between two checks for peers that are too slow.
 const TICK: Duration = Duration::from_secs(1);
-/// How many events of the system are taken at a time.
+/// The number of epoll events that are taken at a time.
 const BATCH: usize = 32;
 
 mod establishing;
 
-/// See the top of this file. Clones are handles of the same one.
+/// The connection manager of one engine, as described at the top of this file. Clones are handles
+/// of the same manager.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionManager {
     inner: Arc<Inner>,
@@ -75,7 +76,7 @@ struct State {
 #[derive(Debug)]
 enum Watched {
     Listener(Unshared<TcpListener>),
-    /// A peer has connected, and owes its request.
+    /// A peer has connected, and has not sent its request yet.
     Silent {
         listener: u64,
         peer: SocketAddr,
@@ -86,7 +87,7 @@ enum Watched {
     },
     /// A peer's request was reported.
     Requested,
-    /// This side is connecting, and says this then.
+    /// This side is connecting, and sends this request when it has connected.
     Connecting {
         stream: Arc<Stream>,
         private_data: Vec<u8>,
@@ -115,7 +116,7 @@ pub(crate) struct ConnectRequest {
     peer: SocketAddr,
     private_data: Vec<u8>,
     reads: ReadDepth,
-    /// Until it is answered.
+    /// The socket, until the request is answered.
     socket: Option<Unshared<OwnedFd>>,
     reserve: Option<EventFd>,
     manager: ConnectionManager,
@@ -175,7 +176,7 @@ impl ConnectionManager {
 
     // Reports that no socket brings.
 
-    fn report(&self, key: u64, what: What) {
+    fn report(&self, key: u64, what: EventKind) {
         let event = Event { key, what };
         lock(&self.inner.state)
             .reports
@@ -184,22 +185,22 @@ impl ConnectionManager {
         let _ = self.inner.waker.write(1);
     }
 
-    /// An address needs no looking for.
+    /// Reports the resolved address at once, because TCP resolves no address.
     pub(super) fn resolved_addr(&self, key: u64) {
-        self.report(key, What::AddrResolved);
+        self.report(key, EventKind::AddrResolved);
     }
 
     /// Nor does a route.
     pub(super) fn resolved_route(&self, key: u64) {
-        self.report(key, What::RouteResolved);
+        self.report(key, EventKind::RouteResolved);
     }
 
-    /// This side cannot connect.
+    /// Reports that this side cannot connect.
     pub(super) fn failed_to_connect(&self, key: u64, errno: nix::Error) {
-        self.report(key, What::failure("connect", errno));
+        self.report(key, EventKind::failure("connect", errno));
     }
 
-    /// This side has accepted.
+    /// Reports that this side has accepted a request.
     pub(super) fn accepted(&self, key: u64, stream: &Arc<Stream>, reads: u8) {
         stream.open(Watch::new(&self.inner.epoll, key), reads);
         if let Some(watched) = lock(&self.inner.state).sockets.get_mut(&key) {
@@ -212,7 +213,7 @@ impl ConnectionManager {
         let private_data = Vec::new();
         self.report(
             key,
-            What::Established {
+            EventKind::Established {
                 private_data,
                 reads,
             },
@@ -221,7 +222,7 @@ impl ConnectionManager {
 
     // Sockets.
 
-    /// Takes connections from a socket that listens.
+    /// Starts to take connections from a listening socket.
     pub(super) fn listen(&self, key: u64, listener: Unshared<TcpListener>) -> Result<(), OsError> {
         self.inner.watch(&listener, key, EpollFlags::EPOLLIN)?;
         lock(&self.inner.state)
@@ -230,7 +231,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Says `private_data` when the stream's socket, which is connecting, has connected.
+    /// Sends `private_data` in the request when the stream's socket, which is connecting, has
+    /// connected.
     pub(super) fn connecting(
         &self,
         key: u64,
@@ -246,7 +248,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Ends the reports with the engine, and drops pending requests.
+    /// Drops pending reports and requests, because the engine ends.
     pub(crate) fn close(&self) {
         let State {
             sockets, reports, ..
@@ -255,7 +257,7 @@ impl ConnectionManager {
         drop(reports);
     }
 
-    /// Ends the events of a socket, whose key another socket may get.
+    /// Removes a socket from the epoll, because another socket may get its key.
     pub(super) fn unwatch(&self, socket: impl AsFd) {
         // The call fails if the socket was never watched.
         let _ = self.inner.epoll.delete(socket);
@@ -271,13 +273,14 @@ impl ConnectionManager {
             .retain(|report| !matches!(report, Report::Event(event) if event.key == key));
     }
 
-    /// From now on a request's socket has this key.
+    /// Gives the socket of a request this key.
     fn name(&self, token: u64, key: u64, socket: &Unshared<OwnedFd>) {
         let mut state = lock(&self.inner.state);
         if let Some(watched) = state.sockets.remove(&token) {
             state.sockets.insert(key, watched);
         }
-        // An end that was reported for the token.
+        // The end of the socket may have been reported for its old token. Such a report gets the
+        // key.
         for report in &mut state.reports {
             if let Report::Event(event) = report
                 && event.key == token
@@ -291,7 +294,7 @@ impl ConnectionManager {
 
     /// Starts the timer while a peer has not sent its request or a listener is paused, and stops it
     /// otherwise.
-    fn start_ticking(&self, state: &mut State) {
+    fn start_timer(&self, state: &mut State) {
         let wanted = !state.silent.is_empty() || !state.paused.is_empty();
         if wanted == state.ticking {
             return;
@@ -306,7 +309,8 @@ impl ConnectionManager {
         if let Err(errno) = result {
             error_sparsely!(
                 Tcp,
-                "cannot set the timer of TCP listeners, so paused ones may not continue: {errno}"
+                "cannot set the timer of the TCP listeners, so paused listeners may not continue: \
+                 {errno}"
             );
         }
     }
@@ -340,7 +344,7 @@ impl ConnectionManager {
                 ) => {}
             }
         }
-        self.start_ticking(state);
+        self.start_timer(state);
     }
 }
 
@@ -348,7 +352,7 @@ impl Inner {
     fn next_report(&self, state: &mut State) -> Option<Report> {
         let report = state.reports.pop_front();
         if !state.reports.is_empty() {
-            // A caller that takes no further report now has to come again, and no socket wakes it.
+            // Wakes the engine for the remaining reports, because no socket does.
             let _ = self.waker.write(1);
         }
         report
@@ -364,7 +368,7 @@ impl Inner {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
             error_sparsely!(
                 Tcp,
-                "cannot change the watch of the TCP socket with number {token}: {errno}"
+                "cannot change the epoll events of the TCP socket with token {token}: {errno}"
             );
         }
     }
@@ -377,7 +381,7 @@ impl AsFd for ConnectionManager {
 }
 
 impl ConnectRequest {
-    /// The key of the listener that was asked.
+    /// Returns the key of the listener that the request is for.
     pub(crate) fn listener(&self) -> u64 {
         self.listener
     }
@@ -390,7 +394,7 @@ impl ConnectRequest {
         &self.private_data
     }
 
-    /// The READs that the peer offers.
+    /// Returns the number of concurrent READs that the peer offers.
     pub(crate) fn reads(&self) -> ReadDepth {
         self.reads
     }
@@ -407,7 +411,7 @@ impl ConnectRequest {
         }
     }
 
-    /// Takes it on, as the connection with this key.
+    /// Takes the request over, as the connection with this key.
     pub(super) fn adopt(
         mut self,
         key: u64,
@@ -441,10 +445,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// The end of a connection, told once.
+    /// The epoll flags for the end of a connection, reported once.
     pub(super) const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
 
-    /// Takes the socket of a connection, which `epoll` has with this token: its number.
+    /// Creates the watch of a socket that `epoll` already has. Its token is the key of the
+    /// connection.
     pub(super) fn new(epoll: &Arc<Epoll>, token: u64) -> Self {
         Self {
             epoll: Arc::clone(epoll),
@@ -452,7 +457,7 @@ impl Watch {
         }
     }
 
-    /// Returns the number of the connection.
+    /// Returns the key of the connection.
     pub(super) fn key(&self) -> u64 {
         self.token
     }
@@ -470,13 +475,13 @@ impl Watch {
             Ok(()) | Err(nix::Error::ENOENT) => {}
             Err(errno) => error_sparsely!(
                 Connection,
-                "conn {}: cannot watch its TCP socket, may notice its end late: {errno}",
+                "conn {}: cannot watch its TCP socket, so it may detect the peer's end late: {errno}",
                 self.token
             ),
         }
     }
 
-    /// Whether an event includes an end, and not room alone.
+    /// Whether an event includes the end of the stream, and not only room.
     pub(super) fn is_end(flags: EpollFlags) -> bool {
         flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR)
     }

@@ -14,7 +14,7 @@ use crate::{
     proto::Account,
     status::OsError,
     transport::{
-        budget::Customer,
+        budget::BudgetClient,
         memory::{self, Allocator, InboundPool},
         no_transport::NoTransport,
         queues::{
@@ -25,13 +25,13 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Makes buffers and queues for the connection with this `key` on its socket, which does not block.
+/// Creates buffers and queues for the connection with this `key` on its nonblocking socket.
 pub(super) fn create_transport(
     carrier: &mut Carrier,
     shared_pools: &SharedPools,
     key: u64,
     config: &Config,
-    customer: Customer,
+    budget_client: BudgetClient,
 ) -> Result<TransportParts, NoTransport> {
     let layout = Layout::new(&config.params(Transport::Tcp)).in_pieces();
     let shared = match config.shared_receive {
@@ -52,7 +52,7 @@ pub(super) fn create_transport(
     })?;
     let domain = memory::Domain::Tcp(own_keys);
     let keep = config.registration_cache;
-    let inbound_pool = InboundPool::new(&domain, keep, customer);
+    let inbound_pool = InboundPool::new(&domain, keep, budget_client);
     let qp = queues::QueuePair::Tcp(QueuePair::new(Arc::clone(stream)));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
     // This is the last step, so that no earlier failure has to return the receives that it

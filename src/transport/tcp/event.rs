@@ -6,27 +6,27 @@ use crate::{
     status::RejectReason,
 };
 
-/// Something that concerns the connection with this key.
+/// An event of the connection with this key.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(super) key: u64,
-    pub(super) what: What,
+    pub(super) what: EventKind,
 }
 
 /// The kind of an event.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum EventKind {
     AddrResolved,
     RouteResolved,
     Established {
         private_data: Vec<u8>,
         reads: ReadDepth,
     },
-    /// By the peer, with these bytes.
+    /// The peer rejected the request, with these bytes of private data.
     Rejected {
         private_data: Vec<u8>,
     },
-    /// The attempt to connect.
+    /// The attempt to connect failed.
     Failed(CloseReason),
     Disconnected,
 }
@@ -37,27 +37,27 @@ impl Event {
     }
 
     pub(crate) fn is_disconnect(&self) -> bool {
-        matches!(self.what, What::Disconnected)
+        matches!(self.what, EventKind::Disconnected)
     }
 
-    /// The state machine's view of it.
+    /// Returns the event as an input of the state machine.
     pub(crate) fn input(&self) -> CmInput<'_> {
         match &self.what {
-            What::AddrResolved => CmInput::AddrResolved,
-            What::RouteResolved => CmInput::RouteResolved,
-            What::Established {
+            EventKind::AddrResolved => CmInput::AddrResolved,
+            EventKind::RouteResolved => CmInput::RouteResolved,
+            EventKind::Established {
                 private_data,
                 reads,
             } => CmInput::Established {
                 private_data,
                 reads: *reads,
             },
-            What::Rejected { private_data } => CmInput::Rejected {
+            EventKind::Rejected { private_data } => CmInput::Rejected {
                 reason: RejectReason::CONSUMER_DEFINED,
                 private_data,
             },
-            What::Failed(reason) => CmInput::Failed(reason),
-            What::Disconnected => CmInput::Disconnected,
+            EventKind::Failed(reason) => CmInput::Failed(reason),
+            EventKind::Disconnected => CmInput::Disconnected,
         }
     }
 }
@@ -65,18 +65,18 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.what {
-            What::AddrResolved => "ADDR_RESOLVED",
-            What::RouteResolved => "ROUTE_RESOLVED",
-            What::Established { .. } => "ESTABLISHED",
-            What::Rejected { .. } => "REJECTED",
-            What::Failed(_) => "FAILED",
-            What::Disconnected => "DISCONNECTED",
+            EventKind::AddrResolved => "ADDR_RESOLVED",
+            EventKind::RouteResolved => "ROUTE_RESOLVED",
+            EventKind::Established { .. } => "ESTABLISHED",
+            EventKind::Rejected { .. } => "REJECTED",
+            EventKind::Failed(_) => "FAILED",
+            EventKind::Disconnected => "DISCONNECTED",
         })
     }
 }
 
-impl What {
-    /// Returns the failure of an attempt to connect in which this call failed.
+impl EventKind {
+    /// Returns the event of an attempt to connect that ended because this call failed.
     pub(super) fn failure(call: &'static str, errno: nix::Error) -> Self {
         Self::Failed(match errno {
             nix::Error::ECONNREFUSED => CloseReason::Refused,

@@ -18,7 +18,7 @@ use std::{
 
 use crate::{os::lock, remote_access::RemoteAccess};
 
-/// Made-up addresses are multiples of this, so that an aligned address here is aligned there.
+/// Invented addresses are multiples of this, so that they have the same alignment as the real ones.
 const ALIGN: u64 = 4096;
 
 /// The keys of one connection.
@@ -33,7 +33,7 @@ pub(super) struct Keys {
 /// Memory that the peer may access.
 pub(super) struct Exposure {
     rkey: u32,
-    /// The made-up address of the first byte.
+    /// The invented address of the first byte.
     addr: u64,
     len: usize,
     access: RemoteAccess,
@@ -64,7 +64,7 @@ pub(super) enum Right {
 }
 
 impl Keys {
-    /// Makes a key to the `len` bytes at `start`, which stay mapped until it has
+    /// Creates a key to the `len` bytes at `start`, which stay mapped until the key has
     /// [ended](Self::end).
     pub(super) fn expose(
         &self,
@@ -79,7 +79,7 @@ impl Keys {
                 break rkey;
             }
         };
-        // So that no end overflows.
+        // The highest bit is clear, so that no end address overflows.
         let addr = (self.draw() >> 1) / ALIGN * ALIGN;
         let exposure = Arc::new(Exposure {
             rkey,
@@ -92,13 +92,13 @@ impl Keys {
         exposure
     }
 
-    /// Ends a key. After the call no access through it happens.
+    /// Ends a key. No access through it happens after the call.
     pub(super) fn end(&self, exposure: &Exposure) {
         lock(&self.entries).remove(&exposure.rkey);
         *lock(&exposure.start) = None;
     }
 
-    /// The memory that a peer names, if it may access it so.
+    /// Returns the memory that a peer addresses, if the key gives it this right.
     pub(super) fn find(&self, rkey: u32, addr: u64, len: u32, right: Right) -> Option<ExposedPart> {
         let exposure = Arc::clone(lock(&self.entries).get(&rkey)?);
         let RemoteAccess {
@@ -144,13 +144,14 @@ impl ExposedPart {
         self.len
     }
 
-    /// The part's first byte, while this is held; `None` after the key has ended.
-    pub(super) fn start(&self) -> Option<HeldStart<'_>> {
+    /// Returns the part's first byte, which stays mapped while the result is held; `None` after the
+    /// key has ended.
+    pub(super) fn start(&self) -> Option<MappedByte<'_>> {
         let start = lock(&self.exposure.start);
         let first = (*start)?;
         // SAFETY: `find` checked that the part lies inside of the memory.
         let first = unsafe { first.add(self.offset) };
-        Some(HeldStart {
+        Some(MappedByte {
             first,
             _held: start,
         })
@@ -158,12 +159,12 @@ impl ExposedPart {
 }
 
 /// The first byte of memory that stays mapped while this is held.
-pub(super) struct HeldStart<'a> {
+pub(super) struct MappedByte<'a> {
     first: NonNull<u8>,
     _held: MutexGuard<'a, Option<NonNull<u8>>>,
 }
 
-impl HeldStart<'_> {
+impl MappedByte<'_> {
     pub(super) fn get(&self) -> NonNull<u8> {
         self.first
     }
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_gives_what_was_lent_and_nothing_else() {
+    fn key_gives_access_to_its_region_only() {
         let keys = Keys::default();
         let mut bytes = [0_u64; 8];
         let start = NonNull::from(&mut bytes).cast::<u8>();
@@ -207,7 +208,7 @@ mod tests {
             assert_eq!(found.is_some(), ok, "{at:#x} {len} {right:?}");
         }
         let part = keys.find(rkey, addr + 8, 8, Right::Read).unwrap();
-        // SAFETY: the eight words are there.
+        // SAFETY: the memory has eight words.
         let second = unsafe { start.add(8) };
         assert_eq!(part.start().unwrap().get(), second);
         keys.end(&read_only);

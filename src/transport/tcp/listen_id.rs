@@ -15,10 +15,10 @@ use crate::{
     transport::no_transport::NoTransport,
 };
 
-/// The connections that the kernel keeps until they are taken from it.
+/// The number of connections that the kernel keeps until they are accepted.
 const KERNEL_BACKLOG: i32 = 1024;
 
-/// An address that is listened on, until this is dropped.
+/// A listener on an address. Dropping it ends the listener.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     key: u64,
@@ -27,7 +27,7 @@ pub(crate) struct ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. Requests that come in name the listener by `key`.
+    /// Listens on an address. Incoming requests carry the listener's `key`.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,
@@ -36,7 +36,7 @@ impl ListenId {
     ) -> Result<Self, NoTransport> {
         let socket = stream_socket(address)?;
         setsockopt(&socket, sockopt::ReuseAddr, &true).map_err(failed("setsockopt"))?;
-        // Its answers to requests have the class of the connections.
+        // Packets of the handshake have the traffic class of the connections.
         set_traffic_class(&socket, config)?;
         bind(socket.as_raw_fd(), &SockaddrStorage::from(address)).map_err(failed("bind"))?;
         let backlog = Backlog::new(KERNEL_BACKLOG).map_err(failed("listen"))?;

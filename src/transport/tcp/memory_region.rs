@@ -18,8 +18,8 @@ pub(crate) struct Domain {
     process: Process,
 }
 
-/// Memory that the queue pairs of a domain may use, and the peer as far as it has the right. Clones
-/// refer to the same region; the key ends with the last one.
+/// Memory that the queue pairs of a domain may use, and that the peer may access with its rights.
+/// Clones refer to the same region; the key ends with the last one.
 #[derive(Clone)]
 pub(crate) struct MemoryRegion {
     inner: Arc<Inner>,
@@ -28,9 +28,9 @@ pub(crate) struct MemoryRegion {
 struct Inner {
     start: NonNull<u8>,
     len: usize,
-    /// How many bytes at `start` are accessed as [`SharedBytes`].
+    /// The number of bytes at `start` that are accessed as [`SharedBytes`].
     reach: usize,
-    /// The key, if the peer has a right.
+    /// The key, if the peer has any right.
     exposure: Option<Arc<Exposure>>,
     domain: Domain,
     /// The memory. This field is dropped after the key. `None` if the region does not own the
@@ -40,7 +40,7 @@ struct Inner {
 
 // SAFETY: the memory belongs to the process and not to a thread.
 unsafe impl Send for Inner {}
-// SAFETY: nothing of it changes but the bytes, and those are accessed as `SharedBytes`.
+// SAFETY: only the bytes change, and those are accessed as `SharedBytes`.
 unsafe impl Sync for Inner {}
 
 impl Default for Domain {
@@ -53,12 +53,13 @@ impl Default for Domain {
 }
 
 impl Domain {
-    /// Whether memory was registered here.
+    /// Whether the region is registered in this domain.
     pub(crate) fn has(&self, region: &MemoryRegion) -> bool {
         Arc::ptr_eq(&self.keys, &region.inner.domain.keys)
     }
 
-    /// Allocates memory, zeroed and page aligned, that the peer may access as `remote` says.
+    /// Allocates memory, zeroed and page aligned, that the peer may access with the rights in
+    /// `remote`.
     pub(crate) fn allocate(
         &self,
         len: usize,
@@ -112,7 +113,7 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// The address of the first byte, as the peer names it.
+    /// Returns the address of the first byte, as used in requests of the peer.
     pub(crate) fn addr(&self) -> u64 {
         self.inner.exposure.as_ref().map_or(0, |key| key.addr())
     }

@@ -2,31 +2,32 @@
 //!
 //! PROTOCOL.md describes the bytes on the stream.
 //!
-//! The thread that polls moves the stream on: it receives, carries out requests of the peer, and
-//! sends answers. Payload goes straight to its receive buffer, or to the memory that a READ names,
-//! except for bytes that were received together with a header. Sends go to the socket from the
-//! memory of the caller; only the rest that the socket does not take is copied to the send buffer.
+//! The thread that polls drives the stream: it receives, executes requests of the peer, and sends
+//! answers. Payload is received directly into its receive buffer, or to the memory that a READ
+//! names, except for bytes that were received together with a header. Sends go to the socket from
+//! the memory of the caller; only the rest that the socket does not take is copied to the send
+//! buffer.
 //!
 //! A thread that waits for a message waits in the call that receives, with the receiver's lock
-//! held, because a system call costs more than the library's own work on a short message. This is
-//! for threads that wait for messages alone, without a deadline of less than seconds, and while no
-//! event loop watches. For a long payload a thread sleeps until 256 KiB have arrived (SO_RCVLOWAT),
-//! or for 50 ms. Other threads sleep on the socket, which stays readable while it has bytes, so
-//! nothing is armed. Bytes beyond a batch that are left in the stage, and room in a full socket,
-//! are left to the engine's thread, because no descriptor reports them.
+//! held, because a system call costs more than the library's own work on a short message. Only
+//! threads that wait for nothing but messages do so, if their deadline is more than 5 s away and no
+//! event loop watches the connection. For a long payload a thread sleeps until 256 KiB have arrived
+//! (SO_RCVLOWAT), or for 50 ms. Other threads sleep on the socket, which stays readable while it
+//! has bytes, so no event has to be requested. The engine's thread handles bytes that one batch
+//! left in the staging buffer, and room in a full socket, because no descriptor reports them.
 //!
-//! An acknowledgement waits for another frame to carry it, until a poll finds nothing, the thread
-//! sleeps, or the engine takes over.
+//! An acknowledgement is sent together with the next frame, or by itself when a poll finds nothing,
+//! the thread sleeps, or the engine takes over.
 //!
 //! The receive that was posted last is taken first, so a connection has memory only for the buffers
 //! that it used at one time. It is mapped in pieces of at most 256 KiB.
 
-mod coming;
 mod completion_queue;
 mod connection_id;
 mod connection_manager;
 mod create_transport;
 mod event;
+mod incoming_payload;
 mod keys;
 mod listen_id;
 mod memory_region;

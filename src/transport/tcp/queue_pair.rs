@@ -28,8 +28,8 @@ impl QueuePair {
         Self(stream)
     }
 
-    /// Moves to the error state: posted work requests are flushed, and no receive follows. An
-    /// acknowledgement that waits for other PDUs is sent first, because nothing follows it.
+    /// Moves to the error state: posted work requests are flushed, and no further receives are
+    /// taken. A delayed acknowledgement is sent first, because no PDU follows that could carry it.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.0.answer();
         self.0.fail();
@@ -58,7 +58,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Has the queue post the receives from number `next` on, one piece of memory at a time, when
+    /// Lets the queue post the receives from number `next` on, one piece of memory at a time, when
     /// no other receive is left.
     ///
     /// # Safety
@@ -105,7 +105,7 @@ impl QueuePair {
         signalled: bool,
     ) -> Result<(), OsError> {
         let start = || Ok(slot()?.start);
-        // SAFETY: the caller vouches for the slot.
+        // SAFETY: the caller guarantees the conditions on the slot.
         unsafe { self.0.post_frame(id, frame, start, signalled) }
     }
 
@@ -121,7 +121,7 @@ impl QueuePair {
         slot: impl Fn(usize) -> Result<Sge, OsError>,
     ) -> Result<(), OsError> {
         let start = |number| Ok(slot(number)?.start);
-        // SAFETY: the caller vouches for the slots.
+        // SAFETY: the caller guarantees the conditions on the slots.
         unsafe { self.0.post_frames(frames, start) }
     }
 }

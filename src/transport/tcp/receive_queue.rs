@@ -15,9 +15,10 @@ pub(crate) struct ReceiveQueue {
 
 #[derive(Debug, Default)]
 struct Posted {
-    /// The one posted last is taken first: its memory is there, and warm.
+    /// A stack: the receive that was posted last is taken first, because its memory is mapped and
+    /// in the cache.
     receives: Vec<Receive>,
-    /// Behind all of them: it comes back after the last receive was taken.
+    /// The drain marker, which completes after the last receive.
     marker: Option<Receive>,
     unposted: Option<Unposted>,
 }
@@ -54,7 +55,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Has the queue post these receives when no other receive is left.
+    /// Lets the queue post these receives when no other receive is left.
     pub(super) fn post_on_demand(&self, unposted: Unposted) {
         lock(&self.posted).unposted = Some(unposted);
     }

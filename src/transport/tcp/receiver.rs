@@ -1,5 +1,5 @@
-//! The receiving end of a queue pair: it carries out requests of the peer, and takes answers to its
-//! own.
+//! The receiving end of a queue pair: it executes requests of the peer, and handles answers to this
+//! side's requests.
 #![allow(unsafe_code)]
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    coming::{Coming, Place, copy_shared},
+    incoming_payload::{IncomingPayload, Place, copy_shared},
     keys::{ExposedPart, Keys, Right},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::SendQueue,
@@ -30,19 +30,19 @@ use crate::{
     transport::queues::{Done, WorkId},
 };
 
-/// The most bytes of one call that do not go straight to their place.
+/// The greatest number of bytes that one call receives into the staging buffer.
 const STAGED: usize = 16 << 10;
 
-/// The most bytes of one call behind payload that goes straight to its place: the headers of the
-/// next PDUs, and little of their payload, which would be copied.
+/// The greatest number of bytes that one call stages after payload that is received in place: the
+/// headers of the next PDUs, and little of their payload, which would have to be copied.
 const LOOKAHEAD: usize = 512;
 
-/// The length of a long payload. No bytes behind a long one are staged.
+/// The length of a long payload. After a long payload no bytes are staged in the same call.
 const LONG: usize = 32 << 10;
 
-/// If at least the first number of bytes of a payload is missing, a thread sleeps until the rest is
-/// there, or the second number at most, because a wake-up for each segment costs more than the
-/// bytes.
+/// If at least [`MIN_AWAITED`] bytes of a payload are missing, a thread sleeps until the rest, but
+/// at most [`MAX_AWAITED`] bytes, has arrived. A wake-up for each segment would cost more than
+/// receiving its bytes.
 const MIN_AWAITED: usize = 128 << 10;
 const MAX_AWAITED: usize = 256 << 10;
 /// The longest sleep of a thread that waits for the rest of a payload. Afterwards it receives the
@@ -58,9 +58,9 @@ pub(super) struct Receiver {
     /// Received bytes; those at `unread` have not been processed.
     staged: Box<[u8]>,
     unread: Range<usize>,
-    /// The PDU whose payload is coming.
-    coming: Option<Coming>,
-    /// The number of the peer's requests that were carried out.
+    /// The payload that is being received.
+    incoming: Option<IncomingPayload>,
+    /// The number of executed requests of the peer.
     requests: u32,
     writes: WriteParts,
     /// Whether the stream has ended, and only staged bytes remain.
@@ -71,17 +71,17 @@ pub(super) struct Receiver {
     stopped: bool,
     /// Whether the last payload was long.
     long: bool,
-    /// How many bytes make the socket readable.
+    /// The number of bytes at which the socket becomes readable.
     awaited: usize,
 }
 
-/// How many bytes a call had room for: in their place, and in the stage.
+/// The number of bytes that a call had room for: at their destination, and in the staging buffer.
 struct Room {
     straight: usize,
     stage: usize,
 }
 
-/// The parts of the stream that carry out incoming requests.
+/// The parts of the stream that execute incoming requests.
 pub(super) struct Parts<'a> {
     pub(super) socket: &'a Socket,
     pub(super) send: &'a Mutex<SendQueue>,
@@ -92,10 +92,10 @@ pub(super) struct Parts<'a> {
     pub(super) done: &'a mut VecDeque<Done>,
 }
 
-/// Why nothing more can be received.
+/// The reason that no more bytes can be received.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The peer broke the rules of the stream.
+    /// The peer violated the rules of the stream.
     Violation(Violation),
     /// A request of the peer failed, which gets a Nak.
     Refused,
@@ -114,7 +114,7 @@ impl Receiver {
         Self {
             staged: vec![0; STAGED].into(),
             unread: 0..0,
-            coming: None,
+            incoming: None,
             requests: 0,
             writes: WriteParts::default(),
             over: false,
@@ -136,7 +136,7 @@ impl Receiver {
             return Ok(());
         }
         let result = self.receive_some(parts, enough);
-        // Bytes behind a fault are ignored.
+        // Bytes after a fault are ignored.
         self.ended |= result.is_err();
         result
     }
@@ -160,14 +160,14 @@ impl Receiver {
     }
 
     /// Waits until bytes arrive, unless some may have arrived already, and receives them. A wait
-    /// for more of a long payload goes on only while `goes_on` returns `true`.
+    /// for more of a long payload continues only while `may_continue` returns `true`.
     pub(super) fn wait(
         &mut self,
         parts: &mut Parts<'_>,
         enough: usize,
-        goes_on: impl Fn() -> bool,
+        may_continue: impl Fn() -> bool,
     ) -> Result<(), Fault> {
-        let result = self.wait_for_some(parts, enough, goes_on);
+        let result = self.wait_for_some(parts, enough, may_continue);
         self.ended |= result.is_err();
         // Less may be left.
         self.await_bytes(1, parts.socket);
@@ -180,7 +180,7 @@ impl Receiver {
         &mut self,
         parts: &mut Parts<'_>,
         enough: usize,
-        goes_on: impl Fn() -> bool,
+        may_continue: impl Fn() -> bool,
     ) -> Result<(), Fault> {
         let requests = self.requests;
         let mut flows = true;
@@ -201,7 +201,7 @@ impl Receiver {
             let to_do = !parts.done.is_empty() || self.requests != requests;
             flows = self.left() != left;
             let is_over = wait == Wait::ForSome && !flows;
-            if to_do || is_over || self.is_exposed() || self.left() < LONG || !goes_on() {
+            if to_do || is_over || self.is_exposed() || self.left() < LONG || !may_continue() {
                 break;
             }
         }
@@ -211,18 +211,19 @@ impl Receiver {
 
     /// Returns the number of missing bytes of the present payload.
     fn left(&self) -> usize {
-        self.coming.as_ref().map_or(0, |coming| coming.left)
+        self.incoming.as_ref().map_or(0, |payload| payload.left)
     }
 
-    /// Whether a thread may wait: no bytes are pending, and the wait delays no other thread. While
-    /// bytes go straight to exposed memory, its key cannot end.
+    /// Whether a thread may wait: no bytes are pending, and the wait delays no other thread. A
+    /// thread must not wait while bytes are received directly into exposed memory, because the key
+    /// of that memory cannot end meanwhile.
     pub(super) fn may_wait(&self) -> bool {
         !(self.ended || self.over || self.stopped || self.is_exposed())
     }
 
-    /// Whether bytes go straight to exposed memory.
+    /// Whether bytes are received directly into exposed memory.
     fn is_exposed(&self) -> bool {
-        let to = self.coming.as_ref().map(|coming| &coming.to);
+        let to = self.incoming.as_ref().map(|payload| &payload.to);
         matches!(to, Some(Place::Exposed { .. }))
     }
 
@@ -259,16 +260,16 @@ impl Receiver {
     /// Processes staged bytes until a PDU is incomplete.
     fn take_staged(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         while parts.done.len() < enough {
-            if let Some(coming) = &mut self.coming {
+            if let Some(incoming) = &mut self.incoming {
                 let staged = &self.staged[self.unread.clone()];
-                let count = staged.len().min(coming.left);
+                let count = staged.len().min(incoming.left);
                 if count > 0 {
-                    coming.copy(&staged[..count]);
+                    incoming.copy(&staged[..count]);
                     self.unread.start += count;
                     self.payload_received(count, parts)?;
                     continue;
                 }
-                if coming.left > 0 {
+                if incoming.left > 0 {
                     return Ok(());
                 }
                 self.payload_received(0, parts)?;
@@ -285,7 +286,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives into the place of the present payload, and then into the stage.
+    /// Receives into the destination of the present payload, and then into the staging buffer.
     fn fill(&mut self, socket: &Socket, wait: Wait) -> (Moved, Room) {
         if self.unread.is_empty() {
             self.unread = 0..0;
@@ -295,7 +296,7 @@ impl Receiver {
         }
         let end = self.unread.end;
         let stage = Span {
-            // In bounds, or one behind.
+            // The pointer is in bounds, or one past the end.
             start: self.staged.as_mut_ptr().wrapping_add(end),
             len: self.staged.len() - end,
         };
@@ -317,20 +318,20 @@ impl Receiver {
                 straight,
                 stage: spans[spans.len() - 1].len,
             };
-            // SAFETY: the stage is this object's, without a reference to it during the call. The
-            // place is a work request's memory, which is the queue pair's until it completes, or
-            // exposed memory, whose lock is held.
+            // SAFETY: this object owns the staging buffer, and there is no reference to it during
+            // the call. The destination is memory of a work request, which belongs to the queue
+            // pair until it completes, or exposed memory, whose lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };
-        match &self.coming {
+        match &self.incoming {
             None => receive(None),
             // If the key has ended, the bytes are refused when they are processed.
-            Some(coming) => coming.with_rest(receive),
+            Some(incoming) => incoming.with_rest(receive),
         }
     }
 
-    /// Records `count` received bytes. The first `straight` of them, if there are that many, are in
-    /// their final place.
+    /// Records `count` received bytes. Up to `straight` of them, from the first on, are at their
+    /// destination.
     fn came(&mut self, count: usize, straight: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let placed = count.min(straight);
         self.unread.end += count - placed;
@@ -424,7 +425,8 @@ impl Receiver {
                 let to = send.atomic_target()?;
                 let value = value.to_ne_bytes();
                 let len = value.len().min(to.len);
-                // SAFETY: the work request's memory, which is the queue pair's until it completes.
+                // SAFETY: the memory belongs to a work request, and so to the queue pair until the
+                // request completes.
                 unsafe { copy_shared(&value[..len], to.start) };
                 send.answer_oldest();
                 send.complete(parts.done);
@@ -437,7 +439,7 @@ impl Receiver {
             }
         };
         self.long = left >= LONG;
-        self.coming = Some(Coming { left, to });
+        self.incoming = Some(IncomingPayload { left, to });
         Ok(())
     }
 
@@ -458,24 +460,25 @@ impl Receiver {
         }
     }
 
-    /// Records that `count` further bytes of the payload are in their place. After the last one, it
-    /// executes the PDU.
+    /// Records that `count` further bytes of the payload are at their destination. Executes the PDU
+    /// after the last one.
     fn payload_received(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
-        let Some(coming) = &mut self.coming else {
+        let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
-        if !coming.is_open() {
-            // A receive that it may have stays with it, to come back with the others.
+        if !incoming.is_open() {
+            // The receive that the payload may have taken stays in `incoming`, and is flushed with
+            // the others.
             return Err(self.refuse(Cause::Access, parts));
         }
-        coming.left -= count;
-        if let Place::Answer { .. } = coming.to {
+        incoming.left -= count;
+        if let Place::Answer { .. } = incoming.to {
             count_bytes(parts.read, count);
         }
-        if coming.left > 0 {
+        if incoming.left > 0 {
             return Ok(());
         }
-        let Some(Coming { to, .. }) = self.coming.take() else {
+        let Some(IncomingPayload { to, .. }) = self.incoming.take() else {
             return Ok(());
         };
         match to {
@@ -523,7 +526,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Counts a request of the peer that was carried out.
+    /// Counts an executed request of the peer.
     fn request_completed(&mut self, signalled: bool, parts: &mut Parts<'_>) {
         self.requests = self.requests.wrapping_add(1);
         if signalled {
@@ -531,7 +534,8 @@ impl Receiver {
         }
     }
 
-    /// The memory that the peer names. Of no bytes it needs no right, as over RDMA.
+    /// Returns the memory that the peer addresses. An access to no bytes needs no right, as over
+    /// RDMA.
     fn exposed(
         &mut self,
         at: RemoteSpan,
@@ -547,7 +551,7 @@ impl Receiver {
         }
     }
 
-    /// The peer's next request fails, and with it the connection.
+    /// Refuses the peer's next request, which ends the connection.
     fn refuse(&mut self, cause: Cause, parts: &mut Parts<'_>) -> Fault {
         self.ended = true;
         lock(parts.send).refuse_peer(self.requests, cause);
@@ -558,7 +562,7 @@ impl Receiver {
     /// and the one that a frame has begun to fill.
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
-        let began = match self.coming.take().map(|coming| coming.to) {
+        let began = match self.incoming.take().map(|payload| payload.to) {
             Some(Place::Receive { receive, .. }) => Some(receive),
             Some(Place::Exposed {
                 imm: Some((receive, _)),
@@ -580,10 +584,10 @@ impl Receiver {
         }
     }
 
-    /// Forgets the present payload, whose memory may be gone.
+    /// Forgets the present payload, whose memory may no longer exist.
     pub(super) fn forget(&mut self) {
         self.ended = true;
-        self.coming = None;
+        self.incoming = None;
     }
 }
 

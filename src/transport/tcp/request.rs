@@ -10,12 +10,12 @@ use crate::{
 pub(super) struct Request {
     pub(super) id: WorkId,
     pub(super) op: SendOp,
-    /// Its bytes, or where those of the answer go to.
+    /// The bytes of the request, or the destination of its answer.
     pub(super) memory: Span,
     pub(super) signalled: bool,
-    /// How many of the bytes were sent, or have come.
+    /// The number of bytes that were sent, or have arrived.
     pub(super) moved: usize,
-    /// Whether the answer has come, wholly.
+    /// Whether the answer has arrived completely.
     pub(super) answered: bool,
 }
 
@@ -36,7 +36,7 @@ impl Request {
         }
     }
 
-    /// Whether an answer with a value completes it, and not an acknowledgement.
+    /// Whether an answer with a value completes the request, instead of an acknowledgement.
     pub(super) fn wants_value(&self) -> bool {
         match self.op {
             SendOp::Read(_) | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => true,
@@ -44,12 +44,12 @@ impl Request {
         }
     }
 
-    /// Whether it waits for its value.
+    /// Whether the request waits for its value.
     pub(super) fn is_unanswered(&self) -> bool {
         self.wants_value() && !self.answered
     }
 
-    /// Returns its completion with this status.
+    /// Returns the completion of the request with this status.
     pub(super) fn failure(&self, status: WcStatus) -> Option<Done> {
         match self.id {
             WorkId::Send(slot) => Some(Done::SendFailed {

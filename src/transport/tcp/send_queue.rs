@@ -1,4 +1,4 @@
-//! The sending end of a queue pair: its work requests, and answers to those of the peer.
+//! The sending end of a queue pair: its work requests, and the answers to requests of the peer.
 #![allow(unsafe_code)]
 
 mod frames;
@@ -17,26 +17,27 @@ use crate::{
     transport::queues::{Done, RemoteAddr, SendOp, WorkId},
 };
 
-/// How many READs and atomic operations a side serves at a time, and has outstanding at most.
+/// The number of READs and atomic operations that a side serves at a time, and the greatest number
+/// that it has outstanding.
 pub(super) const READS: u8 = 16;
 
 /// The number of calls in a row, so that a peer which keeps receiving does not delay others.
 const MAX_CALLS: usize = 16;
 
-/// Everything that waits to be sent, or for an answer.
+/// The requests and answers that wait to be sent, and the requests that wait for an answer.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     /// Work requests that have not completed, oldest first.
     requests: VecDeque<Request>,
-    /// How many of them are on the wire, wholly.
+    /// The number of requests that were sent completely.
     sent: usize,
-    /// How many requests completed before the oldest.
+    /// The number of requests that completed before the oldest of `requests`.
     completed: u32,
-    /// How many the peer has acknowledged.
+    /// The number of requests that the peer has acknowledged.
     acknowledged: u32,
-    /// How many READs and atomic operations are on the wire and not answered.
+    /// The number of READs and atomic operations that were sent and are not answered.
     unanswered: u8,
-    /// How many of them the peer serves at a time.
+    /// The number of READs and atomic operations that the peer serves at a time.
     most_reads: u8,
     /// Answers that wait to be sent, oldest first.
     answers: VecDeque<Answer>,
@@ -45,12 +46,12 @@ pub(super) struct SendQueue {
     refusal: Option<(u32, tcp::Cause)>,
     /// The bytes that the socket takes next.
     writing: Writing,
-    /// Whether a part of an answer is next, if there are requests as well.
+    /// Whether a part of an answer is sent next, if requests wait as well.
     answers_turn: bool,
     /// Whether the socket is full.
     blocked: bool,
     /// The value of `blocked` at the last report.
-    said_blocked: bool,
+    reported_blocked: bool,
 }
 
 #[derive(Debug)]
@@ -72,9 +73,9 @@ pub(super) enum Acks {
     WaitForCompany,
 }
 
-/// The peer has lost its right in the middle of an answer: the stream cannot go on.
+/// The key of the memory ended in the middle of an answer, so the stream cannot continue.
 #[derive(Debug)]
-pub(super) struct Broken;
+pub(super) struct AnswerAborted;
 
 impl SendQueue {
     pub(super) fn new(depth: u32) -> Self {
@@ -91,7 +92,7 @@ impl SendQueue {
             writing: Writing::new(),
             answers_turn: false,
             blocked: false,
-            said_blocked: false,
+            reported_blocked: false,
         }
     }
 
@@ -216,8 +217,8 @@ impl SendQueue {
         }
     }
 
-    /// The peer refused the request behind the first `requests` ones: those are complete, that one
-    /// has failed, and all others are flushed.
+    /// Handles that the peer refused the request after the first `requests` ones. Earlier requests
+    /// complete, that one fails, and later ones are flushed.
     pub(super) fn refused(
         &mut self,
         requests: u32,
@@ -241,7 +242,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// How many requests the peer may have begun to receive.
+    /// Returns the number of requests that the peer may have begun to receive.
     fn begun(&self) -> usize {
         let next = self.requests.get(self.sent);
         let in_parts = next.is_some_and(|request| !request.wants_value() && request.moved > 0);
@@ -249,7 +250,7 @@ impl SendQueue {
         self.sent + usize::from(in_parts || in_the_middle)
     }
 
-    /// Everything that was posted comes back.
+    /// Completes all posted requests as flushed.
     pub(super) fn flush(&mut self, done: &mut VecDeque<Done>) {
         self.writing.clear();
         self.answers.clear();
@@ -266,7 +267,7 @@ impl SendQueue {
         self.acknowledgement = Some(requests);
     }
 
-    /// Refuses the peer's request behind the first `requests` ones.
+    /// Refuses the peer's request after the first `requests` ones.
     pub(super) fn refuse_peer(&mut self, requests: u32, cause: tcp::Cause) {
         self.refusal = Some((requests, cause));
     }
@@ -300,20 +301,21 @@ impl SendQueue {
         self.blocked
     }
 
-    /// Clears the report of a full socket, after room was reported.
+    /// Forgets that a full socket was reported, because room was reported since.
     pub(super) fn forget_room_wanted(&mut self) {
-        self.said_blocked = false;
+        self.reported_blocked = false;
     }
 
-    /// Whether room in the socket is waited for, if that has changed since this was last called.
+    /// Returns whether this side waits for room in the socket, if that has changed since the last
+    /// call.
     pub(super) fn room_wanted(&mut self) -> Option<bool> {
-        let changed = self.said_blocked != self.blocked;
-        self.said_blocked = self.blocked;
+        let changed = self.reported_blocked != self.blocked;
+        self.reported_blocked = self.blocked;
         changed.then_some(self.blocked)
     }
 
-    /// Sends until the socket is full or nothing is left.
-    pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), Broken> {
+    /// Sends until the socket is full or no bytes are left.
+    pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), AnswerAborted> {
         self.blocked = false;
         for _ in 0..MAX_CALLS {
             if self.writing.has_room() {
@@ -337,21 +339,22 @@ impl SendQueue {
     }
 
     /// Writes the gathered bytes, and returns whether the socket took all of them.
-    fn write(&mut self, socket: &Socket) -> Result<bool, Broken> {
+    fn write(&mut self, socket: &Socket) -> Result<bool, AnswerAborted> {
         let more = self.follows();
         let moved = match self.writing.payload() {
             // SAFETY: there is no payload.
             Payload::None => unsafe { self.writing.send(socket, None, more) },
-            // SAFETY: the payload is a request's, which is the queue's until it completes.
+            // SAFETY: the payload belongs to a request, and so to the queue until the request
+            // completes.
             Payload::Request { at } => unsafe { self.writing.send(socket, Some(at), more) },
             Payload::Answer { offset, len } => {
                 let Some(Answer::Read {
                     part: Some(part), ..
                 }) = self.answers.front()
                 else {
-                    return Err(Broken);
+                    return Err(AnswerAborted);
                 };
-                let start = part.start().ok_or(Broken)?;
+                let start = part.start().ok_or(AnswerAborted)?;
                 let at = Span {
                     start: start.get().as_ptr().wrapping_add(offset),
                     len,
@@ -361,7 +364,7 @@ impl SendQueue {
             }
         };
         if !self.writing.is_taken() {
-            // The connection's end is reported elsewhere.
+            // A stream that has ended is not blocked: its end is reported elsewhere.
             self.blocked = moved != Moved::Ended;
             return Ok(false);
         }
@@ -391,8 +394,8 @@ impl SendQueue {
         }
     }
 
-    /// Counts the next request as sent, after its bytes are on the wire or copied. Not before,
-    /// because memory of an acknowledged request must not be read.
+    /// Counts the next request as sent, after its bytes were sent or copied. It is not counted
+    /// earlier, because the memory of an acknowledged request must not be read.
     fn request_sent(&mut self) {
         let request = self.requests.get(self.sent);
         if request.is_some_and(Request::is_unanswered) {
@@ -496,7 +499,7 @@ impl SendQueue {
                 }
                 let len = memory.len as u32;
                 self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
-                // SAFETY: a frame's memory is the queue's alone until the request completes.
+                // SAFETY: only the queue accesses a frame's memory until the request completes.
                 if unsafe { self.writing.push_short(memory) } {
                     self.request_sent();
                 } else {

@@ -7,7 +7,7 @@ use super::{
     setup_message::{Kind, NoMessage, PREFIX, PRIVATE_DATA_MAX, Prefix},
 };
 
-/// A message of the setup that is being received. Bytes behind it stay in the socket.
+/// A setup message that is being received. Bytes after it stay in the socket.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
     bytes: Vec<u8>,
@@ -16,14 +16,14 @@ pub(super) struct Arriving {
 /// The state of an arriving message.
 #[derive(Debug)]
 pub(super) enum Arrived {
-    /// Bytes of it are missing.
+    /// Bytes of the message are missing.
     NotYet,
     Message {
         kind: Kind,
         reads: u8,
         private_data: Vec<u8>,
     },
-    /// Bytes that are no setup message.
+    /// The bytes are no setup message.
     Foreign,
     /// The peer has ended the connection, with this error or without one.
     Ended(Option<nix::Error>),
@@ -59,7 +59,7 @@ impl Arriving {
     }
 }
 
-/// Sends a message. It is the first on its socket, which has room for it.
+/// Sends a setup message. It is the first on its socket, so there is room for it.
 pub(super) fn tell(socket: impl AsFd, kind: Kind, private_data: &[u8]) -> Result<(), nix::Error> {
     let len = u8::try_from(private_data.len()).map_err(|_| nix::Error::EINVAL)?;
     let prefix = Prefix {

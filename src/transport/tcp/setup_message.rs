@@ -3,7 +3,7 @@
 
 /// The maximum length of private data in bytes, the same as in a reply over RDMA.
 pub(super) const PRIVATE_DATA_MAX: usize = 196;
-/// The bytes before the private data.
+/// The number of bytes before the private data.
 pub(super) const PREFIX: usize = 8;
 
 const MAGIC: [u8; 4] = *b"rdmt";
@@ -21,13 +21,13 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     pub(super) kind: Kind,
-    /// How many READs and atomic operations the sender serves at a time.
+    /// The number of READs and atomic operations that the sender serves at a time.
     pub(super) reads: u8,
     /// The length of the private data in bytes.
     pub(super) len: u8,
 }
 
-/// Why bytes are no message.
+/// The reason that bytes are no setup message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoMessage {
     /// Bytes of the message are missing.
@@ -49,8 +49,8 @@ impl Prefix {
         [a, b, c, d, VERSION, kind, self.reads, self.len]
     }
 
-    /// Reads a prefix. It fails at the first wrong byte, so that no time is lost with a peer of
-    /// another protocol.
+    /// Parses a prefix. It fails at the first wrong byte, so that a peer with another protocol is
+    /// rejected without a wait for more bytes.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoMessage> {
         if bytes.iter().zip(MAGIC).any(|(byte, magic)| *byte != magic) {
             return Err(NoMessage::Foreign);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_is_told_by_its_first_wrong_byte() {
+    fn foreign_protocol_is_detected_at_first_wrong_byte() {
         for bytes in [
             &b"G"[..],
             b"\x16\x03\x01",

@@ -1,4 +1,4 @@
-//! Peers that have connected and owe their requests.
+//! Peers that have connected and have not sent their requests.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,13 +8,13 @@ use std::{
 
 use crate::proto::Host;
 
-/// The number of peers that may owe their requests.
+/// The greatest number of such peers.
 const PLACES: usize = 256;
 
-/// The time that a peer has for its request.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time limit for the request of a peer.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The peers that owe their requests, by their tokens, the oldest first.
+/// The peers that have not sent their requests, by token, oldest first.
 ///
 /// If all places are taken, the oldest peer of the host with the most places loses its place. So a
 /// host with many silent connections loses its own connections, and no other host does.
@@ -29,7 +29,7 @@ struct Silent {
 
 impl SilentPeers {
     /// Adds a peer, whose token is greater than all others. Returns the token of the peer that
-    /// gives up its place for it.
+    /// loses its place to the new one.
     pub(super) fn add(&mut self, token: u64, address: IpAddr, now: Instant) -> Option<u64> {
         let host = Host::of(address);
         self.0.insert(token, Silent { since: now, host });
@@ -52,10 +52,10 @@ impl SilentPeers {
         self.0.remove(&token);
     }
 
-    /// Removes the oldest peer if its time is over, and returns its token.
+    /// Removes the oldest peer if its time limit has passed, and returns its token.
     pub(super) fn expire(&mut self, now: Instant) -> Option<u64> {
         let (&token, silent) = self.0.first_key_value()?;
-        if now.duration_since(silent.since) < PATIENCE {
+        if now.duration_since(silent.since) < TIME_LIMIT {
             return None;
         }
         self.remove(token);
@@ -88,10 +88,10 @@ mod tests {
             let new = PLACES as u64 + token;
             assert_eq!(silent.add(new, MANY, now), Some(token + 1));
         }
-        // A newcomer of another address costs that address nothing.
+        // A new peer with another address takes no place from the second address.
         assert_eq!(silent.add(5000, FEW, now), Some(1001));
         assert_eq!(silent.expire(now), None);
-        let later = now + PATIENCE;
+        let later = now + TIME_LIMIT;
         assert_eq!(silent.expire(later), Some(0));
         assert_eq!(silent.expire(later), Some(1002));
     }

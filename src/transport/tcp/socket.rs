@@ -32,13 +32,13 @@ use crate::{
     transport::no_transport::NoTransport,
 };
 
-/// See the top of this file.
+/// A nonblocking stream socket, as described at the top of this file.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: Unshared<OwnedFd>,
-    /// How many bytes were received. Written by the thread that may receive.
+    /// The number of received bytes. Only the thread that may receive writes it.
     received: AtomicU64,
-    /// How many bytes were given to the socket. Written by the thread that may send.
+    /// The number of bytes written to the socket. Only the thread that may send writes it.
     sent: AtomicU64,
 }
 
@@ -64,20 +64,20 @@ pub(super) enum Moved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
-    /// Until there is something, the stream ends, or for [`PATIENCE`].
+    /// Wait until bytes arrive or the stream ends, for at most [`TIME_LIMIT`].
     ForSome,
 }
 
-/// How long receiving waits at most, by a timer that may be an eighth late.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// The same with a margin, because the timer may be late.
+/// The time limit of a wait in the receiving call. The kernel's timer may be an eighth late.
+const TIME_LIMIT: Duration = Duration::from_secs(4);
+/// The longest time that such a wait can take, because the timer may be late.
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
 
-/// The most parts of one call.
+/// The greatest number of parts of one call.
 const MAX_SPANS: usize = 4;
 
 impl Socket {
-    /// Takes a socket that does not block.
+    /// Wraps a nonblocking socket.
     pub(super) fn new(fd: Unshared<OwnedFd>) -> Self {
         Self {
             fd,
@@ -86,22 +86,22 @@ impl Socket {
         }
     }
 
-    /// Returns how many bytes have arrived, received or not. It may miss bytes that another thread
-    /// receives during the call.
+    /// Returns the number of bytes that have arrived at the socket, including those that no call
+    /// has read yet. It may miss bytes that another thread receives during the call.
     pub(super) fn arrived(&self) -> u64 {
         let received = self.received.load(Ordering::Relaxed);
         received + self.queued(libc::FIONREAD)
     }
 
-    /// Returns how many of the bytes that were sent the peer's system has acknowledged. It may miss
-    /// some if another thread sends during the call.
+    /// Returns the number of sent bytes that the peer's kernel has acknowledged. The number may be
+    /// too low if another thread sends during the call.
     pub(super) fn acknowledged(&self) -> u64 {
         let sent = self.sent.load(Ordering::Relaxed);
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
     }
 
-    /// Returns the time until the kernel repeats bytes that the peer's system has not acknowledged,
-    /// with the time that its answer takes, and the number of times that it has repeated some.
+    /// Returns the time until the kernel retransmits unacknowledged bytes and gets an answer, and
+    /// the number of retransmissions so far.
     pub(super) fn repetitions(&self) -> (Option<Duration>, u64) {
         // SAFETY: the C structure holds integers: all zero is a valid value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -123,7 +123,7 @@ impl Socket {
         if info.tcpi_unacked == 0 {
             return (None, repeated);
         }
-        // The kernel doubles `tcpi_rto` with each repetition. Its timer may be an eighth late.
+        // The kernel doubles `tcpi_rto` with each retransmission. Its timer may be an eighth late.
         let pause = Duration::from_micros(info.tcpi_rto.into());
         let pause = pause + pause / 8;
         let waited = Duration::from_millis(info.tcpi_last_data_sent.into());
@@ -145,8 +145,8 @@ impl Socket {
 
     /// Prepares the socket for calls that block.
     pub(super) fn allow_waiting(&self) -> Result<(), nix::Error> {
-        let patience = TimeVal::seconds(PATIENCE.as_secs() as i64);
-        setsockopt(&self.fd, sockopt::ReceiveTimeout, &patience)?;
+        let time_limit = TimeVal::seconds(TIME_LIMIT.as_secs() as i64);
+        setsockopt(&self.fd, sockopt::ReceiveTimeout, &time_limit)?;
         let flags = OFlag::from_bits_retain(fcntl(&self.fd, FcntlArg::F_GETFL)?);
         fcntl(&self.fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
         Ok(())
@@ -168,12 +168,12 @@ impl Socket {
         debug_assert_eq!(result, 0, "every system knows the option");
     }
 
-    /// Whether there is something to receive, or the end.
+    /// Whether the socket has bytes, or has ended.
     pub(super) fn is_readable(&self) -> bool {
         self.is_readable_within(PollTimeout::ZERO)
     }
 
-    /// Waits until it is readable, or for this time.
+    /// Waits until the socket is readable, for at most `time`.
     pub(super) fn await_readable(&self, time: Duration) {
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
         self.is_readable_within(timeout);
@@ -184,8 +184,8 @@ impl Socket {
         poll(&mut fds, timeout).is_ok_and(|count| count > 0)
     }
 
-    /// Sends the bytes that the socket takes. If more follows at once, an incomplete segment waits
-    /// for it.
+    /// Sends the bytes that the socket takes. With `more`, the kernel holds an incomplete segment
+    /// back until the next call.
     ///
     /// # Safety
     ///
@@ -198,13 +198,13 @@ impl Socket {
         }
         let moved = if let [span] = spans {
             // A header of parts costs the kernel more than the bytes of a short frame.
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { libc::send(fd, span.start.cast(), span.len, flags) }
         } else {
             let (mut iov, count) = iovecs(spans);
             let message = message(&mut iov[..count]);
-            // SAFETY: header and parts live on this stack for the call; the caller vouches for the
-            // memory.
+            // SAFETY: header and parts live on this stack for the call; the caller guarantees the
+            // conditions on the memory.
             unsafe { libc::sendmsg(fd, &raw const message, flags) }
         };
         let moved = moved_bytes(moved);
@@ -218,7 +218,7 @@ impl Socket {
     ///
     /// # Safety
     ///
-    /// That of [`send`](Self::send).
+    /// As for [`send`](Self::send).
     pub(super) unsafe fn send_many(&self, spans: &[Span]) -> Moved {
         let part = |span: &Span| libc::iovec {
             iov_base: span.start.cast(),
@@ -227,7 +227,8 @@ impl Socket {
         let mut parts: Vec<_> = spans.iter().map(part).collect();
         let message = message(&mut parts);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: header and parts live for the call; the caller vouches for the memory.
+        // SAFETY: header and parts live for the call; the caller guarantees the conditions on the
+        // memory.
         let moved = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
         let moved = moved_bytes(moved);
         if let Moved::Some(count) = moved {
@@ -248,13 +249,13 @@ impl Socket {
             Wait::ForSome => 0,
         };
         let moved = if let [span] = spans {
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { libc::recv(fd, span.start.cast(), span.len, flags) }
         } else {
             let (mut iov, count) = iovecs(spans);
             let mut message = message(&mut iov[..count]);
-            // SAFETY: header and parts live on this stack for the call; the caller vouches for the
-            // memory.
+            // SAFETY: header and parts live on this stack for the call; the caller guarantees the
+            // conditions on the memory.
             unsafe { libc::recvmsg(fd, &raw mut message, flags) }
         };
         match moved_bytes(moved) {
@@ -267,7 +268,7 @@ impl Socket {
         }
     }
 
-    /// Ends both directions. Earlier bytes still arrive, unless the peer goes on sending.
+    /// Ends both directions. Earlier bytes still arrive, unless the peer continues to send.
     pub(super) fn shut_down(&self) {
         // It fails if the peer has ended the connection already. SAFETY: the descriptor is open.
         let _ = unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
@@ -317,7 +318,7 @@ fn moved_bytes(result: isize) -> Moved {
     }
 }
 
-/// Creates a stream socket that does not block, for addresses of the family of this one.
+/// Creates a nonblocking stream socket for the address family of `address`.
 pub(super) fn stream_socket(address: SocketAddr) -> Result<OwnedFd, OsError> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,
@@ -327,8 +328,8 @@ pub(super) fn stream_socket(address: SocketAddr) -> Result<OwnedFd, OsError> {
     socket(family, SockType::Stream, flags, None).map_err(failed("socket"))
 }
 
-/// Binds a socket that is to connect. The kernel chooses a port of 0 when the socket connects, so
-/// connections to different peers may have the same port.
+/// Binds a socket before it connects. For port 0 the kernel chooses the port when the socket
+/// connects, so that connections to different peers may share a port.
 pub(super) fn bind_source(socket: &impl AsFd, source: SocketAddr) -> Result<(), OsError> {
     let shares_port = if source.port() == 0 {
         setsockopt(socket, sockopt::IpBindAddressNoPort, &true)
@@ -356,8 +357,8 @@ pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(
     set.map_err(|errno| NoTransport::without_traffic_class(class, failed("setsockopt")(errno)))
 }
 
-/// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
-/// device would. Sets the traffic class, whose refusal is the only error.
+/// Sets the options of a socket: it sends without delay, and gives up a peer that acknowledges
+/// nothing after about the same time as an RDMA device. Fails only if the traffic class is refused.
 pub(super) fn set_options(
     socket: &impl AsFd,
     key: u64,
@@ -368,7 +369,10 @@ pub(super) fn set_options(
     let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
     for result in [nodelay, user_timeout] {
         if let Err(errno) = result {
-            debug!(Connection, "conn {key}: setsockopt: {errno}");
+            debug!(
+                Connection,
+                "conn {key}: cannot set an option of the TCP socket: {errno}"
+            );
         }
     }
     set_traffic_class(socket, config)
@@ -382,7 +386,7 @@ fn give_up_after(config: &Config) -> u32 {
         .max(1000)
 }
 
-/// The address that a socket is bound to.
+/// Returns the address that a socket is bound to.
 pub(super) fn local_addr(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     let addr = getsockname::<SockaddrStorage>(socket.as_raw_fd()).ok()?;
     let addr = match (addr.as_sockaddr_in(), addr.as_sockaddr_in6()) {
@@ -411,8 +415,8 @@ impl<'a> HopLimit<'a> {
         Self(events.as_fd())
     }
 
-    /// Returns the limit. A socket of IPv6 has one limit for each version of IP, and IPv4 carries
-    /// the packets if the peer's address is one of IPv4 in disguise.
+    /// Returns the limit. A socket of IPv6 has one limit for each version of IP, and the packets
+    /// are IPv4 if the peer's address is an IPv4-mapped one.
     pub(crate) fn get(&self, over_ipv6: bool) -> Result<u32, OsError> {
         let hops = if over_ipv6 {
             self.option(sockopt::Ipv6Ttl)?
@@ -422,11 +426,11 @@ impl<'a> HopLimit<'a> {
         Ok(hops.cast_unsigned())
     }
 
-    /// Sets the limit: 1 to 255.
+    /// Sets the limit of hops, from 1 to 255.
     pub(crate) fn set(&self, hops: u32, over_ipv6: bool) -> Result<(), OsError> {
-        // A negative number stands for the default of the system.
+        // A negative number would mean the default of the system, so it is refused.
         let hops = i32::try_from(hops).map_err(|_| OsError::new("setsockopt", libc::EINVAL))?;
-        // The system refuses 0 for IPv4 alone.
+        // The kernel refuses 0 for IPv4 only.
         self.set_option(sockopt::Ipv4Ttl, hops)?;
         if over_ipv6 {
             self.set_option(sockopt::Ipv6Ttl, hops)?;

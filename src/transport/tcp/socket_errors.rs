@@ -10,7 +10,7 @@ use libc::{
     EROFS, ESOCKTNOSUPPORT, ETIMEDOUT,
 };
 
-use super::event::What;
+use super::event::EventKind;
 use crate::{error::Error, proto::CloseReason, status::OsError, transport_choice::Transport};
 
 /// The errors in the manual pages of the calls, and for connect(2) those of ip(7) and tcp(7).
@@ -130,7 +130,8 @@ fn connecting_fails_as_connecting_a_socket_does() {
             assert_same(from(CloseReason::Os(error)), *errno);
         }
         for errno in CONNECT {
-            let What::Failed(reason) = What::failure("connect", nix::Error::from_raw(*errno))
+            let EventKind::Failed(reason) =
+                EventKind::failure("connect", nix::Error::from_raw(*errno))
             else {
                 panic!("{errno} is no failure");
             };

@@ -1,11 +1,11 @@
-//! One connection's stream, as its queue pair, its completion queue and the connection manager
-//! share it.
+//! One connection's stream, which its queue pair, its completion queue and the connection manager
+//! share.
 //!
 //! Two locks, always taken in this order:
 //!
 //! 1. `receiver`: a thread that polls holds it. A thread that waits in a call that receives holds
-//!    it for seconds, and longer if the thread is stopped. No other thread waits for this lock: a
-//!    poll that finds it held takes nothing ([`Polled::Held`]), because its holder takes everything
+//!    it for seconds, and longer if the thread does not run. No other thread waits for this lock: a
+//!    poll that finds it held takes nothing ([`Polled::Held`]), because the holder takes all bytes
 //!    when it runs next, and the engine's thread polls again later.
 //! 2. `send`: a thread that posts holds it, and a thread that polls while it notes an answer or
 //!    sends one. No call under it blocks.
@@ -25,7 +25,7 @@ use super::{
     memory_region::Domain,
     receive_queue::ReceiveQueue,
     receiver::{Fault, Parts, Receiver},
-    send_queue::{Acks, Broken, SendQueue},
+    send_queue::{Acks, AnswerAborted, SendQueue},
     socket::{Socket, Span},
 };
 use crate::{
@@ -36,33 +36,35 @@ use crate::{
     transport::queues::{BATCH, Done, Frame, SendOp, WorkId},
 };
 
-/// See the top of this file.
+/// The stream of one connection, as described at the top of this file.
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
     pub(super) domain: Domain,
     receives: Arc<ReceiveQueue>,
-    /// Whether the receives are this connection's own.
+    /// Whether the receive queue belongs to this connection only.
     own_receives: bool,
     receiver: Mutex<Incoming>,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
-    /// How many bytes of answers to this side's READs have arrived. Written under `receiver`.
+    /// The number of arrived bytes of answers to this side's READs. Written under the lock of
+    /// `receiver`.
     read: AtomicU64,
     /// Lets the engine's thread report room, after the setup.
     watch: OnceLock<Watch>,
 }
 
-/// How many bytes the peer's system has to acknowledge for a sign of life. It acknowledges the
-/// pings to a process that has stopped as well, which are far fewer in the time of a check.
+/// The number of bytes that the peer's kernel must acknowledge for a sign of life. The kernel also
+/// acknowledges pings to a stopped process, but those are far fewer bytes between two checks.
 const ACKNOWLEDGED: u64 = 4 << 10;
 
-/// The receiver, and the completions that it made.
+/// The receiver, and its completions.
 #[derive(Debug)]
 struct Incoming {
     receiver: Receiver,
     done: VecDeque<Done>,
-    /// Whether `done` holds all that had come when a thread last waited.
+    /// Whether `done` holds the completions of all bytes that had arrived when a thread last
+    /// waited.
     fresh: bool,
 }
 
@@ -78,22 +80,22 @@ pub(super) enum Polled {
     Held,
 }
 
-/// How far the stream is: it is never less far than before.
+/// The phase of a stream. Phases follow each other in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 enum Phase {
     /// The connection manager uses the socket.
     SettingUp,
-    /// The queue pairs speak.
+    /// The queue pairs use the stream.
     Open,
-    /// Posted work requests come back.
+    /// Posted work requests are flushed.
     Failed,
-    /// The queue pair is destroyed, and the memory of its work requests may be gone.
+    /// The queue pair is destroyed, and the memory of its work requests may no longer exist.
     Destroyed,
 }
 
 impl Stream {
-    /// Takes a socket that does not block, for a queue pair of this depth.
+    /// Creates a stream on a nonblocking socket, for a queue pair of this depth.
     pub(super) fn new(
         fd: Unshared<OwnedFd>,
         domain: Domain,
@@ -127,12 +129,12 @@ impl Stream {
         }
     }
 
-    /// Goes on to this phase, unless it is further. Returns whether it was not.
+    /// Moves to `phase`, unless the stream has reached it or a later one. Returns whether it moved.
     fn reach(&self, phase: Phase) -> bool {
         self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8
     }
 
-    // By the connection manager.
+    // Calls of the connection manager.
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -147,7 +149,7 @@ impl Stream {
         if let Err(errno) = self.socket.allow_waiting() {
             error!(
                 Connection,
-                "conn {}: cannot make a TCP socket blocking, its connection ends: {errno}",
+                "conn {}: ends, because its TCP socket cannot be made blocking: {errno}",
                 watch.key()
             );
             self.fail();
@@ -157,7 +159,7 @@ impl Stream {
         self.send_more(&mut send, Acks::Alone);
     }
 
-    /// The socket takes some again.
+    /// Handles that the socket has room again.
     pub(super) fn has_room(&self) {
         let mut send = lock(&self.send);
         send.forget_room_wanted();
@@ -172,12 +174,12 @@ impl Stream {
         }
     }
 
-    /// Ends the stream. Earlier bytes still arrive, unless the peer goes on sending.
+    /// Ends the stream. Earlier bytes still arrive, unless the peer continues to send.
     pub(super) fn disconnect(&self) {
         self.socket.shut_down();
     }
 
-    // By the queue pair.
+    // Calls of the queue pair.
 
     pub(super) fn receives(&self) -> &ReceiveQueue {
         &self.receives
@@ -192,12 +194,12 @@ impl Stream {
     }
 
     /// Posts a frame. It copies the part that the socket does not take at once to the memory at the
-    /// address that `slot` returns. If there is none, the frame is not posted, and the stream fails
-    /// if it may have taken a part.
+    /// address that `slot` returns. If `slot` fails, the frame is not posted, and the stream fails
+    /// because a part of the frame may have been sent.
     ///
     /// # Safety
     ///
-    /// The memory has the frame's length, and is the queue pair's alone until the request
+    /// The memory has the frame's length, and only the queue pair accesses it until the request
     /// completes.
     pub(super) unsafe fn post_frame(
         &self,
@@ -209,7 +211,7 @@ impl Stream {
         let mut send = lock(&self.send);
         let open = self.phase() == Phase::Open;
         if open && send.is_idle() && frame.payload.len() <= 1 {
-            // SAFETY: the caller vouches for the slot.
+            // SAFETY: the caller guarantees the conditions on the slot.
             let sent = unsafe { send.send_frame(id, frame, slot, signalled, &self.socket) };
             // The stream fails while the lock is held, so that no bytes follow the part of the
             // frame.
@@ -235,7 +237,7 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// That of `post_frame`, for each of them.
+    /// As for [`post_frame`](Self::post_frame), for each frame.
     pub(super) unsafe fn post_frames(
         &self,
         frames: &[(WorkId, Frame<'_>, bool)],
@@ -244,7 +246,7 @@ impl Stream {
         let mut send = lock(&self.send);
         let open = self.phase() == Phase::Open;
         if open && send.is_idle() {
-            // SAFETY: the caller vouches for the slots.
+            // SAFETY: the caller guarantees the conditions on the slots.
             let sent = unsafe { send.send_frames(frames, slot, &self.socket) };
             // The stream fails while the lock is held, so that no bytes follow the part of a frame.
             sent.inspect_err(|_| self.fail())?;
@@ -290,9 +292,9 @@ impl Stream {
         }
     }
 
-    /// Ends an open stream, so that its queue pair may be destroyed. Returns whether it may be now.
-    /// Until then another thread receives into the queue pair's memory: the end of the stream
-    /// brings that thread back, and no other can take its place.
+    /// Ends an open stream, so that its queue pair can be destroyed. Returns whether it can be
+    /// destroyed now. Otherwise another thread is receiving into the queue pair's memory; the end
+    /// of the stream makes that thread return, and no other thread starts to receive.
     pub(super) fn is_released(&self) -> bool {
         if self.phase() == Phase::Open {
             self.fail();
@@ -300,7 +302,7 @@ impl Stream {
         self.receiver().is_some()
     }
 
-    /// Ends all access to the memory of the queue pair, which is gone.
+    /// Ends all access to the memory of the queue pair, which is being destroyed.
     ///
     /// After [`is_released`](Self::is_released) returned `true` no thread holds the receiver for
     /// long.
@@ -311,7 +313,7 @@ impl Stream {
             .phase
             .fetch_max(Phase::Destroyed as u8, Ordering::AcqRel);
         if before != Phase::SettingUp as u8 {
-            // Ends the call in which a thread may wait.
+            // Ends the call in which a thread may be waiting.
             self.socket.shut_down();
         }
         lock(&self.receiver).receiver.forget();
@@ -354,7 +356,8 @@ impl Stream {
             done,
             fresh,
         } = &mut *incoming;
-        // The thread that waited is back: a look costs a call.
+        // The thread that waited polls now. `done` is up to date, so the poll skips the receiving
+        // call.
         let fresh = std::mem::take(fresh) && answers == Answers::MayWait;
         if done.len() < BATCH && !fresh {
             match self.phase() {
@@ -382,7 +385,7 @@ impl Stream {
         }
     }
 
-    /// The receiving side, unless another thread receives.
+    /// Locks the receiver, unless another thread is receiving.
     fn receiver(&self) -> Option<MutexGuard<'_, Incoming>> {
         try_lock(&self.receiver)
     }
@@ -397,8 +400,8 @@ impl Stream {
         }
     }
 
-    /// From now on all that comes is this thread's to take, which is about to wait for it; unless
-    /// something may be there already.
+    /// Reserves the receiver for this thread, which is about to wait for bytes. Returns `None` if
+    /// bytes may have arrived already.
     pub(super) fn reserve(&self) -> Option<Reserved<'_>> {
         let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;
@@ -441,7 +444,7 @@ impl Stream {
     }
 
     fn send_more(&self, send: &mut SendQueue, acks: Acks) {
-        if let Err(Broken) = send.send(&self.socket, acks) {
+        if let Err(AnswerAborted) = send.send(&self.socket, acks) {
             self.fail();
         }
         self.watch_room(send);
@@ -461,19 +464,19 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Waits until something comes or the stream ends, for less than [`WAITS_FOR`], and receives
-    /// it. The next poll finds it. Behind a part of a long payload it waits again, if `goes_on`
-    /// returns `true`.
+    /// Waits until bytes arrive or the stream ends, for less than [`WAITS_FOR`], and receives the
+    /// bytes. The next poll returns their completions. After a part of a long payload it waits
+    /// again, if `may_continue` returns `true`.
     ///
     /// [`WAITS_FOR`]: super::socket::WAITS_FOR
-    pub(crate) fn wait(mut self, goes_on: impl Fn() -> bool) {
+    pub(crate) fn wait(mut self, may_continue: impl Fn() -> bool) {
         let Incoming {
             receiver,
             done,
             fresh,
         } = &mut *self.incoming;
         let wait = |receiver: &mut Receiver, parts: &mut Parts<'_>, enough| {
-            receiver.wait(parts, enough, goes_on)
+            receiver.wait(parts, enough, may_continue)
         };
         self.stream.progress(receiver, done, wait);
         *fresh = !done.is_empty();

@@ -1,4 +1,4 @@
-//! The parts in which a peer's write arrives.
+//! Checks the parts in which a peer's write arrives.
 
 use crate::proto::Violation;
 use crate::proto::tcp::Pdu;
@@ -12,13 +12,13 @@ struct Unfinished {
     /// The address and the key of the next part.
     addr: u64,
     rkey: u32,
-    /// The number of bytes so far.
+    /// The number of bytes of the write so far.
     len: u32,
 }
 
 impl WriteParts {
     /// Checks that the parts of a write follow each other: each begins at the end of the one before
-    /// it, and no other request comes between them. A device counts the bytes of a write itself.
+    /// it, and no other request comes between them. Over RDMA the device does this.
     ///
     /// Returns the number of bytes of the write so far, with this part.
     pub(super) fn check(&mut self, pdu: &Pdu) -> Result<u32, Violation> {

@@ -8,9 +8,10 @@ use crate::{
     transport::queues::Frame,
 };
 
-/// How many bytes of short PDUs are gathered for one call.
+/// The number of bytes of short PDUs that are gathered for one call.
 const GATHERED: usize = 4 << 10;
-/// Up to here a payload is copied behind its header: a call with parts costs more.
+/// The greatest length of a payload that is copied behind its header, because a call with several
+/// parts costs more than the copy.
 const SHORT: usize = 1 << 10;
 
 /// The bytes on their way to the socket: short PDUs in order, and the payload of the last one if it
@@ -21,7 +22,7 @@ pub(super) struct Writing {
     len: usize,
     payload: Payload,
     then: Then,
-    /// How much of both was taken.
+    /// The number of bytes, of both together, that the socket has taken.
     taken: usize,
 }
 
@@ -29,9 +30,9 @@ pub(super) struct Writing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,
-    /// The next request is on the wire.
+    /// The next request has been sent.
     RequestSent,
-    /// So is a part of the oldest answer.
+    /// A part of the oldest answer has been sent.
     AnswerPartSent,
 }
 
@@ -92,7 +93,8 @@ impl Writing {
             return false;
         }
         let to = &mut self.gathered[self.len..self.len + frame.len];
-        // SAFETY: the caller vouches for the frame; it is apart from this object's memory.
+        // SAFETY: the caller guarantees the conditions on the frame; it is apart from this object's
+        // memory.
         unsafe { ptr::copy_nonoverlapping(frame.start, to.as_mut_ptr(), to.len()) };
         self.len += frame.len;
         true
@@ -110,7 +112,7 @@ impl Writing {
         true
     }
 
-    /// Puts a payload behind its header. The caller adds nothing behind the payload.
+    /// Appends a payload to its header. The caller appends nothing after the payload.
     pub(super) fn put(&mut self, payload: Payload, then: Then) {
         self.payload = payload;
         self.then = then;
@@ -156,7 +158,8 @@ impl Writing {
         };
         let head = skip(gathered, self.taken);
         let moved = match payload.map(|at| skip(at, self.taken_of_payload())) {
-            // SAFETY: the gathered bytes are this object's; the caller vouches for the payload.
+            // SAFETY: the gathered bytes are this object's; the caller guarantees the conditions on
+            // the payload.
             None => unsafe { socket.send(&[head], more) },
             // SAFETY: as above.
             Some(rest) if head.len == 0 => unsafe { socket.send(&[rest], more) },
@@ -226,12 +229,12 @@ impl Writing {
         self.taken = taken;
     }
 
-    /// How much of the payload the socket has taken.
+    /// Returns the number of bytes of the payload that the socket has taken.
     pub(super) fn taken_of_payload(&self) -> usize {
         self.taken.saturating_sub(self.len)
     }
 
-    /// Whether the socket has taken all of it.
+    /// Whether the socket has taken the whole payload.
     pub(super) fn is_taken(&self) -> bool {
         self.taken == self.len + self.payload.len()
     }

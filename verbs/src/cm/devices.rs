@@ -321,7 +321,7 @@ pub(crate) const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 /// The context is open, and this process uses no object on it.
 unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let mut attr = MaybeUninit::zeroed();
-    // SAFETY: the caller vouches for the context, and the structure is a local.
+    // SAFETY: the caller guarantees the conditions on the context, and the structure is a local.
     let ret = unsafe { ffi::ibv_query_device(context.as_ptr(), attr.as_mut_ptr()) };
     cvt_errno("ibv_query_device", ret)?;
     // SAFETY: a structure of integers: zeroed, then filled in.
@@ -329,13 +329,13 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     if !SOFTWARE.contains(&vendor) {
         return Ok(());
     }
-    // SAFETY: the caller vouches for the context, whose device exists.
+    // SAFETY: the caller guarantees the conditions on the context, whose device exists.
     let device = unsafe { (*context.as_ptr()).device };
     // SAFETY: the device of an open context exists.
     let new = cvt_ptr("ibv_open_device", unsafe { ffi::ibv_open_device(device) })?;
     // SAFETY: just opened.
     let source = unsafe { new.as_ref() };
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: the caller guarantees the conditions on the context.
     let target = unsafe { context.as_ref() };
     let pairs = [
         (source.cmd_fd, target.cmd_fd),
@@ -362,7 +362,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         // librdmacm has marked the device while it created the list, and closes it with its last
         // use.
         Ok(list) => drop(list),
-        // SAFETY: the caller vouches for the context.
+        // SAFETY: the caller guarantees the conditions on the context.
         Err(none_left) => match unsafe { detach(context) } {
             Ok(()) => debug!(Rdma, "{none_left}: the last device was released"),
             Err(error) => error!(
@@ -386,7 +386,7 @@ unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
         .custom_flags(libc::O_PATH)
         .open("/")
         .map_err(failed("open"))?;
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: the caller guarantees the conditions on the context.
     let context = unsafe { context.as_ref() };
     for fd in [context.cmd_fd, context.async_fd] {
         // SAFETY: the number belongs to the context until that ends. It stays open, so that it is

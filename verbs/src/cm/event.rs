@@ -39,7 +39,7 @@ impl CmEvent {
     ///
     /// `raw` is an event from librdmacm that is not acknowledged, and the channel's lock is held.
     pub(super) unsafe fn copy(raw: *mut ffi::rdma_cm_event, channel: &EventChannel) -> Self {
-        // SAFETY: the caller vouches for the event.
+        // SAFETY: the caller guarantees the conditions on the event.
         let mut this = unsafe { Self::copy_data(raw) };
         if this.event == CmEventType::CONNECT_REQUEST {
             // SAFETY: as above.
@@ -60,7 +60,7 @@ impl CmEvent {
     /// `raw` is an event from librdmacm that is not acknowledged, and no other event of the same id
     /// is read during the call.
     pub(super) unsafe fn copy_data(raw: *mut ffi::rdma_cm_event) -> Self {
-        // SAFETY: the caller vouches for the event.
+        // SAFETY: the caller guarantees the conditions on the event.
         let raw = unsafe { &*raw };
         let event = CmEventType::from_raw(raw.event);
         let multicast =
@@ -235,7 +235,7 @@ unsafe fn copy_private_data(data: *const u8, len: u8) -> PrivateData {
     if data.is_null() {
         return PrivateData::default();
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the conditions on it.
     let bytes = unsafe { slice::from_raw_parts(data, len.into()) };
     PrivateData::try_from(bytes).unwrap_or_default()
 }

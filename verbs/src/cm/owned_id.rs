@@ -23,10 +23,10 @@ pub(super) struct OwnedId {
     /// The process that created it, and that alone destroys it.
     process: Process,
     /// Locked first, then the channel in it: a thread that holds both has exclusive use of the id.
-    home: Mutex<Home>,
+    state: Mutex<IdState>,
 }
 
-struct Home {
+struct IdState {
     /// The channel on which the id's events are reported.
     channel: EventChannel,
     local: Local,
@@ -40,7 +40,7 @@ pub(super) struct Local {
     pub(super) groups: Groups,
 }
 
-// SAFETY: the pointer is used with `home` and the channel's lock held, see `with`.
+// SAFETY: the pointer is used with `state` and the channel's lock held, see `with`.
 unsafe impl Send for OwnedId {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedId {}
@@ -48,14 +48,14 @@ unsafe impl Sync for OwnedId {}
 impl OwnedId {
     /// Takes ownership of an id of librdmacm's that nothing else destroys.
     pub(super) fn new(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel) -> Self {
-        let home = Home {
+        let state = IdState {
             channel: channel.clone(),
             local: Local::default(),
         };
         Self {
             raw,
             process: Process::this(),
-            home: Mutex::new(home),
+            state: Mutex::new(state),
         }
     }
 
@@ -68,25 +68,25 @@ impl OwnedId {
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
     ) -> Self {
-        // SAFETY: the caller vouches for the id and the lock. It has its listener's context, whose
-        // events are not its own.
+        // SAFETY: the caller guarantees the conditions on the id and the lock. It has its
+        // listener's context, whose events are not its own.
         unsafe { (*raw.as_ptr()).context = ptr::null_mut() };
         Self::new(raw, channel)
     }
 
-    fn home(&self) -> MutexGuard<'_, Home> {
+    fn state(&self) -> MutexGuard<'_, IdState> {
         // The lock guards no data that a panic could leave inconsistent.
-        lock(&self.home)
+        lock(&self.state)
     }
 
     pub(super) fn channel(&self) -> EventChannel {
-        self.home().channel.clone()
+        self.state().channel.clone()
     }
 
     /// Runs `f` with exclusive use of the id, while no event of it is read.
     pub(super) fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut Local) -> T) -> T {
-        let mut home = self.home();
-        let Home { channel, local } = &mut *home;
+        let mut state = self.state();
+        let IdState { channel, local } = &mut *state;
         let _lock = channel.lock();
         f(self.raw.as_ptr(), local)
     }
@@ -121,9 +121,9 @@ impl OwnedId {
     /// Moves the id to another channel: [`CmId::migrate`](super::CmId::migrate).
     pub(super) fn migrate(&self, channel: &EventChannel) -> Result<(), OsError> {
         const CALL: &str = "rdma_migrate_id";
-        let mut home = self.home();
+        let mut state = self.state();
         // Outlives the locks.
-        let old = home.channel.clone();
+        let old = state.channel.clone();
         // This id's events must not be read while it moves, neither from the old channel nor from
         // the new one. Two calls that migrate in opposite directions must not deadlock, so the
         // channels are locked in the order of their addresses.
@@ -138,14 +138,14 @@ impl OwnedId {
                 (first, old.lock())
             }
         };
-        if home.local.listens && old.is_readable() {
+        if state.local.listens && old.is_readable() {
             return Err(OsError::new(CALL, libc::EBUSY));
         }
         // SAFETY: id and channel exist and are locked. The call waits for unacknowledged events,
         // and there are none outside these locks.
         let ret = unsafe { ffi::rdma_migrate_id(self.raw.as_ptr(), channel.as_ptr()) };
         cvt(CALL, ret)?;
-        home.channel = channel.clone();
+        state.channel = channel.clone();
         Ok(())
     }
 }
@@ -227,6 +227,7 @@ impl Groups {
 /// As [`Groups::leave`].
 unsafe fn leave(id: *mut ffi::rdma_cm_id, group: SocketAddr) -> c_int {
     let mut addr = sockaddr::from_std(group);
-    // SAFETY: the caller vouches for the id; the address is a local as large as any.
+    // SAFETY: the caller guarantees the conditions on the id; the address is a local as large as
+    // any.
     unsafe { ffi::rdma_leave_multicast(id, (&raw mut addr).cast()) }
 }

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_read_without_waiting() {
+    fn present_item_is_read_without_waiting() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         set_nonblocking(ours.as_fd()).unwrap();
         assert_eq!(
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_later_wakes_the_sleeper() {
+    fn later_item_wakes_the_waiting_thread() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         set_nonblocking(ours.as_fd()).unwrap();
         thread::scope(|scope| {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_is_kept() {
+    fn wait_ends_at_its_timeout() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         set_nonblocking(ours.as_fd()).unwrap();
         let start = Instant::now();

@@ -30,7 +30,7 @@ pub(crate) unsafe fn function<F: Copy>(
     library: &Library,
     name: &'static str,
 ) -> Result<F, OsError> {
-    // SAFETY: the caller vouches for the type.
+    // SAFETY: the caller guarantees the conditions on the type.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found.map(|function| *function).map_err(|error| {
         rdmsg_os::info!(Rdma, "cannot find the function {name}: {error}");
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_library_is_named() {
         assert_eq!(
             library("librdmsg-missing.so.1").err(),
             Some(OsError::new("librdmsg-missing.so.1", libc::ELIBACC))

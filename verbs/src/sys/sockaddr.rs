@@ -79,8 +79,8 @@ pub(crate) unsafe fn from_ptr(addr: *const libc::sockaddr, len: usize) -> Option
     }
     let mut storage = zeroed();
     let len = len.min(size_of_val(&storage));
-    // SAFETY: the caller vouches for the source; the destination is a local of at least `len`
-    // bytes.
+    // SAFETY: the caller guarantees the conditions on the source; the destination is a local of at
+    // least `len` bytes.
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
     let needed = match c_int_family(&storage) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back_as_they_went() {
+    fn addresses_round_trip() {
         for text in [
             "192.0.2.7:18515",
             "0.0.0.0:0",

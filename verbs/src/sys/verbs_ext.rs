@@ -26,8 +26,8 @@ pub(crate) unsafe fn ibv_query_gid_ex(
     entry: *mut ffi::ibv_gid_entry,
 ) -> libc::c_int {
     let size = size_of::<ffi::ibv_gid_entry>();
-    // SAFETY: the caller vouches for the pointers; `size` is that of the entry. No flags are
-    // defined.
+    // SAFETY: the caller guarantees the conditions on the pointers; `size` is that of the entry. No
+    // flags are defined.
     unsafe { ffi::_ibv_query_gid_ex(context, port_num, gid_index, entry, 0, size) }
 }
 
@@ -42,8 +42,8 @@ pub(crate) unsafe fn ibv_query_gid_table(
     max_entries: usize,
 ) -> libc::ssize_t {
     let size = size_of::<ffi::ibv_gid_entry>();
-    // SAFETY: the caller vouches for the pointers; `size` is that of one entry. No flags are
-    // defined.
+    // SAFETY: the caller guarantees the conditions on the pointers; `size` is that of one entry. No
+    // flags are defined.
     unsafe { ffi::_ibv_query_gid_table(context, entries, max_entries, 0, size) }
 }
 
@@ -58,7 +58,7 @@ unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::
     const CONTEXT: usize = offset_of!(ffi::verbs_context, context);
     const SIZE: usize = size_of::<ffi::verbs_context>();
 
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: the caller guarantees the conditions on the context.
     let abi_compat = unsafe { (*context).abi_compat };
     // `__VERBS_ABI_IS_EXTENDED`, which is `UINTPTR_MAX`, marks a context that is part of a
     // `verbs_context`.
@@ -81,7 +81,7 @@ unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::
 /// The context is open.
 macro_rules! op {
     ($context:expr, $op:ident) => {
-        // SAFETY: the macro's caller vouches for the context.
+        // SAFETY: the macro's caller guarantees the conditions on the context.
         unsafe { around($context, offset_of!(ffi::verbs_context, $op)) }
             // SAFETY: the structure includes the operation.
             .and_then(|extended| unsafe { (*extended).$op })
@@ -128,7 +128,8 @@ pub(crate) unsafe fn ibv_query_device_ex(
     if ret != libc::EOPNOTSUPP && ret != libc::ENOSYS {
         return ret;
     }
-    // SAFETY: the caller vouches for both; the older structure is the first member.
+    // SAFETY: the caller guarantees the conditions on both; the older structure is the first
+    // member.
     unsafe { ffi::ibv_query_device(context, attr.cast()) }
 }
 
@@ -177,7 +178,7 @@ pub(crate) unsafe fn ibv_advise_mr(
     flags: u32,
     sg_list: &mut [ffi::ibv_sge],
 ) -> libc::c_int {
-    // SAFETY: the caller vouches for the domain, which has an open context.
+    // SAFETY: the caller guarantees the conditions on the domain, which has an open context.
     let context = unsafe { (*pd).context };
     let count = sg_list.len() as u32;
     op!(context, advise_mr).map_or(libc::EOPNOTSUPP, |op| {
@@ -208,7 +209,7 @@ pub(crate) unsafe fn ibv_alloc_dm(
 ///
 /// The memory was allocated, is freed once, and has no region.
 pub(crate) unsafe fn ibv_free_dm(dm: *mut ffi::ibv_dm) -> libc::c_int {
-    // SAFETY: the caller vouches for the memory, which has an open context.
+    // SAFETY: the caller guarantees the conditions on the memory, which has an open context.
     let context = unsafe { (*dm).context };
     // SAFETY: the driver's own operation, whose rules the caller guarantees.
     op!(context, free_dm).map_or(libc::EOPNOTSUPP, |op| unsafe { op(dm) })
@@ -225,7 +226,7 @@ pub(crate) unsafe fn ibv_reg_dm_mr(
     length: usize,
     access: u32,
 ) -> *mut ffi::ibv_mr {
-    // SAFETY: the caller vouches for the domain, which has an open context.
+    // SAFETY: the caller guarantees the conditions on the domain, which has an open context.
     let context = unsafe { (*pd).context };
     match op!(context, reg_dm_mr) {
         // SAFETY: the driver's own operation, whose rules the caller guarantees.
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_without_the_operation_is_told_apart() {
+    fn context_without_operation_is_detected() {
         let find = |context: &mut ffi::verbs_context| {
             let raw =
                 (&raw mut *context).wrapping_byte_add(offset_of!(ffi::verbs_context, context));

@@ -22,7 +22,7 @@ use services::{
 use tarpc::{client, context};
 use tokio_util::task::TaskTracker;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Parser)]
 #[command(
@@ -112,7 +112,7 @@ async fn work(program: Program) -> Result<()> {
             }
         }
     }
-    finish(engine, PATIENCE).await
+    finish(engine, TIME_LIMIT).await
 }
 
 async fn connect(connector: &Connector, address: &str) -> Result<StoreClient> {
@@ -135,7 +135,7 @@ async fn serve(listener: &Listener) -> Result<()> {
         }
     }
     clients.close();
-    let left = tokio::time::timeout(PATIENCE, clients.wait()).await;
+    let left = tokio::time::timeout(TIME_LIMIT, clients.wait()).await;
     if left.is_err() {
         println!("{} clients were left", clients.len());
     }

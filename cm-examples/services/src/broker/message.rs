@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_is_what_a_subscriber_gets() {
+    fn subscriber_receives_published_message() {
         let published = publish("news", b"it rains").unwrap();
         let (topic, payload) = ("news", &b"it rains"[..]);
         let parsed = ToBroker::parse(&published).unwrap();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_message_is_refused() {
         for wrong in [&b""[..], b"X", b"P", b"P\x05news", b"S\xff", b"?more"] {
             assert!(ToBroker::parse(wrong).is_err(), "{wrong:?}");
         }

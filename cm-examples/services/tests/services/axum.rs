@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use toolbox::pattern;
 
-use super::stage::{PATIENCE, Program, config, place, run};
+use super::stage::{Program, TIME_LIMIT, config, place, run};
 
 const AXUM_SERVER: &str = env!("CARGO_BIN_EXE_axum_server");
 const HTTP_GET: &str = env!("CARGO_BIN_EXE_http_get");
@@ -129,6 +129,6 @@ fn programs_of_axum_and_hyper_util_exchange_pages() {
     let mut client = Program::start(HTTP_GET, &words, address);
     client.line("200 requests, ");
     server.signal(Signal::SIGTERM);
-    let ended = server.0.finish(PATIENCE).unwrap();
+    let ended = server.0.finish(TIME_LIMIT).unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }

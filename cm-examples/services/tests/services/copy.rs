@@ -81,7 +81,7 @@ async fn put(address: SocketAddr, file: &Path) -> Copied {
 }
 
 #[test]
-fn a_copy_goes_on_from_where_it_was_cut() {
+fn interrupted_copy_resumes() {
     run(async {
         let folder = Folder::new("copy");
         let there: PathBuf = folder.path().join("there");
@@ -121,7 +121,7 @@ fn a_copy_goes_on_from_where_it_was_cut() {
 }
 
 #[test]
-fn a_part_of_another_file_is_not_gone_on_with() {
+fn part_of_another_file_is_not_resumed() {
     run(async {
         let folder = Folder::new("other");
         let (address, _serving) = start(folder.path()).await;
@@ -136,7 +136,7 @@ fn a_part_of_another_file_is_not_gone_on_with() {
 }
 
 #[test]
-fn what_a_server_refuses_it_says() {
+fn server_reports_its_refusal() {
     run(async {
         let folder = Folder::new("refused");
         let (address, _serving) = start(folder.path()).await;

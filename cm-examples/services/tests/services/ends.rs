@@ -61,7 +61,7 @@ fn check(error: &(dyn std::error::Error + 'static), expected: &str) {
 }
 
 #[test]
-fn a_client_of_resp_learns_of_its_servers_end() {
+fn resp_client_detects_server_end() {
     for (signal, expected) in ENDS {
         run(async {
             let (mut server, address) = Program::serve(RESP_SERVER, &["ADDR"]);
@@ -75,7 +75,7 @@ fn a_client_of_resp_learns_of_its_servers_end() {
 }
 
 #[test]
-fn a_client_of_http_learns_of_its_servers_end() {
+fn http_client_detects_server_end() {
     for (signal, expected) in ENDS {
         for http2 in [false, true] {
             run(async {
@@ -99,7 +99,7 @@ fn a_client_of_http_learns_of_its_servers_end() {
 }
 
 #[test]
-fn a_client_of_grpc_learns_of_its_servers_end() {
+fn grpc_client_detects_server_end() {
     for (signal, expected) in ENDS {
         run(async {
             let (mut server, address) = Program::serve(GRPC, &["serve", "ADDR"]);
@@ -118,7 +118,7 @@ fn a_client_of_grpc_learns_of_its_servers_end() {
 }
 
 #[test]
-fn a_subscriber_learns_of_its_brokers_end() {
+fn subscriber_detects_broker_end() {
     for (signal, expected) in ENDS {
         run(async {
             let (mut server, address) = Program::serve(BROKER, &["serve", "ADDR"]);
@@ -178,13 +178,13 @@ fn server_learns(
         assert_eq!(server.0.hear(expected, bound()), Heard::Said, "{signal}");
         // The server continues, and ends normally.
         server.signal(Signal::SIGTERM);
-        let ended = server.0.finish(super::stage::PATIENCE).unwrap();
+        let ended = server.0.finish(super::stage::TIME_LIMIT).unwrap();
         assert_eq!(ended.status, Some(0), "{}", ended.output);
     }
 }
 
 #[test]
-fn a_server_of_resp_learns_of_its_clients_end() {
+fn resp_server_detects_client_end() {
     let words = [
         "ADDR",
         "-n",
@@ -200,7 +200,7 @@ fn a_server_of_resp_learns_of_its_clients_end() {
 }
 
 #[test]
-fn a_broker_learns_of_its_subscribers_end() {
+fn broker_detects_subscriber_end() {
     let words = ["sub", "ADDR", "news"];
     server_learns((BROKER, &["serve", "ADDR"]), (BROKER, &words), |client| {
         client.line("subscribed");
@@ -226,7 +226,7 @@ async fn connection_ends(service: Service, engine: Engine, program: &str, words:
 }
 
 #[test]
-fn a_server_of_http_learns_of_its_clients_end() {
+fn http_server_detects_client_end() {
     for version in ["--concurrency=1", "--http2"] {
         run(async {
             let server = server(keepalive()).await;
@@ -240,7 +240,7 @@ fn a_server_of_http_learns_of_its_clients_end() {
 }
 
 #[test]
-fn a_server_of_grpc_learns_of_its_clients_end() {
+fn grpc_server_detects_client_end() {
     run(async {
         let (service, engine) = grpc::service(keepalive()).await;
         let words = ["once", "ADDR", "hello", "-n", "1000000000"];

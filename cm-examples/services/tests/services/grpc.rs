@@ -95,7 +95,7 @@ fn request_has_addresses_over_listener_of_rdmsg() {
 }
 
 #[test]
-fn what_the_service_refuses_is_a_status() {
+fn refusal_of_service_is_a_status() {
     run(async {
         let (service, _) = service(Keepalive::default()).await;
         let [options, _] = service.clients();

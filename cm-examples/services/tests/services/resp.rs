@@ -29,7 +29,7 @@ async fn said(mut socket: Socket, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_conversation_goes_as_with_the_original() {
+fn conversation_matches_the_original_server() {
     run(async {
         let service = service().await;
         for options in service.clients() {
@@ -80,7 +80,7 @@ fn a_conversation_goes_as_with_the_original() {
 }
 
 #[test]
-fn requests_that_come_together_are_answered_in_order() {
+fn pipelined_requests_are_answered_in_order() {
     const REQUESTS: i64 = 10_000;
     run(async {
         let service = service().await;

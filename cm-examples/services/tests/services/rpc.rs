@@ -8,12 +8,12 @@ use services::rpc::{StoreClient, Transport, Values, serve};
 use tarpc::{client, context, context::Context};
 use tokio::task::JoinSet;
 
-use super::stage::{PATIENCE, Program, config, endpoint, place, run};
+use super::stage::{Program, TIME_LIMIT, config, endpoint, place, run};
 
 /// Returns the context of a call. The default one has a time limit of 10 s for the answer.
 fn context() -> Context {
     let mut context = context::current();
-    context.deadline = Instant::now() + PATIENCE;
+    context.deadline = Instant::now() + TIME_LIMIT;
     context
 }
 
@@ -59,13 +59,13 @@ fn calls_have_their_answers_until_the_client_ends() {
 fn programs_of_tarpc_keep_a_value() {
     let (mut server, address) = Program::serve(RPC, &["serve", "ADDR"]);
     let client = Program::start(RPC, &["set", "ADDR", "name", "value"], address);
-    let ended = client.0.finish(PATIENCE).unwrap();
+    let ended = client.0.finish(TIME_LIMIT).unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
     let words = ["get", "ADDR", "name", "-n", "200"];
     let mut client = Program::start(RPC, &words, address);
     client.line("value");
     client.line("200 requests, ");
     server.signal(Signal::SIGTERM);
-    let ended = server.0.finish(PATIENCE).unwrap();
+    let ended = server.0.finish(TIME_LIMIT).unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }

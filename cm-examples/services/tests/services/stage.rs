@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use toolbox::{Line, Process};
 
 /// Longer than any step takes, even if each instruction is emulated.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns the keepalive options. They are longer in the lab, because each instruction may be
 /// emulated, and a live peer may answer late.
@@ -72,7 +72,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(async { timeout(PATIENCE, test).await.expect("the test hangs") });
+    runtime.block_on(async { timeout(TIME_LIMIT, test).await.expect("the test hangs") });
 }
 
 /// A server in this process, for both kinds of clients.
@@ -88,7 +88,7 @@ pub(crate) async fn server(keepalive: Keepalive) -> Server {
     let mut options = ServerOptions::at((place().0, 0).into());
     options.tcp = Some(([127, 0, 0, 1], 0).into());
     options.keepalive = keepalive;
-    options.patience = PATIENCE.as_secs();
+    options.patience = TIME_LIMIT.as_secs();
     let stop = CancellationToken::new();
     Server::start_until(&options, stop).await.unwrap()
 }
@@ -202,7 +202,7 @@ impl Program {
     /// Waits for a line with this beginning, and returns the rest of it.
     pub(crate) fn line(&mut self, beginning: &str) -> String {
         loop {
-            match self.0.line(PATIENCE) {
+            match self.0.line(TIME_LIMIT) {
                 Some(Line::Out(line)) if line.starts_with(beginning) => {
                     return line[beginning.len()..].to_owned();
                 }

@@ -50,7 +50,7 @@ fn megabytes_come_back_through_tls() {
 }
 
 #[test]
-fn http2_goes_through_tls_and_a_wrong_name_does_not() {
+fn http2_passes_tls_and_wrong_name_fails() {
     run(async {
         let (identity, pem) = Identity::make().unwrap();
         let acceptor = identity.acceptor().unwrap();

@@ -19,11 +19,11 @@ use toolbox::{Lab, open_fds};
 /// `EINVAL` of `errno.h`.
 pub(crate) const EINVAL: i32 = 22;
 /// The time limit for an event that must arrive.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Returns the next event, which must have this type and belong to the id with this number.
 pub(crate) fn expect(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
-    let came = channel.wait_event(PATIENCE).unwrap();
+    let came = channel.wait_event(TIME_LIMIT).unwrap();
     let came = came.unwrap_or_else(|| panic!("no {event} came"));
     assert_eq!((came.event(), came.context()), (event, context), "{came:?}");
     came
@@ -87,9 +87,9 @@ impl Server {
 /// Creates an id and resolves the address and the route.
 pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -> CmId {
     let mut id = CmId::new(channel, PortSpace::TCP, context).unwrap();
-    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    id.resolve_addr(None, addr, TIME_LIMIT).unwrap();
     good(channel, CmEventType::ADDR_RESOLVED, context);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TIME_LIMIT).unwrap();
     good(channel, CmEventType::ROUTE_RESOLVED, context);
     id
 }
@@ -152,7 +152,7 @@ impl Queues {
 
     /// Returns the next completion, which must be successful.
     pub(crate) fn success(&self) -> Success {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         let mut one = [WorkCompletion::default()];
         while self.cq.poll(&mut one).unwrap() == 0 {
             assert!(Instant::now() < deadline, "no completion came");

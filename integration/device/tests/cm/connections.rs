@@ -10,7 +10,7 @@ use rdmsg::{
 use toolbox::DeviceTest;
 
 use crate::common::{
-    CLIENT, PATIENCE, Queues, SERVER, Server, Side, assert_none, connected, connecting, good,
+    CLIENT, Queues, SERVER, Server, Side, TIME_LIMIT, assert_none, connected, connecting, good,
     resolved,
 };
 
@@ -103,10 +103,10 @@ fn an_id_can_be_renumbered() {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, u64::MAX).unwrap();
     assert_eq!(id.context(), u64::MAX);
-    id.resolve_addr(None, server.addr, PATIENCE).unwrap();
+    id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
     good(&channel, CmEventType::ADDR_RESOLVED, u64::MAX);
     id.set_context(0x1_2345_6789);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TIME_LIMIT).unwrap();
     good(&channel, CmEventType::ROUTE_RESOLVED, 0x1_2345_6789);
 }
 
@@ -121,12 +121,12 @@ fn the_source_address_can_be_chosen() {
     assert_eq!(id.peer_addr(), None);
     assert!(id.verbs().is_none());
     assert_eq!(id.port_num(), 0);
-    id.resolve_addr(Some(lab.at(7811)), server.addr, PATIENCE)
+    id.resolve_addr(Some(lab.at(7811)), server.addr, TIME_LIMIT)
         .unwrap();
     good(&channel, CmEventType::ADDR_RESOLVED, CLIENT);
     assert_eq!(id.local_addr(), Some(lab.at(7811)));
     assert_eq!(id.verbs().unwrap().device_name(), lab.device);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TIME_LIMIT).unwrap();
     good(&channel, CmEventType::ROUTE_RESOLVED, CLIENT);
     let _queues = Queues::of(&mut id);
     id.connect(&ConnParam::default()).unwrap();
@@ -142,14 +142,14 @@ fn an_id_migrates_with_its_events() {
     let [old, new, other] = [(); 3].map(|()| EventChannel::new().unwrap());
     let mut id = CmId::new(&old, PortSpace::TCP, CLIENT).unwrap();
     id.migrate(&old).unwrap();
-    id.resolve_addr(None, server.addr, PATIENCE).unwrap();
+    id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
     // Events arrive in order, so the earlier one has arrived, too.
     drop(resolved(&other, server.addr, 9));
     id.migrate(&new).unwrap();
     assert_none(&old);
     good(&new, CmEventType::ADDR_RESOLVED, CLIENT);
     drop(old);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TIME_LIMIT).unwrap();
     good(&new, CmEventType::ROUTE_RESOLVED, CLIENT);
     let queues = Queues::of(&mut id);
     id.connect(&ConnParam::default()).unwrap();

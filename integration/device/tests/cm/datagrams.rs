@@ -9,7 +9,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab};
 
-use crate::common::{CLIENT, PATIENCE, Queues, SERVER, Server, assert_none, good, param};
+use crate::common::{CLIENT, Queues, SERVER, Server, TIME_LIMIT, assert_none, good, param};
 
 /// `EMSGSIZE` and `EADDRNOTAVAIL` of `errno.h`.
 const EMSGSIZE: i32 = 90;
@@ -41,9 +41,9 @@ fn listen() -> Server {
 
 fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
     let mut id = CmId::new(channel, PortSpace::UDP, CLIENT).unwrap();
-    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    id.resolve_addr(None, addr, TIME_LIMIT).unwrap();
     good(channel, CmEventType::ADDR_RESOLVED, CLIENT);
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_route(TIME_LIMIT).unwrap();
     good(channel, CmEventType::ROUTE_RESOLVED, CLIENT);
     id
 }
@@ -105,7 +105,7 @@ fn a_datagram_peer_can_refuse() {
     assert_eq!((error.call, error.errno), ("rdma_accept", EMSGSIZE));
     request.reject(b"no").unwrap();
     // Datagrams have reject reasons of their own; librdmacm reports this one like other reasons.
-    let event = channel.wait_event(PATIENCE).unwrap().unwrap();
+    let event = channel.wait_event(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(event.context(), CLIENT);
     assert_ne!(event.event(), CmEventType::ESTABLISHED);
     assert_ne!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
@@ -129,7 +129,7 @@ enum Leaves {
 
 /// The kernel does not destroy a queue pair that is attached to a group.
 #[test]
-fn groups_are_left_by_whoever_goes() {
+fn id_that_ends_leaves_its_groups() {
     let lab = DeviceTest::without_credits();
     let groups = ["239.1.2.3:0", "239.1.2.4:0"].map(|group| group.parse().unwrap());
     let run = |leaves: Leaves| {

@@ -10,7 +10,7 @@ use rdmsg::{
 use toolbox::DeviceTest;
 
 use crate::common::{
-    CLIENT, EINVAL, PATIENCE, Queues, Server, assert_none, attr, connecting, expect, resolved,
+    CLIENT, EINVAL, Queues, Server, TIME_LIMIT, assert_none, attr, connecting, expect, resolved,
 };
 
 /// `ENODEV`, `EADDRINUSE` and `ENETUNREACH` of `errno.h`.
@@ -24,7 +24,7 @@ fn assert_einval<T: std::fmt::Debug>(result: Result<T, OsError>, call: &str) {
 }
 
 #[test]
-fn nobody_listening_is_a_rejection() {
+fn missing_listener_is_a_rejection() {
     let lab = DeviceTest::without_credits();
     let channel = EventChannel::new().unwrap();
     let (_client, queues) = connecting(&channel, lab.at(7812), CLIENT, b"");
@@ -66,7 +66,7 @@ fn an_address_without_a_device_is_an_error() {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
     let addr = "10.98.0.2:7813".parse().unwrap();
-    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    id.resolve_addr(None, addr, TIME_LIMIT).unwrap();
     let event = expect(&channel, CmEventType::ADDR_ERROR, CLIENT);
     assert_eq!(event.status(), -ENODEV);
     assert!(id.verbs().is_none());
@@ -79,7 +79,7 @@ fn an_address_without_a_device_is_an_error() {
 
     let mut id = CmId::new_sync(PortSpace::TCP).unwrap();
     let addr = "10.98.0.2:7813".parse().unwrap();
-    let error = id.resolve_addr(None, addr, PATIENCE).unwrap_err();
+    let error = id.resolve_addr(None, addr, TIME_LIMIT).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_resolve_addr", ENODEV));
 }
 
@@ -89,7 +89,7 @@ fn an_address_without_a_route_is_an_error() {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
     let addr = "198.51.100.1:1".parse().unwrap();
-    let error = id.resolve_addr(None, addr, PATIENCE).unwrap_err();
+    let error = id.resolve_addr(None, addr, TIME_LIMIT).unwrap_err();
     assert_eq!(
         (error.call, error.errno),
         ("rdma_resolve_addr", ENETUNREACH)
@@ -114,7 +114,7 @@ fn addresses_that_cannot_be_bound_are_refused() {
 
 /// An id has one queue pair at a time, on its own device.
 #[test]
-fn queue_pairs_are_made_once_and_where_the_id_is() {
+fn queue_pair_is_created_once_on_device_of_id() {
     let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
@@ -172,7 +172,7 @@ fn steps_without_a_device_are_refused() {
     let synchronous = CmId::new_sync(PortSpace::TCP).unwrap();
     let datagrams = CmId::new(&channel, PortSpace::UDP, CLIENT).unwrap();
     for mut id in [make(), any, listener, synchronous, datagrams] {
-        assert_einval(id.resolve_route(PATIENCE), "rdma_resolve_route");
+        assert_einval(id.resolve_route(TIME_LIMIT), "rdma_resolve_route");
         for param in [&ConnParam::default(), &some] {
             assert_einval(id.connect(param), "rdma_connect");
             assert_einval(id.accept(param), "rdma_accept");
@@ -207,7 +207,7 @@ fn steps_out_of_order_are_refused() {
     let mut listener = server.listener;
     assert_einval(listener.connect(&ConnParam::default()), "rdma_connect");
     assert_einval(
-        listener.resolve_addr(None, lab.at(1), PATIENCE),
+        listener.resolve_addr(None, lab.at(1), TIME_LIMIT),
         "rdma_resolve_addr",
     );
     assert_none(&server.channel);

@@ -8,7 +8,7 @@ use rdmsg::{
 };
 use toolbox::DeviceTest;
 
-use crate::common::{CLIENT, EINVAL, PATIENCE, Queues, Server, connecting, good, resolved};
+use crate::common::{CLIENT, EINVAL, Queues, Server, TIME_LIMIT, connecting, good, resolved};
 
 /// `EADDRINUSE` and `EADDRNOTAVAIL` of `errno.h`.
 const EADDRINUSE: i32 = 98;
@@ -26,9 +26,9 @@ fn the_type_of_service_reaches_the_queue_pair() {
     let channel = EventChannel::new().unwrap();
     let mut client = id(&channel);
     client.set_tos(0x68).unwrap();
-    client.resolve_addr(None, server.addr, PATIENCE).unwrap();
+    client.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
     good(&channel, CmEventType::ADDR_RESOLVED, CLIENT);
-    client.resolve_route(PATIENCE).unwrap();
+    client.resolve_route(TIME_LIMIT).unwrap();
     good(&channel, CmEventType::ROUTE_RESOLVED, CLIENT);
     let queues = Queues::of(&mut client);
     client.connect(&ConnParam::default()).unwrap();
@@ -81,7 +81,7 @@ fn options_that_make_no_sense_are_refused() {
 
 /// Two ids can bind one address only if both set `reuseaddr`, and only one of them can listen.
 #[test]
-fn an_address_is_reused_where_both_agree() {
+fn address_is_reused_if_both_ids_allow_it() {
     let lab = DeviceTest::without_credits();
     let channel = EventChannel::new().unwrap();
     let mut first = id(&channel);
@@ -105,7 +105,7 @@ fn an_address_is_reused_where_both_agree() {
 
 /// A listener on any IPv6 address also accepts IPv4, unless `afonly` is set.
 #[test]
-fn a_listener_keeps_to_its_family_when_told_to() {
+fn afonly_listener_accepts_only_its_family() {
     let lab = DeviceTest::without_credits();
     let any6 = |port| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let any4 = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);

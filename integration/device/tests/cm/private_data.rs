@@ -45,7 +45,7 @@ fn private_data_arrives_padded() {
 }
 
 #[test]
-fn as_much_private_data_arrives_as_fits() {
+fn private_data_of_maximum_length_arrives() {
     let _test = DeviceTest::without_credits();
     both_ways(
         &[0xa5; PrivateData::CONNECT_MAX],

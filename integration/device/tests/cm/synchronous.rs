@@ -8,7 +8,7 @@ use rdmsg::{
 };
 use toolbox::DeviceTest;
 
-use crate::common::{PATIENCE, Queues, param};
+use crate::common::{Queues, TIME_LIMIT, param};
 
 /// `ECONNREFUSED` of `errno.h`.
 const ECONNREFUSED: i32 = 111;
@@ -102,9 +102,9 @@ fn synchronous_steps_leave_their_events() {
     let addr = listener.local_addr().unwrap();
     let mut client = CmId::new_sync(PortSpace::TCP).unwrap();
     assert!(client.last_event().is_none());
-    client.resolve_addr(None, addr, PATIENCE).unwrap();
+    client.resolve_addr(None, addr, TIME_LIMIT).unwrap();
     assert_eq!(last(&client), CmEventType::ADDR_RESOLVED);
-    client.resolve_route(PATIENCE).unwrap();
+    client.resolve_route(TIME_LIMIT).unwrap();
     assert_eq!(last(&client), CmEventType::ROUTE_RESOLVED);
     let _queues = Queues::of(&mut client);
     thread::scope(|scope| {
@@ -122,8 +122,8 @@ fn synchronous_steps_leave_their_events() {
 fn synchronous_failures_say_why() {
     let lab = DeviceTest::without_credits();
     let mut client = CmId::new_sync(PortSpace::TCP).unwrap();
-    client.resolve_addr(None, lab.at(7815), PATIENCE).unwrap();
-    client.resolve_route(PATIENCE).unwrap();
+    client.resolve_addr(None, lab.at(7815), TIME_LIMIT).unwrap();
+    client.resolve_route(TIME_LIMIT).unwrap();
     let _queues = Queues::of(&mut client);
     let error = client.connect(&ConnParam::default()).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_connect", ECONNREFUSED));
@@ -153,7 +153,7 @@ fn a_synchronous_id_moves_to_a_channel() {
 }
 
 #[test]
-fn what_cannot_be_looked_up_is_an_error() {
+fn failed_lookup_is_an_error() {
     let _test = DeviceTest::without_credits();
     let mut hints = AddrInfoHints::default();
     hints.numeric_host = true;

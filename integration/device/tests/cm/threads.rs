@@ -17,7 +17,7 @@ use rdmsg::{
 };
 use toolbox::DeviceTest;
 
-use crate::common::{PATIENCE, Queues, Server, attr, what_exists};
+use crate::common::{Queues, Server, TIME_LIMIT, attr, what_exists};
 
 const WORKERS: u64 = 3;
 const ROUNDS: u64 = 30;
@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// worker.
 fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
     loop {
-        let (whose, event) = events.recv_timeout(PATIENCE).unwrap();
+        let (whose, event) = events.recv_timeout(TIME_LIMIT).unwrap();
         if whose == context {
             return event;
         }
@@ -45,12 +45,12 @@ fn work(
     for round in 0..ROUNDS {
         let context = worker << 32 | round;
         let mut id = CmId::new(channel, PortSpace::TCP, context).unwrap();
-        id.resolve_addr(None, server.addr, PATIENCE).unwrap();
+        id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
         if round % 6 == 0 {
             continue;
         }
         assert_eq!(next(events, context), CmEventType::ADDR_RESOLVED);
-        id.resolve_route(PATIENCE).unwrap();
+        id.resolve_route(TIME_LIMIT).unwrap();
         if round % 6 == 1 {
             continue;
         }
@@ -180,7 +180,7 @@ fn ids_migrate_while_their_channels_are_read() {
                 scope.spawn(move || {
                     for _ in 0..20 {
                         let mut id = CmId::new(&channels[first], PortSpace::TCP, 7).unwrap();
-                        id.resolve_addr(None, server.addr, PATIENCE).unwrap();
+                        id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
                         for place in 1..20 {
                             id.migrate(&channels[(first + place) % 2]).unwrap();
                         }

@@ -9,7 +9,7 @@ use rdmsg::{
 use toolbox::{DeviceTest, Lab};
 
 use crate::common::{
-    CLIENT, EINVAL, PATIENCE, Queues, SERVER, Server, assert_none, connecting, good, resolved,
+    CLIENT, EINVAL, Queues, SERVER, Server, TIME_LIMIT, assert_none, connecting, good, resolved,
 };
 
 /// `EBUSY`, `ECONNREFUSED` of `errno.h`.
@@ -28,8 +28,8 @@ fn listen() -> (CmId, SocketAddr) {
 /// Returns a synchronous id with a resolved route.
 fn routed(addr: SocketAddr) -> CmId {
     let mut id = CmId::new_sync(PortSpace::TCP).unwrap();
-    id.resolve_addr(None, addr, PATIENCE).unwrap();
-    id.resolve_route(PATIENCE).unwrap();
+    id.resolve_addr(None, addr, TIME_LIMIT).unwrap();
+    id.resolve_route(TIME_LIMIT).unwrap();
     id
 }
 
@@ -61,7 +61,7 @@ fn a_listener_waits_as_long_as_it_is_told_to() {
     }
     let channel = EventChannel::new().unwrap();
     let (client, _queues) = connecting(&channel, addr, CLIENT, b"hello");
-    let request = listener.get_request_timeout(PATIENCE).unwrap().unwrap();
+    let request = listener.get_request_timeout(TIME_LIMIT).unwrap().unwrap();
     let event = request.last_event().unwrap();
     assert_eq!(event.event(), CmEventType::CONNECT_REQUEST);
     assert_eq!(event.private_data()[..6], *b"hello\0");

@@ -1,7 +1,7 @@
 //! Tests of peers that vanish without a disconnect, or before an answer that they owe.
 
 use rdmsg::{CloseReason, Completion, Outgoing};
-use toolbox::{Lab, PATIENCE};
+use toolbox::{Lab, TIME_LIMIT};
 
 use crate::{
     scene::{ROLES, Scene, config, end},
@@ -39,7 +39,7 @@ fn peer_gone_during_send_wakes_waiting_sender() {
         let sender = endpoint.clone();
         let sender = std::thread::spawn(move || {
             let mut sent = 0;
-            while sender.send_timeout(b"message", PATIENCE).is_ok() {
+            while sender.send_timeout(b"message", TIME_LIMIT).is_ok() {
                 sent += 1;
             }
             sent
@@ -58,12 +58,12 @@ fn peer_gone_during_send_wakes_waiting_sender() {
 /// An iWARP device completes a send when TCP has accepted its bytes. Therefore the peer's library
 /// has to confirm the arrival, and a message without a confirmation fails.
 #[test]
-fn what_only_tcp_has_is_not_said_to_have_arrived() {
+fn messages_in_tcp_buffers_are_not_confirmed() {
     let scene = Scene::new();
     let says_so = Lab::get().is_iwarp();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        let completion = || endpoint.next_completion_timeout(PATIENCE).unwrap();
+        let completion = || endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
         endpoint.send(Outgoing::from(b"first").with_id(1)).unwrap();
         assert_eq!(peer.receive()[0], DATA);
         if says_so {
@@ -124,7 +124,7 @@ fn peer_gone_during_close_leaves_undelivered() {
 /// The peer violates the protocol and then does nothing, not even confirm the disconnect. The
 /// library does not wait for that confirmation.
 #[test]
-fn a_peer_that_does_not_let_go_is_let_go_of() {
+fn peer_that_never_disconnects_is_disconnected() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
-use toolbox::{DeviceTest, Lab, PATIENCE, applies, pattern};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern};
 
 use crate::{
     bystander::Bystander,
@@ -32,7 +32,7 @@ const PINNED_LIMIT: u64 = 2 * MIB;
 
 /// Returns the library's configuration for a hostile peer that stalls READs: the device reports a
 /// missing answer only after a long time.
-fn patient() -> Config {
+fn long_timeouts() -> Config {
     let mut config = config();
     config.max_message = GIB;
     config.large_memory = GIB;
@@ -93,8 +93,8 @@ fn wait_announced(scene: &Scene, endpoint: &Endpoint, len: u64) {
 }
 
 #[test]
-fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
-    let scene = Scene::with(patient());
+fn announcement_of_a_gibibyte_pins_little() {
+    let scene = Scene::with(long_timeouts());
     for role in [Role::Client, Role::Server] {
         let (mut peer, endpoint) = scene.connect(role);
         let (_, registered_before) = registered();
@@ -131,7 +131,7 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
 #[test]
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
-    let scene = Scene::with(patient());
+    let scene = Scene::with(long_timeouts());
     // Excludes the relief thread: an engine starts it when it first runs foreign code.
     let threads = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
@@ -173,7 +173,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
     let mut limits = rdmsg::EngineLimits::default();
     limits.held = 4 * MIB;
     let engine = Engine::with_limits(limits).unwrap();
-    let mut config = patient();
+    let mut config = long_timeouts();
     config.read_timeout = Duration::from_millis(500);
     let address = lab.at(0);
     let listener = Listener::builder()
@@ -191,7 +191,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
                 let hello = hello.clone();
                 move || Peer::connect(address, &hello)
             });
-            let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+            let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
             let mut peer = connecting.join().unwrap();
             announce_and_stall(&mut peer, len);
             (peer, endpoint)
@@ -199,12 +199,12 @@ fn stalled_read_ends_connection_and_frees_budget() {
         .collect();
     let connector = Connector::new().config(&config).engine(&engine);
     let connecting = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let honest = connecting.join().unwrap();
     for number in 0..3 {
         let message = pattern(number, MIB as usize);
         honest.send(&message).unwrap();
-        assert!(*server.recv_timeout(PATIENCE).unwrap() == *message);
+        assert!(*server.recv_timeout(TIME_LIMIT).unwrap() == *message);
     }
     for (peer, endpoint) in hostile {
         let reason = end(&endpoint).0;
@@ -222,7 +222,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
 
 /// Returns a command that runs another test of this program as an unprivileged user, so that the
 /// limit on locked memory applies.
-fn as_nobody(test: &str, kib: u32) -> Command {
+fn as_unprivileged(test: &str, kib: u32) -> Command {
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
         fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
     }
@@ -240,7 +240,7 @@ fn as_nobody(test: &str, kib: u32) -> Command {
 #[test]
 fn announcements_leave_lock_limit_to_others() {
     let _test = DeviceTest::without_credits();
-    let status = as_nobody("among_announcers_with_a_small_lock_limit", 8192)
+    let status = as_unprivileged("among_announcers_with_a_small_lock_limit", 8192)
         .status()
         .unwrap();
     assert!(status.success(), "{status}");
@@ -254,19 +254,19 @@ fn among_announcers_with_a_small_lock_limit() {
     let address = lab.at(0);
     let bystander = Bystander::new(&engine, address);
     let listener = Listener::builder()
-        .config(&patient())
+        .config(&long_timeouts())
         .engine(&engine)
         .bind(address)
         .unwrap();
     let address = listener.local_addr();
     let connect = || {
         let connecting = thread::spawn(move || Peer::connect(address, &Hello::GOOD.bytes()));
-        let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+        let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
         (connecting.join().unwrap(), endpoint)
     };
-    let connector = Connector::new().config(&patient()).engine(&engine);
+    let connector = Connector::new().config(&long_timeouts()).engine(&engine);
     let connecting = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let honest = connecting.join().unwrap();
     // Together they need more than the memory for reading; each one alone would fit.
     let hostile: Vec<_> = (0..3)
@@ -279,7 +279,7 @@ fn among_announcers_with_a_small_lock_limit() {
     for number in 0..8 {
         let message = pattern(number, 300_000);
         honest.send(&message).unwrap();
-        assert!(*server.recv_timeout(PATIENCE).unwrap() == *message);
+        assert!(*server.recv_timeout(TIME_LIMIT).unwrap() == *message);
         bystander.assert_well();
     }
     for (peer, endpoint) in hostile {
@@ -296,7 +296,7 @@ fn among_announcers_with_a_small_lock_limit() {
 #[test]
 fn client_learns_of_servers_missing_memory() {
     let _test = DeviceTest::without_credits();
-    let mut server = as_nobody("a_server_that_may_lock_nothing_more", 8192)
+    let mut server = as_unprivileged("a_server_that_may_lock_nothing_more", 8192)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -313,14 +313,14 @@ fn client_learns_of_servers_missing_memory() {
     said("ready");
     sender.send(&pattern(1, MIB as usize)).unwrap();
     other.send(b"still there").unwrap();
-    assert_eq!(*other.recv_timeout(PATIENCE).unwrap(), *b"still there");
+    assert_eq!(*other.recv_timeout(TIME_LIMIT).unwrap(), *b"still there");
     assert_eq!(end(&sender).0, CloseReason::PeerOutOfResources);
     let reason = said("ended: ");
     for advice in ["ibv_reg_mr", "ulimit -l", "LimitMEMLOCK="] {
         assert!(reason.contains(advice), "{reason}");
     }
     other.send(b"even now").unwrap();
-    assert_eq!(*other.recv_timeout(PATIENCE).unwrap(), *b"even now");
+    assert_eq!(*other.recv_timeout(TIME_LIMIT).unwrap(), *b"even now");
     other.close().unwrap();
     drop(server.stdin.take());
     assert!(server.wait().unwrap().success());
@@ -348,13 +348,13 @@ fn a_server_that_may_lock_nothing_more() {
         stdout.flush().unwrap();
     };
     say(format_args!("listening on {}", listener.local_addr()));
-    let endpoints = [(); 2].map(|()| listener.accept_timeout(PATIENCE).unwrap());
+    let endpoints = [(); 2].map(|()| listener.accept_timeout(TIME_LIMIT).unwrap());
     setrlimit(Resource::RLIMIT_MEMLOCK, 4096, 4096).unwrap();
     say(format_args!("ready"));
     let servers = endpoints.map(|endpoint| {
         thread::spawn(move || {
             loop {
-                match endpoint.recv_timeout(PATIENCE) {
+                match endpoint.recv_timeout(TIME_LIMIT) {
                     Ok(message) => endpoint.send(&message).unwrap(),
                     Err(Error::Disconnected(CloseReason::PeerClosed)) => return None,
                     Err(error) => return Some(error.to_string()),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
-use toolbox::{PATIENCE, pattern};
+use toolbox::{TIME_LIMIT, pattern};
 
 /// Pause between two messages while no thread waits in `assert_well`, so that other threads get the
 /// processor.
@@ -50,10 +50,10 @@ impl Bystander {
         let shared = Arc::new(Shared::default());
         let turning = Arc::clone(&shared);
         let client = thread::spawn(move || turn(&connector.connect(addr).unwrap(), &turning));
-        let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+        let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
         let server = thread::spawn(move || {
             let reason = loop {
-                match endpoint.recv_timeout(PATIENCE) {
+                match endpoint.recv_timeout(TIME_LIMIT) {
                     Ok(message) => endpoint.send(&message).unwrap(),
                     Err(Error::Disconnected(reason)) => break reason,
                     Err(error) => panic!("the bystander's server: {error}"),
@@ -78,7 +78,7 @@ impl Bystander {
         let (rounds, timeout) = self
             .shared
             .changed
-            .wait_timeout_while(rounds, PATIENCE, |rounds| rounds.done < goal)
+            .wait_timeout_while(rounds, TIME_LIMIT, |rounds| rounds.done < goal)
             .unwrap();
         assert!(
             !timeout.timed_out(),
@@ -104,8 +104,8 @@ fn turn(endpoint: &Endpoint, shared: &Shared) {
         // The lengths up to 2000 bytes cover inline sends and others.
         let len = round as usize * 37 % 2000;
         let message = pattern(round, len);
-        endpoint.send_timeout(&message, PATIENCE).unwrap();
-        let echo = endpoint.recv_timeout(PATIENCE).unwrap();
+        endpoint.send_timeout(&message, TIME_LIMIT).unwrap();
+        let echo = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         assert!(*echo == message, "round {round}: {} bytes came", echo.len());
         let mut rounds = shared.rounds.lock().unwrap();
         rounds.done += 1;

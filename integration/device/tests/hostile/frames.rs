@@ -6,7 +6,7 @@ use rdmsg::{
     status::WcStatus,
     verbs::{RemoteAddr, SendWr},
 };
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use crate::{
     scene::{ROLES, Scene, applies, end, violated_field},
@@ -433,7 +433,7 @@ fn immediate_writes_need_credit_like_sends() {
         peer.disconnect();
         let mut words = Vec::new();
         let violation = loop {
-            match endpoint.next_completion_timeout(PATIENCE).unwrap() {
+            match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
                 Completion::Received(message) => assert_eq!(*message, *b"plain"),
                 Completion::Immediate(immediate) => {
                     assert_eq!(immediate.len(), 0);
@@ -452,8 +452,8 @@ fn immediate_writes_need_credit_like_sends() {
     scene.finish();
 }
 
-/// Otherwise a peer could fill the window of an application that only receives messages, with
-/// immediates that it never asked for.
+/// Without this rule a peer could fill the window of an application that only receives messages
+/// with immediates that the application never requested.
 #[test]
 fn immediates_without_memory_do_not_fill_window() {
     if !applies("writes with immediate data") {

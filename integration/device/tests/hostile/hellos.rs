@@ -3,7 +3,7 @@
 use std::thread;
 
 use rdmsg::{CloseReason, Error, status::CmEventType};
-use toolbox::{Lab, PATIENCE};
+use toolbox::{Lab, TIME_LIMIT};
 
 use crate::{
     peer::{Depth, Peer},
@@ -275,7 +275,7 @@ fn promises_without_bounds_are_bounded_here() {
             }
             .bytes(),
         );
-        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"echo");
+        assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"echo");
         peer.send(
             &Frame {
                 grant: grant + 1,

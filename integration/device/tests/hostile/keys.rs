@@ -3,7 +3,7 @@
 
 use rdmsg::{Completion, Endpoint, Outgoing, SendBuffer, verbs::RemoteAddr};
 
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use crate::{
     peer::Peer,
@@ -41,7 +41,7 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
         }
         .bytes(),
     );
-    let told = endpoint.next_completion_timeout(PATIENCE).unwrap();
+    let told = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(matches!(told, Completion::Sent(1)), "{told:?}");
     offer
 }

@@ -9,7 +9,7 @@ use nix::sys::socket::{
     sockopt::RcvBufForce,
 };
 use rdmsg::verbs::{MemoryRegion, RemoteAddr, SendWr};
-use toolbox::{Lab, PATIENCE};
+use toolbox::{Lab, TIME_LIMIT};
 
 use crate::{
     large::{descriptor, rendezvous},
@@ -28,10 +28,10 @@ fn a_message_that_was_delivered_cannot_be_written_to() {
         lent.copy_in(0, &[7; 5000]);
         let wire = Wire::listen();
         peer.send(&rendezvous(&descriptor(&lent).bytes()));
-        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*message, [7; 5000]);
 
-        let landing = wire.landing_of(&lent);
+        let landing = wire.answer_address(&lent);
         assert_eq!(landing.addr, message.as_ptr().addr() as u64, "{role:?}");
         peer.send_as(&[6; 64], |id, sge| SendWr::write(id, sge, landing));
         peer.wait_disconnected();
@@ -63,7 +63,7 @@ impl Wire {
     /// Returns the address and key of the memory for the answer to the READ of `lent`. The request
     /// contains the sink's key and address, the length, and the source's key and address (RFC 5040,
     /// section 4.4).
-    fn landing_of(&self, lent: &MemoryRegion) -> RemoteAddr {
+    fn answer_address(&self, lent: &MemoryRegion) -> RemoteAddr {
         let mut source = lent.rkey().to_be_bytes().to_vec();
         source.extend(lent.addr().to_be_bytes());
         let mut packet = vec![0; 1 << 16];

@@ -5,7 +5,7 @@ use rdmsg::{
     status::WcStatus,
     verbs::{MemoryRegion, RemoteAddr},
 };
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use crate::{
     peer::Peer,
@@ -330,7 +330,8 @@ fn peer_death_during_read_ends_the_connection() {
                 ),
                 "{role:?}, orderly: {orderly}: {reason:?}"
             );
-            // The end comes before sixteen READs are done, and no message overtakes another.
+            // The connection ends before the sixteen READs of the first message have completed, and
+            // no later message may be delivered before it.
             assert!(messages.is_empty(), "{role:?}, orderly: {orderly}");
             scene.stage.bystander.assert_well();
         }
@@ -424,7 +425,7 @@ fn unread_large_message_delays_sent_of_later_ones() {
     for role in ROLES {
         for read in [true, false] {
             let (mut peer, endpoint) = scene.connect(role);
-            let next = || endpoint.next_completion_timeout(PATIENCE).unwrap();
+            let next = || endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
             endpoint
                 .send(Outgoing::from(&[3; 5000]).with_id(1))
                 .unwrap();
@@ -480,7 +481,7 @@ fn unread_large_message_delays_sent_of_later_ones() {
 /// A peer cannot read the memory that is exposed to another peer, even if it knows the address and
 /// the key.
 #[test]
-fn what_is_lent_to_one_peer_cannot_be_read_by_another() {
+fn memory_lent_to_one_peer_is_closed_to_others() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut honest, lender) = scene.connect(Role::Client);

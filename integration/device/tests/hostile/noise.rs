@@ -74,7 +74,7 @@ impl Random {
 
 /// Sends all frames and disconnects after the library's device has acknowledged them, or after the
 /// library has disconnected.
-fn shout(mut peer: Peer, frames: &[Vec<u8>]) {
+fn send_all_frames(mut peer: Peer, frames: &[Vec<u8>]) {
     for frame in frames {
         peer.send(frame);
     }
@@ -121,7 +121,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn frames_of_chance_do_no_harm() {
+fn random_frames_harm_no_other_connection() {
     let scene = Scene::new();
     let mut random = Random(seed());
     let mut ends = BTreeMap::<&str, u32>::new();
@@ -140,7 +140,7 @@ fn frames_of_chance_do_no_harm() {
             .into_iter()
             .map(|(peer, endpoint, frames)| {
                 thread::spawn(move || {
-                    shout(peer, &frames);
+                    send_all_frames(peer, &frames);
                     check(&endpoint, &frames)
                 })
             })

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rdmsg::CloseReason;
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use crate::{
     peer::DEPTH,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[test]
-fn as_many_pings_as_there_are_receives_are_taken() {
+fn pings_up_to_the_receives_are_accepted() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -28,7 +28,7 @@ fn as_many_pings_as_there_are_receives_are_taken() {
         }
         // The connection still works.
         peer.send(&Frame::data(b"still here").bytes());
-        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"still here");
+        assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"still here");
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
         scene.stage.bystander.assert_well();
@@ -41,7 +41,7 @@ fn as_many_pings_as_there_are_receives_are_taken() {
 fn a_second_pong_is_named() {
     let mut config = config();
     config.keepalive_interval = Some(Duration::from_millis(50));
-    config.keepalive_timeout = PATIENCE;
+    config.keepalive_timeout = TIME_LIMIT;
     let scene = Scene::with(config);
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -77,7 +77,7 @@ fn a_peer_that_answers_no_ping_is_dead() {
 /// A peer without credit sends control frames faster than the library polls, while other
 /// connections exchange messages. RNR NAKs delay the peer's device, and the connection survives.
 #[test]
-fn a_flood_of_pings_harms_nobody_else() {
+fn ping_flood_harms_no_other_connection() {
     const ROUNDS: u32 = 8;
     if !applies("senders that wait for a receive (RNR NAK)") {
         return;

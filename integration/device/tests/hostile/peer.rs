@@ -15,7 +15,7 @@ use rdmsg::{
         RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
     },
 };
-use toolbox::{Lab, PATIENCE};
+use toolbox::{Lab, TIME_LIMIT};
 
 use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 
@@ -24,7 +24,7 @@ use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 pub(crate) const DEPTH: u32 = 64;
 /// Size of a slot in bytes: more than the longest frame that the library accepts.
 const SLOT: usize = 2048;
-/// Bits in the ids of work requests that tell sends and nudges from receives.
+/// Bits in the ids of work requests that distinguish sends and nudges from receives.
 const SEND: u64 = 1 << 32;
 const NUDGE: u64 = 1 << 33;
 
@@ -111,7 +111,7 @@ impl Server {
     /// Waits for the next event of this kind. Others belong to earlier connections.
     fn await_event(&self, kind: CmEventType) -> CmEvent {
         loop {
-            let event = self.channel.wait_event(PATIENCE).unwrap();
+            let event = self.channel.wait_event(TIME_LIMIT).unwrap();
             let event = event.unwrap_or_else(|| panic!("no {kind} came"));
             if event.event() == kind {
                 return event;
@@ -146,22 +146,22 @@ impl Peer {
     pub(crate) fn connect(addr: SocketAddr, private_data: &[u8]) -> Self {
         let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
-        peer.greet(private_data);
+        peer.exchange_first_frames(private_data);
         peer
     }
 
     /// On iWARP, exchanges the first frames: the connecting side has to send first.
-    pub(crate) fn greet(&mut self, private_data: &[u8]) {
+    pub(crate) fn exchange_first_frames(&mut self, private_data: &[u8]) {
         if Lab::get().is_iwarp() {
             self.send(&first(PING, private_data));
-            self.nudge_until_heard();
+            self.nudge_until_frame();
             assert_eq!(self.receive()[0], PONG);
         }
     }
 
     /// Waits for the answer to a request.
     pub(crate) fn answer(&self) -> CmEvent {
-        let answer = self.channel.wait_event(PATIENCE).unwrap();
+        let answer = self.channel.wait_event(TIME_LIMIT).unwrap();
         answer.expect("an answer comes")
     }
 
@@ -174,10 +174,10 @@ impl Peer {
     pub(crate) fn request_with(addr: SocketAddr, private_data: &[u8], depth: Depth) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
-        id.resolve_addr(Lab::get().source(), addr, PATIENCE)
+        id.resolve_addr(Lab::get().source(), addr, TIME_LIMIT)
             .unwrap();
         expect(&channel, CmEventType::ADDR_RESOLVED);
-        id.resolve_route(PATIENCE).unwrap();
+        id.resolve_route(TIME_LIMIT).unwrap();
         expect(&channel, CmEventType::ROUTE_RESOLVED);
         let mut peer = Self::of(id, channel);
         peer.id.connect(&param(private_data, depth)).unwrap();
@@ -324,7 +324,7 @@ impl Peer {
 
     /// Posts empty WRITEs until a frame arrives: the library's driver may notice bytes right behind
     /// its reply only when more bytes arrive.
-    fn nudge_until_heard(&mut self) {
+    fn nudge_until_frame(&mut self) {
         let last = Cell::new(Instant::now());
         self.wait(|this| {
             if last.get().elapsed() > Duration::from_millis(20) {
@@ -356,7 +356,7 @@ impl Peer {
     }
 
     fn wait(&mut self, done: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
             self.poll();
             if done(self) || self.disconnected {
@@ -440,7 +440,7 @@ fn param(private_data: &[u8], depth: Depth) -> ConnParam {
 }
 
 fn expect(channel: &EventChannel, event: CmEventType) -> CmEvent {
-    let came = channel.wait_event(PATIENCE).unwrap();
+    let came = channel.wait_event(TIME_LIMIT).unwrap();
     let came = came.unwrap_or_else(|| panic!("no {event} came"));
     assert_eq!(came.event(), event, "{came:?}");
     came

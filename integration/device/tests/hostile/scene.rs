@@ -4,7 +4,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, ListenerBuilder,
     Message, Polling, RequestListener,
 };
-use toolbox::{Deadline, DeviceTest, Lab, PATIENCE, open_fds};
+use toolbox::{Deadline, DeviceTest, Lab, TIME_LIMIT, open_fds};
 
 use crate::{
     bystander::Bystander,
@@ -73,7 +73,7 @@ pub(crate) fn config() -> Config {
     config.send_depth = 8;
     config.keepalive_interval = None;
     config.close_timeout = Duration::from_secs(600);
-    config.connect_timeout = PATIENCE;
+    config.connect_timeout = TIME_LIMIT;
     config.polling = Polling::Event;
     config
 }
@@ -135,7 +135,7 @@ impl Scene {
             Role::Client => {
                 let addr = self.stage.listener.local_addr();
                 let peer = scope.spawn(move || Peer::connect(addr, hello));
-                let endpoint = self.stage.listener.accept_timeout(PATIENCE).unwrap();
+                let endpoint = self.stage.listener.accept_timeout(TIME_LIMIT).unwrap();
                 (peer.join().unwrap(), endpoint)
             }
             Role::Server => {
@@ -162,7 +162,7 @@ impl Scene {
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
         // A driver may free a queue pair after the call that destroys it has returned.
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         while (self.lab.resources(), open_fds()) != self.before && !deadline.is_over() {
             thread::sleep(Duration::from_millis(5));
         }
@@ -182,12 +182,12 @@ pub(crate) fn applies(capability: &str) -> bool {
 pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
     let mut messages = Vec::new();
     let reason = loop {
-        match endpoint.recv_timeout(PATIENCE) {
+        match endpoint.recv_timeout(TIME_LIMIT) {
             Ok(message) => messages.push(message),
             Err(Error::Disconnected(reason)) => break reason,
             // A random frame may be a valid Finish; `recv` then repeats this error until the
             // connection ends.
-            Err(Error::PeerFinished) => match endpoint.next_completion_timeout(PATIENCE) {
+            Err(Error::PeerFinished) => match endpoint.next_completion_timeout(TIME_LIMIT) {
                 Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                     break reason;
                 }

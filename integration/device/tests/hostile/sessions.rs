@@ -4,7 +4,7 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
 use rdmsg::{Config, Endpoint, status::CmEventType};
-use toolbox::{Deadline, PATIENCE};
+use toolbox::{Deadline, TIME_LIMIT};
 
 use crate::{
     peer::Peer,
@@ -23,7 +23,7 @@ const UNKNOWN: u16 = 10;
 const ID_LEN: usize = 12;
 
 fn with_sessions() -> Config {
-    config().with(|config| config.resume = PATIENCE)
+    config().with(|config| config.resume = TIME_LIMIT)
 }
 
 /// Returns a hello with these bits, followed by `data`.
@@ -61,7 +61,7 @@ fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
 /// Resumes with increasing epochs until the library accepts. Returns the bytes that follow the
 /// hello.
 fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer, Vec<u8>) {
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         *epoch += 1;
         let request = request(id, *epoch, received);
@@ -69,7 +69,7 @@ fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer,
         let event = peer.answer();
         if event.event() == CmEventType::ESTABLISHED {
             let data = behind(event.private_data());
-            peer.greet(&request);
+            peer.exchange_first_frames(&request);
             return (peer, data);
         }
         assert_eq!(event.event(), CmEventType::REJECTED);
@@ -88,11 +88,11 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
             let request = hello(SESSION, b"");
             let mut peer = Peer::request(addr, &request);
             let event = peer.event(CmEventType::ESTABLISHED);
-            peer.greet(&request);
+            peer.exchange_first_frames(&request);
             let id = behind(event.private_data());
             (peer, id)
         });
-        let endpoint = scene.stage.listener.accept_timeout(PATIENCE).unwrap();
+        let endpoint = scene.stage.listener.accept_timeout(TIME_LIMIT).unwrap();
         let (peer, id) = connecting.join().unwrap();
         assert_eq!(id.len(), ID_LEN);
         (peer, endpoint, id)
@@ -102,7 +102,7 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
 /// Exchanges one message each way. No ping may arrive before the library's message.
 fn assert_well(peer: &mut Peer, endpoint: &Endpoint) {
     peer.send(&Frame::data(b"well").bytes());
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"well");
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"well");
     endpoint.send(b"so am I").unwrap();
     let frame = peer.receive();
     assert_eq!((frame[0], &frame[HEADER_LEN..]), (DATA, &b"so am I"[..]));
@@ -143,7 +143,7 @@ fn old_epochs_and_impossible_numbers_are_refused() {
     let addr = scene.stage.listener.local_addr();
     let (mut peer, endpoint, id) = begin(&scene);
     peer.send(&Frame::data(b"received").bytes());
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"received");
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"received");
     endpoint.send(b"again").unwrap();
     assert_eq!(peer.receive()[0], DATA);
     peer.disconnect();
@@ -187,7 +187,7 @@ fn connection_without_answers_gives_way() {
     let addr = scene.stage.listener.local_addr();
     let (mut old, endpoint, id) = begin(&scene);
     old.send(&Frame::data(b"before").bytes());
-    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"before");
+    assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"before");
     let mut epoch = 0;
     let (mut peer, theirs) = resume(addr, &id, &mut epoch, 0);
     assert!(epoch > 1, "the first request is refused");

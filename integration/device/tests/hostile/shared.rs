@@ -3,7 +3,7 @@
 use std::thread;
 
 use rdmsg::{Config, Connector, Endpoint};
-use toolbox::{Lab, PATIENCE};
+use toolbox::{Lab, TIME_LIMIT};
 
 use crate::{
     peer::DEPTH,
@@ -21,7 +21,7 @@ fn honest(scene: &Scene) -> (Endpoint, Endpoint) {
     let connector = Connector::new().config(&own).engine(&scene.stage.engine);
     let address = scene.stage.listener.local_addr();
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = scene.stage.listener.accept_timeout(PATIENCE).unwrap();
+    let server = scene.stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -49,8 +49,8 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
         let mut rounds = 0;
         // Until the connection ends, 2 s after the violation.
         while matches!(endpoint.try_recv(), Ok(None)) {
-            client.send_timeout(b"honest", PATIENCE).unwrap();
-            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"honest");
+            client.send_timeout(b"honest", TIME_LIMIT).unwrap();
+            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"honest");
             rounds += 1;
         }
         println!("{rounds} messages meanwhile");

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use rdmsg::{CloseReason, Error};
-use toolbox::{PATIENCE, slowness};
+use toolbox::{TIME_LIMIT, slowness};
 
 use crate::{
     peer::Peer,
@@ -28,7 +28,7 @@ fn silent_peers_block_others_until_their_timeout() {
             .collect();
         let requests = listener.requests();
         let accepting: Vec<_> = (0..HALF_OPEN)
-            .map(|_| requests.recv_timeout(PATIENCE).unwrap())
+            .map(|_| requests.recv_timeout(TIME_LIMIT).unwrap())
             .map(|request| scope.spawn(move || request.accept()))
             .collect();
         let error = scene.connector().connect(addr).unwrap_err();
@@ -42,10 +42,10 @@ fn silent_peers_block_others_until_their_timeout() {
             ),
             "{error:?}"
         );
-        config.connect_timeout = 3 * PATIENCE;
+        config.connect_timeout = 3 * TIME_LIMIT;
         let connector = scene.connector().config(&config).retry_refused(true);
         let client = scope.spawn(move || connector.connect(addr).unwrap());
-        let request = listener.requests().recv_timeout(3 * PATIENCE).unwrap();
+        let request = listener.requests().recv_timeout(3 * TIME_LIMIT).unwrap();
         let server = request.accept().unwrap();
         client.join().unwrap().close().unwrap();
         drop(server);
@@ -76,7 +76,7 @@ fn request_withdrawn_during_accept_fails_as_connect() {
     let addr = listener.local_addr();
     for round in 0..60_u64 {
         let peer = Peer::request(addr, &Hello::GOOD.bytes());
-        let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+        let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         let withdrawing = thread::spawn(move || drop(peer));
         // Vary the moment.
         for _ in 0..round % 20 * 1000 {

@@ -16,7 +16,7 @@ use rdmsg::{
         QpState, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
     },
 };
-use toolbox::{DeviceTest, PATIENCE, applies};
+use toolbox::{DeviceTest, TIME_LIMIT, applies};
 
 use crate::{read_all, write_all};
 
@@ -42,11 +42,11 @@ impl Peer {
     /// Connects without the last step: the other side does not know yet that its answer arrived.
     fn answered(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
-        let step = || channel.wait_event(PATIENCE).unwrap().unwrap();
+        let step = || channel.wait_event(TIME_LIMIT).unwrap().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 0).unwrap();
-        id.resolve_addr(None, address, PATIENCE).unwrap();
+        id.resolve_addr(None, address, TIME_LIMIT).unwrap();
         step();
-        id.resolve_route(PATIENCE).unwrap();
+        id.resolve_route(TIME_LIMIT).unwrap();
         step();
         let device = id.verbs().unwrap();
         let pd = ProtectionDomain::new(&device).unwrap();
@@ -105,7 +105,7 @@ impl Peer {
 
     /// Returns the next immediate value of the other side, except for grants.
     fn hear(&self) -> u32 {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
             let mut done = [WorkCompletion::default()];
             while self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
@@ -119,12 +119,12 @@ impl Peer {
     }
 
     fn say(&self, bytes: &[u8], immediate: u32) {
-        let wr = SendWr::write_with_imm(SAID, Inline(bytes), self.window, immediate);
+        let wr = SendWr::write_with_imm(WRITE_ID, Inline(bytes), self.window, immediate);
         self.qp.post_send(&[wr]).unwrap();
         // The completion proves that the write arrived.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         let mut done = [WorkCompletion::default()];
-        while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != SAID {
+        while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != WRITE_ID {
             assert!(Instant::now() < deadline, "{done:?}");
             done = [WorkCompletion::default()];
             self.qp.send_cq().poll(&mut done).unwrap();
@@ -133,11 +133,11 @@ impl Peer {
 }
 
 /// The id of the work requests that these peers post to write.
-const SAID: u64 = 100;
+const WRITE_ID: u64 = 100;
 
 /// A shutdown of an accepted stream is not lost if the peer has not finished the connect yet.
 #[test]
-fn an_end_before_the_beginning_is_said() {
+fn end_before_establishment_is_reported() {
     const DISCONNECT: u32 = 7 << 29;
     const SHUTDOWN: u32 = DISCONNECT | 2;
     let lab = DeviceTest::start();
@@ -158,7 +158,7 @@ fn an_end_before_the_beginning_is_said() {
     peer.id.establish().unwrap();
     // The next call on the stream sends it.
     thread::scope(|scope| {
-        let calling = scope.spawn(|| stream.wait_readable(Some(PATIENCE)));
+        let calling = scope.spawn(|| stream.wait_readable(Some(TIME_LIMIT)));
         assert_eq!(peer.hear(), SHUTDOWN);
         peer.say(b"!", 1);
         calling.join().unwrap().unwrap();
@@ -185,7 +185,7 @@ fn an_end_before_the_beginning_is_said() {
 
 /// The stream checks each operation of its peer. A violation ends that connection only.
 #[test]
-fn peers_that_do_not_keep_to_the_protocol() {
+fn protocol_violations_end_the_connection() {
     let lab = DeviceTest::start();
     if !applies(!lab.is_iwarp(), BY_HAND) {
         return;
@@ -211,7 +211,7 @@ fn peers_that_do_not_keep_to_the_protocol() {
         &[("", 0xe000_0007)],
     ] {
         let peer = Peer::connect(address, 1).unwrap();
-        let mut stream = accepted.recv_timeout(PATIENCE).unwrap();
+        let mut stream = accepted.recv_timeout(TIME_LIMIT).unwrap();
         peer.say(b"fine", 4);
         let mut buffer = [0; 4];
         stream.read_exact(&mut buffer).unwrap();
@@ -232,7 +232,7 @@ fn peers_that_do_not_keep_to_the_protocol() {
         assert!(known, "{says:?}: {text}");
     }
     let client = Stream::connect(address).unwrap();
-    let server = accepted.recv_timeout(PATIENCE).unwrap();
+    let server = accepted.recv_timeout(TIME_LIMIT).unwrap();
     write_all(&client, 100, 100);
     read_all(&server, 100, 100);
     // The accepting thread ends when it cannot hand over this connection.

@@ -185,7 +185,7 @@ fn waiting_is_bounded_where_it_should_be() {
 
 /// A thread that reads is woken by another thread's shutdown.
 #[test]
-fn a_shutdown_wakes_who_reads() {
+fn shutdown_wakes_blocked_readers() {
     let _test = DeviceTest::start();
     for how in [Shutdown::Read, Shutdown::Both] {
         let (client, _server) = pair(&Config::default());
@@ -200,7 +200,7 @@ fn a_shutdown_wakes_who_reads() {
 /// One thread sleeps in the kernel, others wait behind it, and another calls continuously. All of
 /// them return at the end of the connection.
 #[test]
-fn a_peers_end_wakes_all_who_wait() {
+fn end_of_peer_wakes_all_waiting_threads() {
     let _test = DeviceTest::start();
     for _ in 0..20 {
         let (client, server) = pair(&small());
@@ -234,7 +234,7 @@ fn keepalive_goes_on_without_calls() {
 
 /// An rsocket listener rejects other protocols and continues.
 #[test]
-fn others_are_turned_away() {
+fn foreign_clients_are_rejected() {
     let lab = DeviceTest::start();
     let listener = Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr().unwrap();

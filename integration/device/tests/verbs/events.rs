@@ -9,7 +9,7 @@ use rdmsg::verbs::{
 };
 use toolbox::Watchdog;
 
-use crate::pair::{PATIENCE, Pair, Setup, assert_none, completions, connect, open, success};
+use crate::pair::{Pair, Setup, TIME_LIMIT, assert_none, completions, connect, open, success};
 
 /// Returns a pair and, with the cookie 4711, a queue pair whose completion queue has a channel.
 fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
@@ -40,7 +40,7 @@ fn one_event_for_each_request() {
         .unwrap();
     qp.post_send(&[SendWr::send(3, Inline(b"a")), SendWr::send(4, Inline(b"b"))])
         .unwrap();
-    assert_eq!(channel.wait_event(PATIENCE), Ok(Some(4711)));
+    assert_eq!(channel.wait_event(TIME_LIMIT), Ok(Some(4711)));
     assert_eq!(completions(&cq, 4).len(), 4);
     assert_eq!(channel.get_event(), Ok(None));
 
@@ -59,7 +59,7 @@ fn a_sleeper_is_woken() {
     qp.post_recv(&[RecvWr::new(1, Sge::new(&pair.a.region, ..8))])
         .unwrap();
     thread::scope(|scope| {
-        let sleeper = scope.spawn(|| channel.wait_event(PATIENCE));
+        let sleeper = scope.spawn(|| channel.wait_event(TIME_LIMIT));
         qp.post_send(&[SendWr::send(2, Inline(b"wake"))]).unwrap();
         assert_eq!(sleeper.join().unwrap(), Ok(Some(4711)));
     });
@@ -87,14 +87,14 @@ fn only_solicited_completions_wake_when_asked_so() {
     assert_eq!(channel.get_event(), Ok(None));
     qp.post_send(&[SendWr::send(4, Inline(b"loud")).solicited()])
         .unwrap();
-    assert_eq!(channel.wait_event(PATIENCE), Ok(Some(1)));
+    assert_eq!(channel.wait_event(TIME_LIMIT), Ok(Some(1)));
     assert_eq!(success(&recv_cq).wr_id, 2);
     assert_none(&a.cq);
 }
 
 /// Waits for an event of this type. Events of other types, such as port events, may precede it.
 fn expect(context: &Context, event_type: AsyncEventType) -> AsyncElement {
-    let _watchdog = Watchdog::new(PATIENCE.as_secs());
+    let _watchdog = Watchdog::new(TIME_LIMIT.as_secs());
     loop {
         match context.poll_async_event().unwrap() {
             Some(event) if event.event_type() == event_type => return event.element(),

@@ -12,7 +12,7 @@ use rdmsg::{
     },
 };
 
-use crate::pair::{EINVAL, End, PATIENCE, Pair, Setup, bytes, open};
+use crate::pair::{EINVAL, End, Pair, Setup, TIME_LIMIT, bytes, open};
 
 const EOPNOTSUPP: i32 = 95;
 
@@ -25,7 +25,7 @@ fn pair() -> Pair {
 }
 
 fn next(end: &End) -> ExtendedCompletion {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     let mut completions = [ExtendedCompletion::default()];
     while end.cq.poll_extended(&mut completions).unwrap() == 0 {
         assert!(Instant::now() < deadline, "no completion");
@@ -85,7 +85,7 @@ fn several_completions_are_read_at_once() {
     a.qp.post_send(&[0, 1, 2, 3].map(|number| SendWr::send(number, &[]).signaled()))
         .unwrap();
     let mut seen = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while seen.len() < 4 {
         let mut completions = [ExtendedCompletion::default(); 3];
         let count = a.cq.poll_extended(&mut completions).unwrap();
@@ -162,7 +162,7 @@ fn a_plain_queue_is_not_read_this_way() {
 
 /// The features that the device reports can be created, and no others. Soft-RoCE has none of them.
 #[test]
-fn what_the_device_lacks_is_refused() {
+fn unsupported_features_are_refused() {
     let context = open();
     let pd = ProtectionDomain::new(&context).unwrap();
     let can = context.query_device_ex().unwrap();

@@ -17,7 +17,7 @@ fn at(region: &MemoryRegion, offset: u64) -> RemoteAddr {
 }
 
 #[test]
-fn a_write_is_seen_by_nobody_but_memory() {
+fn write_completes_no_receive_of_the_peer() {
     let Pair { a, b, .. } = &Pair::new();
     a.region.copy_in(0, b"written");
     a.qp.post_send(&[SendWr::write(1, Sge::new(&a.region, ..7), at(&b.region, 20)).signaled()])
@@ -79,7 +79,7 @@ fn a_fence_waits_for_reads() {
 }
 
 #[test]
-fn atomic_operations_return_what_was_there() {
+fn atomic_operations_return_the_old_value() {
     let Pair { a, b, .. } = &Pair::new();
     let here = || u64::from_ne_bytes(bytes(&a.region, 0, 8).try_into().unwrap());
     let there = || u64::from_ne_bytes(bytes(&b.region, 64, 8).try_into().unwrap());

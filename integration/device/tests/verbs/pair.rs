@@ -19,7 +19,7 @@ pub(crate) const EINVAL: i32 = 22;
 /// `ENOMEM` of `errno.h`.
 pub(crate) const ENOMEM: i32 = 12;
 /// The time limit for an event that must arrive.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Opens the lab's device.
 pub(crate) fn open() -> Context {
@@ -224,7 +224,7 @@ pub(crate) fn connect(qp: &QueuePair, peer: &QueuePair, setup: &Setup) {
 
 /// Waits for the next `count` completions, and returns them.
 pub(crate) fn completions(cq: &CompletionQueue, count: usize) -> Vec<WorkCompletion> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     let mut all = Vec::new();
     let mut some = [WorkCompletion::default(); 4];
     while all.len() < count {

@@ -30,7 +30,7 @@ fn a_list_is_posted_in_order() {
 }
 
 #[test]
-fn what_precedes_a_request_that_does_not_fit_is_sent() {
+fn requests_before_one_that_does_not_fit_are_sent() {
     let Pair { a, b, .. } = &Pair::new();
     b.qp.post_recv(&[1, 2, 3].map(|id| RecvWr::new(id, Sge::new(&b.region, ..64))))
         .unwrap();
@@ -60,7 +60,7 @@ fn what_precedes_a_request_that_does_not_fit_is_sent() {
 
 /// The driver stops in the middle of the chain and reports the position.
 #[test]
-fn what_precedes_the_end_of_the_queue_is_posted() {
+fn requests_that_fit_the_queue_are_posted() {
     let Pair { a, b, .. } = &Pair::new();
     let depth = a.qp.cap().max_recv_wr as usize;
     let recvs: Vec<_> = (0..)
@@ -84,7 +84,7 @@ fn what_precedes_the_end_of_the_queue_is_posted() {
 }
 
 #[test]
-fn what_a_queue_pair_cannot_take_is_refused() {
+fn unsupported_requests_are_refused() {
     let Pair { a, b, .. } = &Pair::new();
     let sges = vec![Sge::new(&a.region, ..1); a.qp.cap().max_send_sge as usize + 1];
     assert_eq!(

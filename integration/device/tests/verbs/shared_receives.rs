@@ -53,7 +53,7 @@ fn both_queue_pairs_take_from_it() {
 }
 
 #[test]
-fn what_precedes_the_end_of_the_queue_is_posted() {
+fn requests_that_fit_the_queue_are_posted() {
     let pd = ProtectionDomain::new(&open()).unwrap();
     let srq = SharedReceiveQueue::new(
         &pd,

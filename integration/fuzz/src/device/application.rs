@@ -80,13 +80,13 @@ impl Device {
         self.credit.0 += count - 1;
         assert!(self.credit.0 <= self.credit.1, "no message without credit");
         if self.held == 0 {
-            self.conn.let_go();
+            self.conn.release_ending();
         }
     }
 
     fn drop_held(&mut self) {
         self.held = 0;
-        self.conn.let_go();
+        self.conn.release_ending();
     }
 
     pub(crate) fn operate(&mut self, takes_receive: bool) {

@@ -52,10 +52,10 @@ impl Device {
     /// Accepts a request or connects, without a failure.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         self.conn.accept(b"", self.now);
-        self.settle();
+        self.perform_outputs();
         while !self.wanted.is_empty() {
             self.perform_well(theirs);
-            self.settle();
+            self.perform_outputs();
         }
     }
 
@@ -85,7 +85,7 @@ impl Device {
             .collect();
         for (buffer, frame) in arrived {
             self.frame(buffer, &frame);
-            self.settle();
+            self.perform_outputs();
         }
     }
 

@@ -150,12 +150,12 @@ impl Device {
             told_finish: false,
             params,
         };
-        this.settle();
+        this.perform_outputs();
         this
     }
 
     /// Performs the outputs of the connection, and checks that each is permitted.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn perform_outputs(&mut self) {
         let mut outputs = 0;
         let mut bad = false;
         while let Some(output) = self.conn.poll_output() {
@@ -267,7 +267,7 @@ impl Device {
                 assert_eq!(parts.len(), count as usize);
                 let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
                 assert_eq!(lens, len, "no byte is left out");
-                // The last release of a message posts the buffer again.
+                // The buffer is posted again when the last of its messages is released.
                 self.shared.insert(buffer, count);
                 self.kept.extend(parts.iter().map(|_| buffer));
             }

@@ -27,7 +27,7 @@ pub(super) struct Site {
     /// The longest message that the victim accepts, in bytes. Over RDMA the attackers lock memory
     /// of this length.
     pub(super) longest: u64,
-    /// The factor of the pauses of honest clients.
+    /// The factor by which honest clients lengthen their pauses.
     pub(super) slower: u64,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Arena<'a> {
         self.pause_until(Instant::now() + time);
     }
 
-    /// Waits for a turn to connect. Returns whether it came before the end of the attack.
+    /// Waits for a turn to connect. Returns false if the attack ends before.
     pub(super) fn may_connect(&self) -> bool {
         self.turn(&self.connects, self.site.connects)
     }

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The time between two polls of a connection.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The speed at which an attacker writes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +34,7 @@ pub(super) enum Pace {
     Stuck,
 }
 
-/// The way in which a peer leaves.
+/// The way in which a peer ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Leave {
     Close,
@@ -69,7 +69,7 @@ pub(super) trait Wire {
     fn flush(&mut self, arena: &Arena<'_>);
     /// Receives pending data.
     fn poll(&mut self);
-    /// Starts to leave. Dropping the wire does the rest.
+    /// Begins to end the connection. Dropping the wire completes the end.
     fn leave(&mut self, leave: Leave);
 
     /// Writes and receives for this time, or until a frame has arrived.
@@ -82,7 +82,7 @@ pub(super) trait Wire {
             if state.over || !state.heard.is_empty() || Instant::now() >= end {
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 }
@@ -163,7 +163,7 @@ impl<'a> Attack<'a> {
             Kind::Silent => {
                 let time = self.millis(100..8000);
                 self.wire.flush(self.arena);
-                self.stick();
+                self.stall();
                 self.arena.pause(time);
             }
             Kind::Mutants => self.mutants(),
@@ -177,7 +177,7 @@ impl<'a> Attack<'a> {
                 self.wire.pump(self.arena, Duration::from_millis(1));
             }
             Kind::Storm => {}
-            Kind::Deaf => self.deaf(),
+            Kind::Deaf => self.send_without_receiving(),
             Kind::Memory => self.memory(),
         }
         let ways = [Leave::Close, Leave::Reset, Leave::Half];
@@ -200,14 +200,14 @@ impl<'a> Attack<'a> {
         }
     }
 
-    fn goes_on(&mut self) -> bool {
+    fn is_active(&mut self) -> bool {
         !self.wire.state().over && !self.arena.is_over()
     }
 
     /// Acts up to this number of times, while the connection lasts.
     fn repeat(&mut self, times: Range<u32>, mut act: impl FnMut(&mut Self)) {
         for _ in 0..self.rng.u32(times) {
-            if self.goes_on() {
+            if self.is_active() {
                 act(self);
             }
         }
@@ -229,7 +229,7 @@ impl<'a> Attack<'a> {
     }
 
     /// Stops writing and receiving.
-    fn stick(&mut self) {
+    fn stall(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
     }
@@ -247,7 +247,7 @@ impl<'a> Attack<'a> {
             this.pump(time);
         });
         if self.rng.u8(0..4) == 0 {
-            self.stick();
+            self.stall();
             self.wire.pump(self.arena, Duration::from_millis(300));
         }
     }
@@ -288,13 +288,13 @@ impl<'a> Attack<'a> {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
             // A queue pair in the error state serves no READ.
-            self.stick();
+            self.stall();
         }
         if is_mute && self.rng.u8(0..4) == 0 {
             return;
         }
         let end = Instant::now() + self.millis(500..10_000);
-        while self.goes_on() && Instant::now() < end {
+        while self.is_active() && Instant::now() < end {
             self.pump(Duration::from_millis(200));
         }
     }
@@ -304,13 +304,13 @@ impl<'a> Attack<'a> {
         self.repeat(10..400, |this| {
             this.say(frame);
             this.pump(Duration::ZERO);
-            while waits && this.session.pinged && this.goes_on() {
+            while waits && this.session.pinged && this.is_active() {
                 this.pump(Duration::from_millis(20));
             }
         });
     }
 
-    fn deaf(&mut self) {
+    fn send_without_receiving(&mut self) {
         let longest = if self.service == SHARED { 4000 } else { 16_000 };
         self.repeat(1..64, |this| {
             let payload = vec![this.rng.u8(..); this.rng.usize(0..longest)];

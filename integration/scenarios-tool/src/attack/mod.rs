@@ -26,7 +26,7 @@ use toolbox::{Lab, Launch, frames as wire};
 
 use self::{
     arena::{Arena, Attacker, Kind, Site},
-    victim::{Honest, Victim},
+    victim::{HonestClient, Victim},
 };
 use crate::{
     health::{Health, settle},
@@ -125,7 +125,7 @@ fn run(options: &Options, site: &'static Site) -> Result<()> {
     let name = format!("attack: {:?}", site.transport);
     let seed = options.seed;
     println!("{name} for {:?}, seed {seed}", options.minutes);
-    let mut battle = Battle {
+    let mut battle = AttackRun {
         victim: Victim::start(site)?,
         clients: victim::clients(site),
         engine: Engine::new()?,
@@ -146,9 +146,9 @@ fn run(options: &Options, site: &'static Site) -> Result<()> {
     Ok(())
 }
 
-struct Battle {
+struct AttackRun {
     victim: Victim,
-    clients: [Honest; 9],
+    clients: [HonestClient; 9],
     /// The clients' engine.
     engine: Engine,
     attackers: Vec<Attacker>,
@@ -156,7 +156,7 @@ struct Battle {
     length: Duration,
 }
 
-impl Battle {
+impl AttackRun {
     /// Runs all phases.
     fn rounds(&mut self) -> Result<()> {
         let mut before = None;
@@ -170,7 +170,7 @@ impl Battle {
             let after = settle(
                 before,
                 || self.victim.health(),
-                |now, before| now.is_as(before, 0),
+                |now, before| now.has_no_leak_since(before, 0),
             )?;
             let mutations: u64 = self
                 .attackers
@@ -242,14 +242,14 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
         || victim.health(),
         |now, _| {
             let then = mem::replace(&mut last, now.clone());
-            now.is_as(&then, 0) && then.is_as(now, 0)
+            now.has_no_leak_since(&then, 0) && then.has_no_leak_since(now, 0)
         },
     )
 }
 
 /// Prints the medians of the honest clients' 99th percentiles, and fails if those in attacks are
 /// too long. Medians, because other programs of this machine disturb single phases.
-fn compare(floor: Duration, clients: &[Honest]) -> Result<()> {
+fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
     let mut slow = Vec::new();
     for client in clients {
         let [quiet, attacks] = client.percentiles.clone().map(|mut all| {

@@ -1,4 +1,4 @@
-//! Changes numbers and lengths of bytes on the wire.
+//! Changes the fields of messages, and the lengths of byte sequences.
 
 use fastrand::Rng;
 
@@ -7,7 +7,7 @@ use super::{
     wire::{HEADER_LEN, RENDEZVOUS},
 };
 
-/// The lengths in bytes of numbers that follow one another.
+/// The lengths in bytes of consecutive fields.
 type Lengths = &'static [usize];
 
 const HEADER: Lengths = &[1, 1, 2, 4, 4, 4];
@@ -18,7 +18,7 @@ const REQUEST: Lengths = &[4, 1, 1, 1, 1];
 /// Before the arguments of each PDU.
 const PDU: Lengths = &[1, 1, 2, 4];
 
-/// Changes one number of a frame.
+/// Changes one field of a frame.
 pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) {
     let more = match bytes.first() {
         Some(&RENDEZVOUS) => DESCRIPTOR,
@@ -29,17 +29,17 @@ pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) {
     one_of([HEADER, more], bytes, rng);
 }
 
-/// Changes one number of a hello.
+/// Changes one field of a hello.
 pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) {
     one_of([HELLO, &[]], bytes, rng);
 }
 
-/// Changes one number of the request of a TCP connection.
+/// Changes one field of a connection request that is sent over TCP.
 pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) {
     one_of([REQUEST, HELLO], bytes, rng);
 }
 
-/// Changes one number of a PDU.
+/// Changes one field of a PDU.
 pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) {
     let arguments: Lengths = match bytes.first() {
         Some(2) => &[8, 4],
@@ -53,7 +53,7 @@ pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) {
     one_of([PDU, arguments], bytes, rng);
 }
 
-/// Changes one number of a token for memory: its address, length or key.
+/// Changes one field of a memory token: its address, length or key.
 pub(super) fn token(bytes: &mut [u8], rng: &mut Rng) {
     one_of([&[8, 8, 4], &[]], bytes, rng);
 }

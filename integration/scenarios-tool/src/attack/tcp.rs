@@ -36,7 +36,7 @@ const LAST: u8 = 2;
 /// The longest payload of a part.
 const LONGEST_PART: usize = 256 << 10;
 
-/// The time for the answer to a request.
+/// The time limit for the answer to a request.
 const SETUP: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]

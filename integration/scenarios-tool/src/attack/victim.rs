@@ -13,7 +13,7 @@ use rdmsg::{
     Completion, Config, Connector, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess,
     Stream,
 };
-use toolbox::{Lab, PATIENCE, agent, pattern, words};
+use toolbox::{Lab, TIME_LIMIT, agent, pattern, words};
 
 use super::arena::{Arena, RDMA, Site, TCP};
 use crate::{
@@ -38,14 +38,14 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 /// Maximal number of lines that the victim may log per second.
 const LINES_A_SECOND: u64 = 10;
 
-/// The last lines of its log that are printed.
+/// The number of lines of the victim's log, from the end, that are printed.
 const LOG_TAIL_LINES: usize = 20;
 
 /// The size of a small and of a large message in bytes.
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// A length that stands for a new connection for each message.
+/// The length that selects a new connection for each message.
 const CONNECT: usize = 0;
 
 /// The victim's process.
@@ -65,7 +65,7 @@ impl Victim {
         } else {
             "victim"
         }))?;
-        host.wait("there", |notes| !notes.listens.is_empty(), PATIENCE)?;
+        host.wait("there", |notes| !notes.listens.is_empty(), TIME_LIMIT)?;
         Ok(Self {
             services: host.notes.listens.clone(),
             host,
@@ -79,7 +79,7 @@ impl Victim {
         self.host.agent.tell("health")?;
         let answered = self
             .host
-            .wait("well", |notes| notes.health.is_some(), PATIENCE);
+            .wait("well", |notes| notes.health.is_some(), TIME_LIMIT);
         self.look()?;
         answered?;
         self.host
@@ -109,14 +109,14 @@ impl Victim {
 
     pub(super) fn finish(mut self) -> Result<()> {
         self.host.agent.tell("end")?;
-        let ended = self.host.end(PATIENCE, true);
+        let ended = self.host.end(TIME_LIMIT, true);
         self.look()?;
         ended
     }
 }
 
 /// An honest client, which repeats one operation.
-pub(super) struct Honest {
+pub(super) struct HonestClient {
     service: usize,
     /// Bytes of each message; [`CONNECT`] for a new connection each time.
     len: usize,
@@ -133,11 +133,11 @@ pub(super) struct Honest {
 type Echo = Box<dyn FnMut(&[u8]) -> Result<Vec<u8>> + Send>;
 
 /// The clients of all services.
-pub(super) fn clients(site: &Site) -> [Honest; 9] {
+pub(super) fn clients(site: &Site) -> [HonestClient; 9] {
     let kinds = [(SMALL, 10), (LARGE, 100), (CONNECT, 200)];
     array::from_fn(|number| {
         let (len, millis) = kinds[number / SERVICES.len()];
-        Honest {
+        HonestClient {
             service: number % SERVICES.len(),
             len,
             pause: Duration::from_millis(millis * site.slower),
@@ -147,7 +147,7 @@ pub(super) fn clients(site: &Site) -> [Honest; 9] {
     })
 }
 
-impl fmt::Display for Honest {
+impl fmt::Display for HonestClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.len {
             CONNECT => "connect",
@@ -158,12 +158,12 @@ impl fmt::Display for Honest {
     }
 }
 
-impl Honest {
+impl HonestClient {
     /// Repeats the operation until the end of a phase.
     pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine, attacks: bool) -> Result<()> {
         let mut config = config(self.service, arena.site);
-        config.connect_timeout = PATIENCE;
-        config.keepalive_timeout = PATIENCE;
+        config.connect_timeout = TIME_LIMIT;
+        config.keepalive_timeout = TIME_LIMIT;
         let connector = Connector::new().config(&config).engine(engine);
         let mut times = Vec::new();
         while !arena.is_over() {
@@ -197,13 +197,13 @@ impl Honest {
         if self.service != STREAM {
             let endpoint = connector.connect(addr)?;
             return Ok(Box::new(move |sent| {
-                endpoint.send_timeout(sent, PATIENCE)?;
-                Ok(endpoint.recv_timeout(PATIENCE)?.into_vec())
+                endpoint.send_timeout(sent, TIME_LIMIT)?;
+                Ok(endpoint.recv_timeout(TIME_LIMIT)?.into_vec())
             }));
         }
         let mut stream = connector.connect_stream(addr)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
+        stream.set_write_timeout(Some(TIME_LIMIT))?;
         let mut writer = stream.try_clone()?;
         Ok(Box::new(move |sent| {
             let mut echo = vec![0; sent.len()];
@@ -218,13 +218,13 @@ impl Honest {
     }
 }
 
-/// The configuration of a service, for both sides. Honest clients have more patience.
+/// The configuration of a service, for both sides. Honest clients have longer time limits.
 pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
     config.transport = site.transport;
     // Long timeouts, so that a busy machine loses no honest client.
-    config.connect_timeout = PATIENCE / 3;
-    config.keepalive_timeout = PATIENCE / 3;
+    config.connect_timeout = TIME_LIMIT / 3;
+    config.keepalive_timeout = TIME_LIMIT / 3;
     // A thread that spins takes a processor from the others.
     config.polling = Polling::Event;
     config.max_message = site.longest;

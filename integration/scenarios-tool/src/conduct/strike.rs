@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use toolbox::{Side, clock_millis, network::REPAIR, random};
 
-use super::{Conductor, Host, Notes, PATIENCE, bound};
+use super::{Conductor, Host, Notes, TIME_LIMIT, bound};
 use crate::{
     network,
     scenario::{Expect, Fault, MOST_SUSPENDED, Scenario},
@@ -42,7 +42,7 @@ impl Conductor {
             Fault::Cut(millis) | Fault::CutWhileClosing(millis) => {
                 began = self.impair(CUT)?;
                 if one.fault == Fault::CutWhileClosing(millis) {
-                    self.tell_both("stop")?;
+                    self.order_both("stop")?;
                 }
                 thread::sleep(Duration::from_millis(millis));
                 let repaired = self.both(REPAIR)?;
@@ -74,7 +74,7 @@ impl Conductor {
             }
             Fault::ServerRestarts(count) => {
                 self.b
-                    .wait("back", |notes| notes.flowing > count, 2 * PATIENCE)?;
+                    .wait("back", |notes| notes.flowing > count, 2 * TIME_LIMIT)?;
             }
             Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
             Fault::DeviceRemoved => began[1] = self.b.shell(network::REMOVE_DEVICE)?,
@@ -98,11 +98,11 @@ impl Conductor {
             }
         }
         // The windows bound the messages in flight, and the configuration bounds every wait.
-        let patience = 2 * PATIENCE + bound(one, 1.0);
-        self.a.end(patience, !vanishes)?;
+        let time_limit = 2 * TIME_LIMIT + bound(one, 1.0);
+        self.a.end(time_limit, !vanishes)?;
         if !matches!(fault, Fault::ProcessKilled | Fault::HostKilled) {
             self.b.agent.tell("over")?;
-            self.b.end(patience, !leaves)?;
+            self.b.end(time_limit, !leaves)?;
         }
         Ok(())
     }
@@ -169,11 +169,11 @@ impl Conductor {
             self.a.start_again(&args)?;
             self.a.agent.tell(&listens)?;
             self.a
-                .wait("flowing", |notes| notes.flowing > 0, 2 * PATIENCE)?;
+                .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)?;
         }
         let all = (rounds * one.connections()) as usize;
-        let given_way = |notes: &Notes| notes.books.len() + MOST_SUSPENDED >= all;
-        self.b.wait("left alone", given_way, 2 * PATIENCE)?;
+        let given_way = |notes: &Notes| notes.records.len() + MOST_SUSPENDED >= all;
+        self.b.wait("left alone", given_way, 2 * TIME_LIMIT)?;
         self.b.shell("true")
     }
 

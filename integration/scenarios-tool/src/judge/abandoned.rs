@@ -1,4 +1,4 @@
-//! The rules for sessions whose clients have vanished: only the server has books.
+//! The rules for sessions whose clients have vanished: only the server has records.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use toolbox::Side;
 
 use super::{Evidence, complete};
 use crate::{
-    book::{Book, End},
+    record::{End, Record},
     scenario::{MOST_SUSPENDED, Scenario},
 };
 
@@ -17,20 +17,21 @@ pub(super) fn judge(
     rounds: u32,
     evidence: &Evidence,
 ) -> Result<String, Vec<String>> {
-    let books = &evidence.servers;
+    let records = &evidence.servers;
     let mut problems = Vec::new();
     let all = scenario.connections() * rounds;
-    let numbers: BTreeSet<_> = books.iter().map(|book| book.connection).collect();
-    if books.len() != all as usize || numbers != (0..all).collect() {
-        problems.push(format!("{} books of {all} connections", books.len()));
+    let numbers: BTreeSet<_> = records.iter().map(|record| record.connection).collect();
+    if records.len() != all as usize || numbers != (0..all).collect() {
+        problems.push(format!("{} records of {all} connections", records.len()));
     }
-    problems.extend(books.iter().filter_map(|book| lost(book).err()));
+    problems.extend(records.iter().filter_map(|record| lost(record).err()));
     let [_, stopped] = evidence.began;
-    let (kept, others): (Vec<_>, Vec<_>) = books.iter().partition(|book| book.ended >= stopped);
+    let (kept, others): (Vec<_>, Vec<_>) =
+        records.iter().partition(|record| record.ended >= stopped);
     if kept.len() != (all as usize).min(MOST_SUSPENDED) {
         problems.push(format!("the server kept {} sessions of {all}", kept.len()));
     }
-    let round = |book: &&Book| book.connection / scenario.connections();
+    let round = |record: &&Record| record.connection / scenario.connections();
     let oldest = kept.iter().map(round).min();
     let youngest = others.iter().map(round).max();
     if oldest < youngest {
@@ -46,11 +47,11 @@ pub(super) fn judge(
 }
 
 /// Checks that a session ended with the reason of its loss.
-fn lost(book: &Book) -> Result<(), String> {
-    complete(Side::Server, book)?;
-    match &book.end {
-        End::Broken(_) if !book.delivered && book.resumes == 0 => Ok(()),
-        _ => Err(format!("a session did not end as lost: {book:?}")),
+fn lost(record: &Record) -> Result<(), String> {
+    complete(Side::Server, record)?;
+    match &record.end {
+        End::Broken(_) if !record.delivered && record.resumes == 0 => Ok(()),
+        _ => Err(format!("a session did not end as lost: {record:?}")),
     }
 }
 
@@ -66,11 +67,11 @@ mod tests {
     /// One client in each round. The connections are in the order of their ends.
     fn problem(ended: impl Iterator<Item = u32>) -> Option<String> {
         let gives_way = ROUNDS as usize - MOST_SUSPENDED;
-        let servers = ended.enumerate().map(|(at, connection)| Book {
+        let servers = ended.enumerate().map(|(at, connection)| Record {
             connection,
             ended: STOPPED - u64::from(at < gives_way),
             end: End::Broken("PeerDisconnected".to_owned()),
-            ..Book::default()
+            ..Record::default()
         });
         let evidence = Evidence {
             clients: vec![],
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn find_missing_and_young_sessions() {
         let missing = problem(1..ROUNDS).unwrap();
-        assert!(missing.contains("1029 books of 1030"), "{missing}");
+        assert!(missing.contains("1029 records of 1030"), "{missing}");
         assert!(missing.contains("kept 1023 sessions"), "{missing}");
         let young = problem((0..5).chain([9]).chain(5..9).chain(10..ROUNDS)).unwrap();
         assert!(young.contains("round Some(9) ended"), "{young}");

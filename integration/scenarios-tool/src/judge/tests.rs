@@ -3,8 +3,8 @@ use crate::{plan::tests::planned as a_plan, scenario::tests::single};
 
 const BEGAN: u64 = 1_000_000;
 
-fn book(sent: u64, received: u64, end: End) -> Book {
-    Book {
+fn record(sent: u64, received: u64, end: End) -> Record {
+    Record {
         connection: 0,
         begun: sent,
         accepted: sent,
@@ -22,29 +22,32 @@ fn book(sent: u64, received: u64, end: End) -> Book {
     }
 }
 
-/// Returns the books of a connection that was closed after everything was received.
-fn closed() -> [Book; 2] {
-    [book(5, 7, End::LocallyClosed), book(7, 5, End::PeerClosed)]
+/// Returns the records of a connection that was closed after everything was received.
+fn closed() -> [Record; 2] {
+    [
+        record(5, 7, End::LocallyClosed),
+        record(7, 5, End::PeerClosed),
+    ]
 }
 
-/// Returns the books of a connection that broke with messages in flight in both directions.
-fn broke() -> [Book; 2] {
-    let broken = |sent, received| Book {
+/// Returns the records of a connection that broke with messages in flight in both directions.
+fn broke() -> [Record; 2] {
+    let broken = |sent, received| Record {
         begun: sent + 1,
         succeeded: sent - 2,
         failed: 2,
         confirmed: sent - 2,
         delivered: false,
-        ..book(sent, received, End::Broken("KeepaliveTimeout".into()))
+        ..record(sent, received, End::Broken("KeepaliveTimeout".into()))
     };
     [broken(5, 7), broken(7, 4)]
 }
 
-fn problem(expect: Expect, books: [Book; 2]) -> Option<String> {
-    after(expect, books, Fault::Nothing)
+fn problem(expect: Expect, records: [Record; 2]) -> Option<String> {
+    after(expect, records, Fault::Nothing)
 }
 
-fn after(expect: Expect, [client, server]: [Book; 2], fault: Fault) -> Option<String> {
+fn after(expect: Expect, [client, server]: [Record; 2], fault: Fault) -> Option<String> {
     let mut scenario = single(expect);
     scenario.fault = fault;
     let mut evidence = evidence();
@@ -106,12 +109,12 @@ fn find_a_clean_end_of_a_truncated_conversation() {
 fn find_a_confirmation_of_a_lost_message() {
     let [client, mut server] = broke();
     server.received = 2;
-    let mut books = [client, server];
-    found(problem(Expect::Honest, books.clone()), "are confirmed");
+    let mut records = [client, server];
+    found(problem(Expect::Honest, records.clone()), "are confirmed");
     // A process that exits need not receive everything.
-    books[1].end = End::Open;
+    records[1].end = End::Open;
     assert_eq!(
-        after(Expect::ClientLearns, books, Fault::ProcessLeaves),
+        after(Expect::ClientLearns, records, Fault::ProcessLeaves),
         None
     );
 }
@@ -151,13 +154,13 @@ fn find_a_side_that_learns_late_early_or_never() {
 }
 
 #[test]
-fn find_a_connection_without_a_book() {
+fn find_a_connection_without_a_record() {
     let scenario = single(Expect::GoesOn);
     judge(&scenario, 1, &evidence()).unwrap_err();
 }
 
-/// Returns the violation of a connection with such a plan.
-fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Book; 2]) -> Option<String> {
+/// Returns the violation of a connection whose plan has such an ending.
+fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Record; 2]) -> Option<String> {
     let plan = a_plan(ending);
     connection(
         &single(Expect::GoesOn),
@@ -178,7 +181,7 @@ fn find_an_end_that_is_not_planned() {
     assert_eq!(unplanned(plan(Ending::CloseBoth), &closed()), None);
     let by_server = plan(Ending::Close(Side::Server));
     found(unplanned(by_server, &closed()), "another end");
-    let dropped = Book {
+    let dropped = Record {
         end: End::Dropped,
         delivered: false,
         received: 3,
@@ -193,47 +196,50 @@ fn only_abort_permits_missing_messages() {
     let Ending::Abort(_, code) = a_plan(is_abort).ending else {
         unreachable!("it was looked for")
     };
-    let books = |received, code| {
+    let records = |received, code| {
         let [client, server] = closed();
         let ends = ["LocallyAborted".into(), format!("PeerAborted({code})")];
-        let [client, server] = [(client, 7), (server, received)].map(|(book, received)| Book {
+        let [client, server] = [(client, 7), (server, received)].map(|(record, received)| Record {
             received,
             delivered: false,
             confirmed: 0,
-            ..book
+            ..record
         });
         let [client_end, server_end] = ends.map(End::Broken);
         [
-            Book {
+            Record {
                 end: client_end,
                 ..client
             },
-            Book {
+            Record {
                 end: server_end,
                 ..server
             },
         ]
     };
-    assert_eq!(unplanned(is_abort, &books(2, code)), None);
-    found(unplanned(is_abort, &books(6, code)), "and 6 came");
-    found(unplanned(is_abort, &books(2, code ^ 1)), "another end");
+    assert_eq!(unplanned(is_abort, &records(2, code)), None);
+    found(unplanned(is_abort, &records(6, code)), "and 6 came");
+    found(unplanned(is_abort, &records(2, code ^ 1)), "another end");
 }
 
-fn resumed() -> [Book; 2] {
-    closed().map(|book| Book { resumes: 1, ..book })
+fn resumed() -> [Record; 2] {
+    closed().map(|record| Record {
+        resumes: 1,
+        ..record
+    })
 }
 
 #[test]
 fn find_a_connection_that_did_not_resume() {
     assert_eq!(problem(Expect::Resumes, resumed()), None);
     for side in Side::BOTH {
-        let mut books = resumed();
-        books[side as usize].resumes = 0;
-        found(problem(Expect::Resumes, books), "did not resume");
+        let mut records = resumed();
+        records[side as usize].resumes = 0;
+        found(problem(Expect::Resumes, records), "did not resume");
     }
-    let late = resumed().map(|book| Book {
+    let late = resumed().map(|record| Record {
         ended: BEGAN + 1001,
-        ..book
+        ..record
     });
     found(problem(Expect::Resumes, late), "1s at most");
     found(problem(Expect::EndsHonestly, closed()), "no connection");
@@ -242,10 +248,10 @@ fn find_a_connection_that_did_not_resume() {
 #[test]
 fn allow_a_loss_at_the_end_and_no_other() {
     let broke = |ends| {
-        broke().map(|book| Book {
+        broke().map(|record| Record {
             ends,
             resumes: 1,
-            ..book
+            ..record
         })
     };
     assert_eq!(problem(Expect::EndsHonestly, broke(true)), None);
@@ -255,9 +261,9 @@ fn allow_a_loss_at_the_end_and_no_other() {
 #[test]
 fn find_a_session_that_ends_for_another_reason() {
     let lost = |reason: &str| {
-        broke().map(|book| Book {
+        broke().map(|record| Record {
             end: End::Broken(reason.to_owned()),
-            ..book
+            ..record
         })
     };
     let problem = |reason| after(Expect::SessionsEnd, lost(reason), Fault::ProcessReplaced);

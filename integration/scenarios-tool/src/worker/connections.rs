@@ -11,10 +11,10 @@ use rdmsg::{
     Connector, Engine, Listener, Request, RequestListener,
     crossbeam_channel::{Receiver, Select, bounded},
 };
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use super::{Said, Worker, conversation::Conversation, problem, say};
-use crate::{book::End, plan::listener_configs, scenario::Fault};
+use crate::{plan::listener_configs, record::End, scenario::Fault};
 
 /// Establishes all connections at once, each in its own thread, and waits until all have ended.
 /// Their numbers start at `first`.
@@ -35,7 +35,7 @@ pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
 
 /// Shuts an engine down, which has released all connections.
 fn release(engine: Engine) -> Result<()> {
-    let left = engine.drain(PATIENCE)?;
+    let left = engine.drain(TIME_LIMIT)?;
     ensure!(left == 0, "the engine still has {left} connections");
     engine.shutdown();
     Ok(())

@@ -14,8 +14,8 @@ use super::{
     Said, Told, Worker, lock, operations::Operations, problem, reader::Reader, say, sender,
 };
 use crate::{
-    book::{Book, End},
     plan::{Content, Ending, Half, Plan},
+    record::{End, Record},
     scenario::Talk,
 };
 
@@ -27,8 +27,8 @@ pub(super) struct Conversation {
     pub(super) plan: Plan,
     /// Empty if the connection has no operations.
     pub(super) operations: OnceLock<Operations>,
-    book: Mutex<Book>,
-    /// Whether the first message has arrived, or none will.
+    record: Mutex<Record>,
+    /// Whether the first message has arrived, or no message will arrive.
     flows: AtomicBool,
     /// Whether the peer's last message has arrived.
     pub(super) all: AtomicBool,
@@ -37,16 +37,16 @@ pub(super) struct Conversation {
 
 impl Conversation {
     pub(super) fn begin(worker: &Arc<Worker>, connection: u32) -> Arc<Self> {
-        let book = Book {
+        let record = Record {
             connection,
-            ..Book::default()
+            ..Record::default()
         };
         let conversation = Arc::new(Self {
             worker: Arc::clone(worker),
             connection,
             plan: Plan::new(&worker.scenario, worker.seed, connection),
             operations: OnceLock::new(),
-            book: Mutex::new(book),
+            record: Mutex::new(record),
             flows: AtomicBool::new(false),
             all: AtomicBool::new(false),
             over: AtomicBool::new(false),
@@ -65,15 +65,15 @@ impl Conversation {
         self.is_flowing();
         let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
         self.worker.told().open.retain(is_other);
-        say(&Said::Book(self.book()));
+        say(&Said::Record(self.record()));
         end
     }
 
     /// Records the end, once.
     pub(super) fn end(&self, end: &End) {
-        self.write(|book| {
-            if book.end == End::Open {
-                (book.end, book.ended) = (end.clone(), clock_millis());
+        self.write(|record| {
+            if record.end == End::Open {
+                (record.end, record.ended) = (end.clone(), clock_millis());
             }
         });
         self.set(&self.over);
@@ -102,12 +102,12 @@ impl Conversation {
             reader.read()
         });
         let statistics = endpoint.statistics();
-        self.write(|book| {
-            (book.resumes, book.resent) = (statistics.resumes, statistics.resent);
+        self.write(|record| {
+            (record.resumes, record.resent) = (statistics.resumes, statistics.resent);
         });
         if end != End::Dropped {
             let delivered = endpoint.close().is_ok();
-            self.write(|book| book.delivered = delivered);
+            self.write(|record| record.delivered = delivered);
         }
         end
     }
@@ -133,12 +133,12 @@ impl Conversation {
         problem(format!("{text}; {self}"));
     }
 
-    pub(super) fn write(&self, change: impl FnOnce(&mut Book)) {
-        change(&mut lock(&self.book));
+    pub(super) fn write(&self, change: impl FnOnce(&mut Record)) {
+        change(&mut lock(&self.record));
     }
 
-    pub(super) fn book(&self) -> Book {
-        lock(&self.book).clone()
+    pub(super) fn record(&self) -> Record {
+        lock(&self.record).clone()
     }
 
     pub(super) fn set(&self, flag: &AtomicBool) {
@@ -160,7 +160,7 @@ impl fmt::Display for Conversation {
             f,
             "the {}: {:?}; {:?}",
             self.worker.side,
-            self.book(),
+            self.record(),
             self.plan
         )
     }

@@ -1,4 +1,4 @@
-//! The program of one side, which runs the connections and keeps their books.
+//! The program of one side, which runs the connections and records their messages and ends.
 //!
 //! It prints a [`Said`] as JSON on each line of stdout. On stdin, the client receives the server's
 //! addresses as JSON. Both sides receive `go` after the first messages, and `stop`; the server
@@ -26,12 +26,12 @@ use rdmsg::{
     crossbeam_channel::{Sender, bounded, unbounded},
 };
 use serde::{Deserialize, Serialize};
-use toolbox::{Lab, PATIENCE, Side, pattern};
+use toolbox::{Lab, Side, TIME_LIMIT, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
-    book::Book,
     health::{Health, settle},
+    record::Record,
     scenario::{Fault, Scenario},
 };
 
@@ -58,7 +58,7 @@ pub(crate) enum Said {
     /// reports this each time.
     Flowing,
     /// A connection has ended.
-    Book(Book),
+    Record(Record),
     /// The state of a victim.
     Health(Health),
     Problem(String),
@@ -139,7 +139,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         settle(
             &before,
             || count(&lab),
-            |now, before| now.is_as(before, most),
+            |now, before| now.has_no_leak_since(before, most),
         )?;
     }
     Ok(())
@@ -170,12 +170,12 @@ fn warm_up(lab: &Lab) -> Result<()> {
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
     let (connector, address) = (Connector::new().engine(&engine), listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(address));
-    let server = listener.accept_timeout(PATIENCE)?;
+    let server = listener.accept_timeout(TIME_LIMIT)?;
     let client = connecting
         .join()
         .map_err(|_| anyhow!("the warm-up panicked"))??;
     client.send(&pattern(1, 100_000))?;
-    server.recv_timeout(PATIENCE)?;
+    server.recv_timeout(TIME_LIMIT)?;
     client.close()?;
     engine.shutdown();
     Ok(())
@@ -217,7 +217,7 @@ impl Worker {
         }
     }
 
-    /// Ends the process, after printing the books and plans of the open connections.
+    /// Ends the process, after printing the records and plans of the open connections.
     fn give_up(&self) -> ! {
         for conversation in &self.told().open {
             problem(format!("open: {conversation}"));

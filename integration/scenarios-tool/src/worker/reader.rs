@@ -9,8 +9,8 @@ use toolbox::Side;
 
 use super::conversation::Conversation;
 use crate::{
-    book::End,
     plan::{Content, Ending},
+    record::End,
     scenario::{Reading, Talk},
 };
 
@@ -18,10 +18,10 @@ use crate::{
 const SLOW: Duration = Duration::from_millis(20);
 
 /// The interval in which a reader that holds all messages checks for the order to stop.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pause of the thread that polls several connections, after none had a message.
-const TURN: Duration = Duration::from_millis(1);
+const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Drops a held message, after checking that its bytes have not changed.
 type Release = Box<dyn FnOnce() + Send>;
@@ -64,7 +64,7 @@ impl Reader {
                 } else if self.kept.is_empty() {
                     self.endpoint.next_completion()
                 } else {
-                    self.endpoint.next_completion_timeout(LOOK)
+                    self.endpoint.next_completion_timeout(CHECK_INTERVAL)
                 };
                 if let Some(end) = self.take(next) {
                     return end;
@@ -79,7 +79,7 @@ impl Reader {
     /// Handles one result. Returns the end after the last one.
     fn take(&mut self, next: Result<Completion, Error>) -> Option<End> {
         let conversation = Arc::clone(&self.conversation);
-        let succeed = || conversation.write(|book| book.succeeded += 1);
+        let succeed = || conversation.write(|record| record.succeeded += 1);
         let taken = match next {
             Ok(Completion::Received(message)) => self.take_message(message),
             Ok(Completion::Sent(number)) => {
@@ -87,7 +87,7 @@ impl Reader {
                 self.confirm(number)
             }
             Ok(Completion::Failed { id, .. }) => {
-                conversation.write(|book| book.failed += 1);
+                conversation.write(|record| record.failed += 1);
                 self.check_failed(id)
             }
             Ok(Completion::Written(_)) => {
@@ -115,12 +115,12 @@ impl Reader {
         }
         let has_dropped = match conversation.plan.ending {
             Ending::Drop(by, after) if by == conversation.worker.side => {
-                conversation.book().received == after
+                conversation.record().received == after
             }
             _ => false,
         };
         has_dropped.then(|| {
-            conversation.write(|book| book.ends = true);
+            conversation.write(|record| record.ends = true);
             self.end(End::Dropped)
         })
     }
@@ -141,9 +141,9 @@ impl Reader {
         {
             return operations.accept(&message);
         }
-        let number = conversation.book().received;
+        let number = conversation.record().received;
         let last = self.content.check(number, &message)?;
-        conversation.write(|book| book.received += 1);
+        conversation.write(|record| record.received += 1);
         if last {
             conversation.set(&conversation.all);
         }
@@ -192,7 +192,7 @@ impl Reader {
 
     /// Checks that no message is both confirmed and failed.
     fn check_failed(&self, id: u64) -> Result<(), String> {
-        if id < self.conversation.book().confirmed {
+        if id < self.conversation.record().confirmed {
             return Err(format!("message {id} failed after it was confirmed"));
         }
         Ok(())
@@ -200,9 +200,9 @@ impl Reader {
 
     /// Checks that completions of messages arrive in the order of sending.
     fn confirm(&self, number: u64) -> Result<(), String> {
-        let before = self.conversation.book().confirmed;
+        let before = self.conversation.record().confirmed;
         self.conversation
-            .write(|book| book.confirmed = before.max(number + 1));
+            .write(|record| record.confirmed = before.max(number + 1));
         if number < before {
             return Err(format!(
                 "message {number} is confirmed after message {}",
@@ -235,7 +235,7 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
         let ready = if selects || jobs.is_empty() {
             Some(select.ready())
         } else {
-            select.ready_timeout(TURN).ok()
+            select.ready_timeout(IDLE_PAUSE).ok()
         };
         match ready {
             Some(at) if at == of_newcomers => match newcomers.try_recv() {

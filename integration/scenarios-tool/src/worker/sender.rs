@@ -1,7 +1,7 @@
 use std::{io::IoSlice, sync::atomic::Ordering::Relaxed, time::Instant};
 
 use rdmsg::{Endpoint, Error, Outgoing, SendBuffer, TrySendError};
-use toolbox::PATIENCE;
+use toolbox::TIME_LIMIT;
 
 use super::conversation::Conversation;
 use crate::{
@@ -31,7 +31,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         let result = send(conversation, endpoint, &content, number, left == Some(0));
         let result = result.and_then(|()| match conversation.operations.get() {
             Some(operations) if number > 0 && left != Some(0) => {
-                let count = || conversation.write(|book| book.ids += 1);
+                let count = || conversation.write(|record| record.ids += 1);
                 operations.begin(endpoint, number, count)
             }
             _ => Ok(()),
@@ -59,7 +59,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     if matches!(conversation.plan.ending, Ending::Close(_)) {
         conversation.wait(|_| conversation.all.load(Relaxed));
     }
-    conversation.write(|book| book.ends = true);
+    conversation.write(|record| record.ends = true);
     match conversation.plan.ending {
         Ending::Abort(_, code) => endpoint.abort(code),
         // The reader reports the end.
@@ -84,7 +84,7 @@ fn send(
         _ => conversation.plan.talk != Talk::Operations,
     };
     let has_id = takes_ids && rng.u32(..4) > 0;
-    conversation.write(|book| book.begun += 1);
+    conversation.write(|record| record.begun += 1);
     match (rng.u32(..8), has_id) {
         (0 | 1, _) => {
             let mut buffer = SendBuffer::new(endpoint, message.len())?;
@@ -107,9 +107,9 @@ fn send(
         },
         _ => endpoint.send(&message)?,
     }
-    conversation.write(|book| {
-        book.accepted += 1;
-        book.ids += u64::from(has_id);
+    conversation.write(|record| {
+        record.accepted += 1;
+        record.ids += u64::from(has_id);
     });
     Ok(())
 }
@@ -121,7 +121,7 @@ fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(
     let start = Instant::now();
     loop {
         match endpoint.send(&mut message) {
-            Err(Error::CompletionsNotTaken) if start.elapsed() < PATIENCE => {}
+            Err(Error::CompletionsNotTaken) if start.elapsed() < TIME_LIMIT => {}
             sent => return sent,
         }
     }

@@ -1,4 +1,4 @@
-//! Scenes of the end: closes, aborts, and other events during them.
+//! Tests of the end of a connection: closes, aborts, and other events during them.
 
 use std::time::Duration;
 
@@ -55,12 +55,12 @@ fn both_sides_may_close_at_once() {
 }
 
 #[test]
-fn a_close_frame_behind_disconnected_is_still_the_reason() {
+fn close_frame_after_disconnected_is_the_reason() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.close(A);
-    // B's device has everything, B has processed nothing and answers nothing: A's deadline takes
-    // the connection down.
+    // B's device has received everything, but B has processed nothing and answers nothing. A
+    // disconnects at its deadline.
     pair.take(Step::Wire(A));
     pair.take(Step::Wire(A));
     pair.wait(Duration::from_secs(5));
@@ -89,7 +89,7 @@ fn a_close_without_an_answer_ends_at_its_deadline() {
 }
 
 #[test]
-fn an_abort_tells_its_code() {
+fn abort_carries_its_code() {
     let mut pair = pair();
     while pair.send(A) {}
     pair.abort(A, 9);
@@ -102,11 +102,11 @@ fn an_abort_tells_its_code() {
 }
 
 #[test]
-fn a_connection_that_is_turned_away_ends_busy() {
+fn untaken_connection_is_rejected_as_busy() {
     let mut pair = pair();
     while pair.send(A) {}
     pair.close(A);
-    pair.turn_away(B);
+    pair.reject_untaken(B);
     pair.finish();
     assert_eq!(
         (pair.reason(A), pair.delivered(A)),
@@ -116,7 +116,7 @@ fn a_connection_that_is_turned_away_ends_busy() {
 
     let mut pair = super::pair();
     pair.send(A);
-    pair.turn_away(B);
+    pair.reject_untaken(B);
     pair.finish();
     assert_eq!(
         (pair.reason(A), pair.delivered(A)),
@@ -145,7 +145,7 @@ fn an_abort_cuts_a_close_short() {
 }
 
 #[test]
-fn a_peer_that_dies_is_told_from_one_that_closes() {
+fn peer_death_differs_from_peer_close() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.take(Step::Wire(A));
@@ -156,7 +156,7 @@ fn a_peer_that_dies_is_told_from_one_that_closes() {
 }
 
 #[test]
-fn a_device_that_gives_up_is_the_reason() {
+fn device_failure_is_the_reason() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.vanish(B);
@@ -177,7 +177,7 @@ fn a_device_that_gives_up_is_the_reason() {
 }
 
 #[test]
-fn a_close_that_only_the_peers_device_acknowledged_is_not_delivered() {
+fn close_acked_only_by_peer_device_is_undelivered() {
     for disconnects in [false, true] {
         let mut pair = pair();
         assert!(pair.send(A));
@@ -197,18 +197,18 @@ fn a_close_that_only_the_peers_device_acknowledged_is_not_delivered() {
 }
 
 #[test]
-fn who_closes_first_disconnects_when_the_peer_knows_all() {
+fn first_closer_disconnects_after_close_ack() {
     let mut pair = pair();
     pair.close(A);
     for step in [
         Step::Wire(A),
         Step::Cq(B),
-        // B's close, and its acknowledgement of A's.
+        // These frames are B's Close, and B's acknowledgement of A's Close.
         Step::Wire(B),
         Step::Wire(B),
         Step::Cq(A),
         Step::Cq(A),
-        // A's acknowledgement.
+        // This frame is A's acknowledgement.
         Step::Wire(A),
         Step::Cq(B),
     ] {
@@ -226,14 +226,15 @@ fn who_closes_first_disconnects_when_the_peer_knows_all() {
         pair.take(step);
     }
     assert!(pair.can(Step::Cm(B)), "now A has");
-    // B's device never gets the acknowledgement of the last frames.
+    // A's last acknowledgements are lost, so B's device does not report the last frames as
+    // acknowledged.
     pair.acknowledgements_get_lost = true;
     pair.finish();
     assert!(pair.delivered(A) && pair.delivered(B));
 }
 
 #[test]
-fn two_who_close_at_once_need_no_acknowledgement_of_the_last_word() {
+fn simultaneous_closes_need_no_final_ack() {
     let mut pair = pair();
     pair.close(A);
     pair.close(B);
@@ -260,7 +261,7 @@ fn two_who_close_at_once_need_no_acknowledgement_of_the_last_word() {
 }
 
 #[test]
-fn an_abort_waits_for_its_notice_and_not_for_earlier_sends_alone() {
+fn abort_waits_for_its_own_notice() {
     let one = Params {
         send_slots: 1,
         ..params()
@@ -298,12 +299,12 @@ fn a_blocked_sender_learns_of_the_end_when_it_begins() {
 }
 
 #[test]
-fn what_waits_in_the_queue_is_delivered_though_the_drain_deadline_is_past() {
+fn queued_frames_arrive_after_drain_deadline() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.take(Step::Wire(A));
     pair.kill(A);
-    // B learns of the end and then stands still until after its deadline.
+    // B reads the event DISCONNECTED, and then does not run until after its deadline.
     pair.take(Step::Cm(B));
     pair.wait(Duration::from_secs(60));
     assert_eq!(pair.sides[B].received, 1);
@@ -342,7 +343,7 @@ fn a_disconnect_that_cannot_be_made_is_not_waited_for() {
 }
 
 #[test]
-fn a_sender_waits_for_the_cause_where_flushed_work_tells_of_the_end_first() {
+fn flushed_sender_waits_for_cause_of_end() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.abort(B, 3);
@@ -374,7 +375,7 @@ fn a_post_that_is_refused_at_an_end_is_not_its_reason() {
 }
 
 #[test]
-fn the_failure_of_a_peer_whose_process_ended_is_not_the_reason() {
+fn failure_of_ended_peer_process_is_not_the_reason() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.kill(B);
@@ -384,7 +385,7 @@ fn the_failure_of_a_peer_whose_process_ended_is_not_the_reason() {
 }
 
 #[test]
-fn flushed_work_gives_way_to_what_the_queue_or_the_connection_manager_tells() {
+fn later_event_replaces_flush_as_reason() {
     let mut first = pair();
     assert!(first.send(A));
     first.fail_send(A, WcStatus::WR_FLUSH_ERR);

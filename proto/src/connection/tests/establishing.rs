@@ -1,4 +1,4 @@
-//! Scenes from the first step to ESTABLISHED, and of events that prevent it.
+//! Tests of the steps until ESTABLISHED, and of events that prevent it.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::{
     connecting, end, hello, last_event, ops,
     pair::{A, B, Pair, Step},
     params,
-    side::What,
+    side::WorkKind,
     started,
 };
 use crate::{
@@ -42,7 +42,7 @@ fn hellos_and_private_data_reach_both_sides() {
 }
 
 #[test]
-fn a_frame_before_established_establishes_the_passive_side() {
+fn frame_before_established_establishes_passive_side() {
     let mut pair = Pair::new(params(), params());
     for step in [Step::Cm(A), Step::Cm(A), Step::Cm(A)] {
         pair.take(step);
@@ -59,7 +59,7 @@ fn a_frame_before_established_establishes_the_passive_side() {
 }
 
 #[test]
-fn frames_before_established_wait_for_the_hello_on_the_active_side() {
+fn active_side_queues_frames_until_the_hello() {
     let now = Instant::now();
     let frames: Vec<Vec<u8>> = [0_u32, 1]
         .iter()
@@ -118,7 +118,7 @@ fn frames_before_established_wait_for_the_hello_on_the_active_side() {
 }
 
 #[test]
-fn address_errors_are_retried_within_the_deadline_and_reported_after_it() {
+fn address_errors_are_retried_until_the_deadline() {
     let start = Instant::now();
     let mut conn = started(params(), 1, b"", start);
     let mut attempts = 0;
@@ -153,7 +153,7 @@ fn address_errors_are_retried_within_the_deadline_and_reported_after_it() {
 }
 
 #[test]
-fn clients_that_lost_the_same_server_come_back_at_different_times() {
+fn clients_of_lost_server_retry_at_different_times() {
     let start = Instant::now();
     let waits = |nonce| {
         let mut conn = started(params(), nonce, b"", start);
@@ -178,7 +178,7 @@ fn clients_that_lost_the_same_server_come_back_at_different_times() {
 }
 
 #[test]
-fn a_work_request_that_fails_before_established_is_the_reason() {
+fn work_error_before_established_is_the_reason() {
     let now = Instant::now();
     let status = WcStatus::LOC_LEN_ERR;
     let mut active = started(params(), 1, b"", now);
@@ -218,7 +218,7 @@ fn no_device_for_the_address_is_final_at_once() {
 }
 
 #[test]
-fn a_peer_that_never_answers_is_given_up_at_the_deadline() {
+fn silent_peer_is_given_up_at_the_connect_deadline() {
     let now = Instant::now();
     let mut conn = started(params(), 1, b"", now);
     conn.handle_cm_event(CmInput::AddrResolved, now);
@@ -230,7 +230,7 @@ fn a_peer_that_never_answers_is_given_up_at_the_deadline() {
 }
 
 #[test]
-fn who_waits_for_a_turn_costs_nothing_and_goes_at_its_deadline() {
+fn queued_attempt_has_no_objects_and_ends_in_time() {
     let now = Instant::now();
     let deadline = now + Duration::from_secs(5);
     let late = CloseReason::TimedOut(Phase::Waiting);
@@ -243,7 +243,7 @@ fn who_waits_for_a_turn_costs_nothing_and_goes_at_its_deadline() {
         assert_eq!(conn.next_timeout(), Some(deadline));
         assert!(matches!(ops(conn)[..], [CmOp::AwaitTurn]));
     }
-    // A turn that comes too late is none.
+    // A turn that comes after the deadline has no effect.
     active.take_turn(deadline);
     assert_eq!(active.close_reason(), Some(&late));
     assert!(matches!(ops(&mut active)[..], []));
@@ -268,7 +268,7 @@ fn a_call_with_wrong_arguments_is_not_made_again() {
     assert_eq!(end(&mut fail(libc::EINVAL)), CloseReason::Os(error));
     let no_device = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENODEV));
     assert_eq!(end(&mut fail(libc::ENODEV)), no_device);
-    // The call finds some errors of the address by itself. Some may pass.
+    // The call itself detects some errors of the address. Some of these errors are temporary.
     let no_network = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENETUNREACH));
     assert_eq!(end(&mut fail(libc::ENETUNREACH)), no_network);
     assert_eq!(last_event(&mut fail(libc::EHOSTUNREACH)), None);
@@ -290,7 +290,7 @@ fn shortage_on_this_host_is_not_retried() {
     }
 }
 
-/// A transport such as iWARP's.
+/// A transport with the properties of iWARP.
 const IWARP: TransportTraits = TransportTraits {
     capabilities: Capabilities {
         atomic: false,
@@ -301,8 +301,8 @@ const IWARP: TransportTraits = TransportTraits {
     flushes: false,
 };
 
-/// A connection over iWARP of which both sides have heard from the connection manager, and nothing
-/// has been received.
+/// Returns a connection over iWARP. Both sides have handled all events of the connection manager,
+/// and have received nothing.
 fn over_iwarp() -> Pair {
     let mut pair = Pair::over(IWARP, params(), params());
     while let Some(step) = [Step::Cm(A), Step::Cm(B)]
@@ -323,7 +323,7 @@ fn on_iwarp_the_side_that_connects_speaks_first() {
         "nothing has come of the other side"
     );
     assert!(!pair.send(B), "and it may not be spoken to");
-    // The applications have sent no message; the library has sent the first frames itself.
+    // The applications have sent no message. The library itself has sent the first frames.
     pair.run();
     assert!(pair.sides[B].established);
     assert!(pair.send(B) && pair.send(A));
@@ -334,11 +334,13 @@ fn on_iwarp_the_side_that_connects_speaks_first() {
 }
 
 #[test]
-fn on_iwarp_a_side_that_was_spoken_to_is_nudged_until_it_answers() {
+fn iwarp_peer_is_nudged_until_it_answers() {
     let mut pair = over_iwarp();
     let nudges = |pair: &Pair| {
         let sending = pair.sides[A].sending.iter();
-        sending.filter(|it| matches!(it.what, What::Nudge)).count()
+        sending
+            .filter(|it| matches!(it.what, WorkKind::Nudge))
+            .count()
     };
     assert_eq!(nudges(&pair), 0);
     let start = pair.now;
@@ -348,7 +350,7 @@ fn on_iwarp_a_side_that_was_spoken_to_is_nudged_until_it_answers() {
     }
     let waited = pair.now - start;
     assert!(waited > Duration::from_secs(1), "less and less: {waited:?}");
-    // All of it is taken at once, and the answer ends it.
+    // The peer's driver reads all nudges at once, and the peer's answer ends the nudging.
     pair.run();
     assert!(pair.sides[B].established);
     assert!(pair.pass());
@@ -357,19 +359,19 @@ fn on_iwarp_a_side_that_was_spoken_to_is_nudged_until_it_answers() {
     pair.finish();
 }
 
-/// The side that was spoken to may not have noticed the close either.
+/// The passive side might not have noticed the Close either.
 #[test]
 fn on_iwarp_a_side_that_is_closed_at_once_is_nudged() {
     let mut pair = over_iwarp();
     pair.close(A);
     assert!(pair.pass());
     let last = pair.sides[A].sending.back().map(|it| &it.what);
-    assert!(matches!(last, Some(What::Nudge)), "{last:?}");
+    assert!(matches!(last, Some(WorkKind::Nudge)), "{last:?}");
     pair.finish();
 }
 
 #[test]
-fn on_iwarp_a_side_that_connects_and_says_nothing_is_given_up_in_time() {
+fn iwarp_silent_connecting_side_is_given_up() {
     let pair = over_iwarp();
     let mut silent = pair.sides.into_iter().nth(B).unwrap().conn;
     let deadline = silent.next_timeout().unwrap();
@@ -378,7 +380,7 @@ fn on_iwarp_a_side_that_connects_and_says_nothing_is_given_up_in_time() {
 }
 
 #[test]
-fn on_iwarp_a_flushed_request_waits_for_the_event_that_says_why() {
+fn iwarp_flushed_request_waits_for_the_cause() {
     let mut pair = over_iwarp();
     pair.run();
     let mut conn = pair.sides.into_iter().nth(B).unwrap().conn;
@@ -389,7 +391,7 @@ fn on_iwarp_a_flushed_request_waits_for_the_event_that_says_why() {
     assert!(conn.next_timeout().is_some(), "it goes on waiting");
     let later = now + moment * 2;
     conn.handle_cm_event(CmInput::Disconnected, later);
-    // The wait ends although the device has not flushed the remaining work requests.
+    // The wait ends, although the device has not flushed the remaining work requests.
     conn.handle_timeout(later + moment);
     assert_eq!(end(&mut conn), CloseReason::PeerDisconnected);
 }
@@ -411,7 +413,7 @@ fn both_sides_know_what_both_devices_can_do() {
             assert_eq!(able, Some(traits.capabilities));
         }
     }
-    // A peer whose hello says nothing of it can do neither.
+    // A peer whose hello has neither bit supports neither operation.
     let now = Instant::now();
     let mut conn =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
@@ -422,7 +424,7 @@ fn both_sides_know_what_both_devices_can_do() {
 }
 
 #[test]
-fn a_device_that_gives_nothing_back_in_the_error_state_is_not_waited_for() {
+fn device_without_flush_does_not_delay_the_end() {
     for (traits, waits) in [(IWARP, 20), (TransportTraits::UNRESTRICTED, 2000)] {
         let mut conn = connecting(Instant::now());
         conn.handle_transport(traits);

@@ -1,4 +1,4 @@
-//! Scenes of half close, and of messages that a stream holds back.
+//! Tests of the half close, and of messages that a stream holds back.
 
 use super::{
     pair,
@@ -52,7 +52,7 @@ fn a_finish_needs_no_credit_and_is_sent_once() {
 }
 
 #[test]
-fn operations_that_tell_the_peer_nothing_go_on_behind_a_finish() {
+fn one_sided_operations_continue_after_finish() {
     let mut pair = pair();
     pair.finish_sending(A);
     let conn = &mut pair.sides[A].conn;
@@ -62,11 +62,11 @@ fn operations_that_tell_the_peer_nothing_go_on_behind_a_finish() {
 }
 
 #[test]
-fn what_was_held_back_goes_before_a_finish_and_before_a_close() {
+fn held_messages_precede_finish_and_close() {
     for closes in [false, true] {
         let mut pair = pair();
         while pair.send(A) {}
-        // More than the window has places for.
+        // These are more messages than the window has room for.
         assert!((0..6).all(|_| pair.hold_back(A)));
         pair.finish_sending(A);
         if closes {
@@ -93,7 +93,7 @@ fn what_was_held_back_goes_before_a_finish_and_before_a_close() {
 }
 
 #[test]
-fn a_close_waits_for_what_is_held_back_no_longer_than_its_timeout() {
+fn close_timeout_includes_held_messages() {
     let mut pair = pair();
     while pair.send(A) {}
     assert!(pair.hold_back(A));

@@ -1,4 +1,4 @@
-//! Scenes of messages that travel in several frames.
+//! Tests of messages that travel in several frames.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::{
 /// The eager size of both sides.
 const EAGER: u32 = 64;
 
-/// Returns a fragment with `payload` bytes. Its message has `len` bytes from there on.
+/// Returns a fragment with `payload` bytes. `len` is the number of bytes of its message from the
+/// start of this fragment.
 fn fragment(len: u32, payload: usize) -> Vec<u8> {
     [header(Kind::Fragment, len), vec![0; payload]].concat()
 }
@@ -32,8 +33,8 @@ fn header(kind: Kind, len: u32) -> Vec<u8> {
     header.emit().to_vec()
 }
 
-/// Makes two sides with room for two messages of four fragments.
-fn wide() -> Pair {
+/// Makes two sides whose windows and send rings have room for two messages of four fragments.
+fn pair_of_fragments() -> Pair {
     let sides = Params {
         window: 8,
         send_slots: 8,
@@ -44,7 +45,7 @@ fn wide() -> Pair {
 
 #[test]
 fn fragments_arrive_as_one_message_in_order() {
-    let mut pair = wide();
+    let mut pair = pair_of_fragments();
     assert!(pair.send(A) && pair.send_fragments(A, 4 * EAGER) && pair.send(A));
     assert!(pair.send_fragments(A, EAGER + 4));
     pair.run();
@@ -60,19 +61,19 @@ fn fragments_arrive_as_one_message_in_order() {
     assert_eq!(sent.large_sent, 0);
     assert_eq!(pair.sides[B].conn.delivered_messages(), 4);
     pair.close(A);
-    pair.run_dry();
+    pair.run_until_idle();
     pair.finish();
     assert!(pair.delivered(A));
 }
 
 #[test]
-fn fragments_give_their_receives_back_before_the_message_is_released() {
+fn fragments_return_receives_before_release() {
     let mut pair = pair();
     for round in 1..10 {
         assert!(pair.send_fragments(A, 4 * EAGER), "round {round}");
         pair.run();
         assert_eq!(pair.sides[B].received, round);
-        // The window is that of messages in memory as well.
+        // The window also bounds the number of large messages in memory.
         if round % 4 == 0 {
             pair.release_all(B);
         }
@@ -80,7 +81,7 @@ fn fragments_give_their_receives_back_before_the_message_is_released() {
 }
 
 #[test]
-fn a_message_is_announced_if_it_has_too_many_fragments_or_too_few_credits() {
+fn message_that_cannot_be_fragmented_is_announced() {
     let mut pair = pair();
     let way = |pair: &Pair, len: u32| pair.sides[A].conn.way(len as usize);
     assert_eq!(way(&pair, EAGER), Way::Frame);
@@ -118,57 +119,57 @@ fn a_send_waits_for_the_slots_of_all_fragments() {
 
 #[test]
 fn fragments_wait_in_their_receives_for_memory() {
-    let mut pair = wide();
-    pair.sides[B].starving = true;
+    let mut pair = pair_of_fragments();
+    pair.sides[B].lacks_memory = true;
     assert!(pair.send_fragments(A, 2 * EAGER) && pair.send(A));
     pair.close(A);
     pair.run();
     assert_eq!(pair.sides[B].received, 0);
     assert_eq!(pair.sides[B].conn.held_messages(), 0);
     assert!(pair.sides[A].ended.is_none(), "not all has been received");
-    pair.sides[B].starving = false;
+    pair.sides[B].lacks_memory = false;
     pair.feed(B);
-    pair.run_dry();
+    pair.run_until_idle();
     pair.finish();
     assert_eq!(pair.sides[B].received, 2);
     assert_eq!(pair.reason(B), &CloseReason::PeerClosed);
     assert!(pair.delivered(A));
 }
 
-/// Nobody reports that there is memory again: the connection asks for it after a while.
+/// No event reports that memory is available again, so the connection asks for it periodically.
 #[test]
 fn fragments_that_arrive_without_memory_ask_again() {
-    let mut pair = wide();
-    pair.sides[B].starving = true;
+    let mut pair = pair_of_fragments();
+    pair.sides[B].lacks_memory = true;
     assert!(pair.send_fragments(A, 4 * EAGER));
     pair.run();
-    assert_eq!(pair.sides[B].starved, 1);
-    pair.sides[B].starving = false;
+    assert_eq!(pair.sides[B].failed_allocations, 1);
+    pair.sides[B].lacks_memory = false;
     pair.wait(Duration::from_millis(10));
     pair.run();
     assert_eq!(pair.sides[B].received, 1);
 }
 
 #[test]
-fn peer_that_stops_after_memory_was_missing_is_given_up() {
+fn stopped_peer_is_given_up_after_memory_shortage() {
     let mut pair = pair();
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     pair.forge(A, &fragment(EAGER + 1, 64));
     pair.run();
-    pair.sides[B].starving = false;
+    pair.sides[B].lacks_memory = false;
     pair.wait(Duration::from_millis(10));
     pair.finish();
     assert_eq!(pair.reason(B), &CloseReason::ReadTimeout);
 }
 
 #[test]
-fn fragments_that_arrived_before_the_end_are_delivered() {
+fn fragments_received_before_the_end_are_delivered() {
     let mut pair = pair();
     assert!(pair.send_fragments(A, 2 * EAGER));
     while pair.can(Step::Wire(A)) {
         pair.take(Step::Wire(A));
     }
-    // There is a place for the message before the connection fails.
+    // The message gets its place in memory before the connection fails.
     pair.take(Step::Cq(B));
     pair.take(Step::Memory(B));
     pair.kill(A);

@@ -1,11 +1,11 @@
-//! Scenes with a peer that does not keep to the protocol.
+//! Tests with a peer that violates the protocol.
 
 use std::time::Instant;
 
 use rdma_status::WcStatus;
 
 use super::{
-    super::transfer::Heard,
+    super::transfer::Accepts,
     pair,
     pair::{A, B, Step},
     params, started,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[test]
-fn hostile_frames_end_the_connection_and_name_the_field() {
+fn hostile_frame_ends_connection_and_names_field() {
     let header = |kind, grant, len, arg| {
         Header {
             kind,
@@ -87,7 +87,7 @@ fn hostile_frames_end_the_connection_and_name_the_field() {
 }
 
 #[test]
-fn a_repeated_and_a_lost_frame_end_the_connection_and_are_not_delivered() {
+fn repeated_or_lost_frame_ends_the_connection() {
     let number = |number: u16| {
         let mut frame = data(4, &u32::from(number).to_le_bytes());
         frame[2..4].copy_from_slice(&number.to_be_bytes());
@@ -192,7 +192,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
         // The peer has not sent its Close.
         (true, &[close_ack()]),
         (true, &[close_ack(), control(Control::Close)]),
-        // Twice.
+        // The peer acknowledges twice.
         (true, &[control(Control::Close), close_ack(), close_ack()]),
     ];
     for (closes, frames) in cases {
@@ -209,10 +209,13 @@ fn a_close_is_acknowledged_once_and_after_both() {
         while pair.can(Step::Cq(B)) {
             pair.take(Step::Cq(B));
         }
-        let heard = pair.sides[B].conn.opened().map(|open| open.transfer.heard);
-        assert_eq!(heard, Some(Heard::Nothing));
+        let accepts = pair.sides[B]
+            .conn
+            .opened()
+            .map(|open| open.transfer.accepts);
+        assert_eq!(accepts, Some(Accepts::Nothing));
         pair.finish();
-        // The first cause stays.
+        // The first cause of the end stays.
         match pair.reason(B) {
             CloseReason::LocallyClosed => assert!(closes),
             violation => assert_eq!(violated_field(violation), "kind"),
@@ -221,7 +224,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
 }
 
 #[test]
-fn a_close_is_the_last_word_but_for_control_frames() {
+fn only_control_frames_may_follow_a_close() {
     for draining in [false, true] {
         for (behind, expected) in [
             (data(4, &0_u32.to_le_bytes()), 0),
@@ -247,7 +250,7 @@ fn a_close_is_the_last_word_but_for_control_frames() {
 }
 
 #[test]
-fn a_message_that_the_hello_does_not_allow_is_a_violation() {
+fn message_beyond_hello_limits_is_a_violation() {
     let now = Instant::now();
     let hello = Hello {
         version: VERSION,
@@ -295,7 +298,7 @@ fn a_second_close_takes_the_connection_down() {
     assert_eq!(pair.sides[B].conn.state.name(), "Draining");
 }
 
-/// An established connection of the passive side whose receives are shared.
+/// Returns an established connection of the passive side that shares receives with others.
 fn sharing() -> Connection {
     let now = Instant::now();
     let params = Params {
@@ -327,8 +330,8 @@ fn sharing() -> Connection {
     conn
 }
 
-/// Which buffers go back.
-fn given_back(conn: &mut Connection) -> Vec<u32> {
+/// Returns the buffers that the connection gives back in its outputs.
+fn returned_buffers(conn: &mut Connection) -> Vec<u32> {
     std::iter::from_fn(|| conn.poll_output())
         .filter_map(|output| match output {
             Output::Repost(buffer) | Output::Release(buffer) => Some(buffer),
@@ -364,12 +367,12 @@ fn shared_buffers_behind_a_violation_go_back_at_once() {
         let flushed = Work::Recv { buffer: 4 };
         conn.handle_work_error(flushed, WcStatus::WR_FLUSH_ERR, 0, now);
         assert_eq!(conn.state.name(), "Draining");
-        assert_eq!(given_back(&mut conn), [0, 1, 2, 3, 4]);
+        assert_eq!(returned_buffers(&mut conn), [0, 1, 2, 3, 4]);
     }
 }
 
 #[test]
-fn shared_buffers_of_control_frames_go_back_while_draining() {
+fn control_frame_buffers_return_while_draining() {
     let now = Instant::now();
     let mut conn = sharing();
     conn.handle_cm_event(CmInput::Disconnected, now);
@@ -377,11 +380,11 @@ fn shared_buffers_of_control_frames_go_back_while_draining() {
     for (buffer, kind) in (0..).zip([Control::Grant, Control::Ping, Control::Close]) {
         conn.handle_recv(buffer, &control(kind), now);
     }
-    assert_eq!(given_back(&mut conn), [0, 1, 2]);
+    assert_eq!(returned_buffers(&mut conn), [0, 1, 2]);
 }
 
-/// After the end all that the connection holds goes back at once, and nothing may come after the
-/// end.
+/// After the end, the driver gives back all receives that the connection holds at once, so the
+/// connection itself gives back none.
 #[test]
 fn nothing_is_given_back_one_by_one_after_the_end() {
     let now = Instant::now();
@@ -395,7 +398,8 @@ fn nothing_is_given_back_one_by_one_after_the_end() {
     assert!(conn.poll_output().is_none());
 }
 
-/// Each holds a buffer that others may share, until the peer's hello is there.
+/// Each frame holds a buffer, which can be shared with other connections, until the peer's hello is
+/// known.
 #[test]
 fn frames_that_overtake_the_hello_are_bounded() {
     let now = Instant::now();

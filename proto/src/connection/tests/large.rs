@@ -1,4 +1,4 @@
-//! Scenes of messages above the eager size, and of flushes. The [`Pair`] itself checks the order,
+//! Tests of messages above the eager size, and of flushes. The [`Pair`] itself checks the order,
 //! the bounds, and that memory is read only while it is exposed.
 
 use rdma_status::WcStatus;
@@ -14,7 +14,7 @@ use crate::{CloseReason, Params, SendRefused, frame::Descriptor};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn what_is_sent_behind_a_large_message_is_received_behind_it() {
+fn later_message_arrives_after_large_message() {
     let mut pair = pair();
     assert!(pair.send(A) && pair.send_large(A, 3 * MIB) && pair.send(A));
     while pair.can(Step::Wire(A)) {
@@ -37,7 +37,7 @@ fn what_is_sent_behind_a_large_message_is_received_behind_it() {
 }
 
 #[test]
-fn no_more_large_messages_are_on_their_way_than_agreed() {
+fn large_messages_in_flight_respect_the_limit() {
     let mut pair = Pair::established(
         Params {
             window: 8,
@@ -74,12 +74,12 @@ fn memory_is_bounded_on_both_sides() {
     pair.run();
     assert_eq!(pair.sides[B].received, 3);
     assert!(pair.sides[A].writable && pair.send_large(A, 2 * MIB));
-    pair.run_dry();
+    pair.run_until_idle();
     assert_eq!(pair.sides[B].received, 5);
 }
 
 #[test]
-fn one_alone_may_be_longer_than_the_bound() {
+fn single_large_message_may_exceed_the_bound() {
     let mut pair = pair();
     for _ in 0..3 {
         assert!(
@@ -116,7 +116,7 @@ fn a_close_is_answered_when_everything_was_read() {
 }
 
 #[test]
-fn a_close_that_nobody_reads_on_for_ends_undelivered() {
+fn close_without_further_reads_is_undelivered() {
     let mut pair = pair();
     for _ in 0..3 {
         assert!(pair.send_large(A, 2 * MIB) || pair.sides[B].received > 0);
@@ -131,7 +131,7 @@ fn a_close_that_nobody_reads_on_for_ends_undelivered() {
 #[test]
 fn a_truncated_conversation_is_no_clean_end() {
     let mut pair = pair();
-    // The receiver keeps its messages, so there is memory for two of three.
+    // The receiver keeps its messages, so it has memory for two of three messages.
     for _ in 0..3 {
         assert!(pair.send_large(A, 2 * MIB));
         pair.run();
@@ -146,7 +146,7 @@ fn a_truncated_conversation_is_no_clean_end() {
 }
 
 #[test]
-fn a_peer_that_closes_and_goes_before_its_messages_were_read_is_truncated() {
+fn close_before_large_reads_truncates_conversation() {
     for orderly in [true, false] {
         let mut pair = pair();
         assert!(pair.send(A) && pair.send_large(A, 3 * MIB) && pair.send(A));
@@ -171,7 +171,7 @@ fn a_peer_that_closes_and_goes_before_its_messages_were_read_is_truncated() {
 }
 
 #[test]
-fn a_sender_that_dies_in_the_middle_leaves_no_half_message() {
+fn sender_death_leaves_no_partial_message() {
     let mut pair = pair();
     assert!(pair.send_large(A, 3 * MIB) && pair.send(A));
     for step in [
@@ -194,7 +194,8 @@ fn a_sender_that_dies_in_the_middle_leaves_no_half_message() {
     assert_eq!(pair.sides[B].received, 0);
 }
 
-/// The read of A's large message fails. Its completion waits for B to poll.
+/// Returns a pair in which B's READ of A's large message has failed. B has not polled the
+/// completion.
 fn with_a_read_that_fails(status: WcStatus) -> Pair {
     let mut pair = pair();
     assert!(pair.send_large(A, 2 * MIB));
@@ -206,7 +207,7 @@ fn with_a_read_that_fails(status: WcStatus) -> Pair {
 }
 
 #[test]
-fn a_forged_key_is_told_from_other_failures_of_a_read() {
+fn forged_key_differs_from_other_read_failures() {
     for (status, field) in [
         (WcStatus::REM_ACCESS_ERR, Some("rkey")),
         (WcStatus::REM_INV_REQ_ERR, Some("rkey")),
@@ -230,11 +231,11 @@ fn a_forged_key_is_told_from_other_failures_of_a_read() {
 }
 
 #[test]
-fn a_peer_whose_memory_went_before_its_connection_is_blamed_for_nothing() {
+fn memory_lost_before_disconnect_is_no_violation() {
     for status in [WcStatus::REM_ACCESS_ERR, WcStatus::REM_INV_REQ_ERR] {
         let mut pair = with_a_read_that_fails(status);
         pair.take(Step::Cq(B));
-        assert!(pair.sides[B].conn.is_ending_for_a_cause_to_come());
+        assert!(pair.sides[B].conn.awaits_end_cause());
         pair.kill(A);
         pair.finish();
         assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected, "{status}");
@@ -242,17 +243,17 @@ fn a_peer_whose_memory_went_before_its_connection_is_blamed_for_nothing() {
 }
 
 #[test]
-fn a_peer_that_is_known_to_be_gone_is_not_blamed_for_its_memory() {
+fn missing_memory_of_gone_peer_is_no_violation() {
     let mut pair = with_a_read_that_fails(WcStatus::REM_ACCESS_ERR);
     pair.kill(A);
-    // The event is read before the completion.
+    // B handles the event before it polls the completion.
     pair.take(Step::Cm(B));
     pair.finish();
     assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected);
 }
 
 #[test]
-fn who_closes_does_not_wait_to_learn_who_is_to_blame() {
+fn closing_side_does_not_wait_for_the_cause() {
     let mut pair = with_a_read_that_fails(WcStatus::REM_ACCESS_ERR);
     pair.take(Step::Cq(B));
     let start = pair.now;
@@ -263,7 +264,7 @@ fn who_closes_does_not_wait_to_learn_who_is_to_blame() {
 }
 
 #[test]
-fn a_descriptor_that_cannot_be_is_a_violation() {
+fn impossible_descriptor_is_a_violation() {
     let good = Descriptor {
         addr: 1 << 32,
         len: 100,
@@ -324,7 +325,7 @@ fn a_flush_waits_for_what_was_sent_before_it() {
     assert!(pair.sides[A].conn.is_flushed(&first) && pair.sides[A].conn.is_flushed(&second));
     assert!(pair.sides[A].answered >= 1);
 
-    // The receiver has no memory for the last one, so a flush behind it has to wait.
+    // The receiver has no memory for the last message, so a flush behind this message has to wait.
     assert!(pair.send_large(A, 3 * MIB));
     let third = pair.flush(A);
     pair.run();

@@ -1,4 +1,4 @@
-//! Scenes of keepalive: live peers, dead peers, and the time until a death is detected.
+//! Tests of the keepalive: live peers, dead peers, and the time until a death is detected.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{Activity, CloseReason, MovedBytes, Params, PeerTimeout};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// The time for the notice to the peer.
+/// The maximum time to send the notice to the peer.
 const NOTICE: Duration = Duration::from_millis(100);
 
 fn alive() -> Params {
@@ -21,23 +21,23 @@ fn alive() -> Params {
     }
 }
 
-/// This side's process stops: its device goes on, and its completions are not polled.
+/// Stops the process of the side `at`: its device continues, but its completions are not polled.
 fn stop(pair: &mut Pair, at: usize) {
     pair.sides[at].ended = Some((CloseReason::LocallyAborted, false));
 }
 
 #[test]
-fn a_dead_host_is_noticed_within_interval_and_timeout_whenever_it_dies() {
+fn dead_host_is_detected_in_time_at_any_phase() {
     for offset in (0..3000).step_by(50) {
         for busy in [false, true] {
             let mut pair = Pair::established(alive(), alive());
-            // The peer answers until just before it dies; if it is busy, it sends as well.
+            // The peer answers until just before it dies. A busy peer also sends messages.
             for _ in 0..offset / 50 {
                 pair.wait(Duration::from_millis(50));
                 if busy {
                     assert!(pair.send(B));
                 }
-                pair.run_dry();
+                pair.run_until_idle();
                 assert!(pair.sides.iter().all(|side| side.ended.is_none()));
             }
             let death = pair.now;
@@ -62,7 +62,7 @@ fn a_dead_host_is_noticed_in_time_while_closing() {
     for offset in [0, 700, 2_500] {
         let mut pair = Pair::established(patient.clone(), patient.clone());
         assert!(pair.send(B));
-        pair.run_dry();
+        pair.run_until_idle();
         let death = pair.now;
         pair.vanish(B);
         for _ in 0..offset / 50 {
@@ -83,7 +83,7 @@ fn a_dead_host_is_noticed_in_time_while_closing() {
 }
 
 #[test]
-fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
+fn bytes_acked_by_peer_device_are_a_sign_of_life() {
     let wide = Params {
         window: 16,
         send_slots: 16,
@@ -94,7 +94,7 @@ fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
         assert!(pair.send(A));
     }
     stop(&mut pair, B);
-    // A slow link: one frame gets through in 900 ms, and nothing comes back but acknowledgements.
+    // On this slow link, one frame arrives in 900 ms, and only acknowledgements return.
     for frame in 0..16 {
         pair.wait(Duration::from_millis(900));
         pair.take(Step::Wire(A));
@@ -104,7 +104,7 @@ fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
         }
         assert!(pair.sides[A].ended.is_none(), "frame {frame}");
     }
-    // The ping is acknowledged as well, which proves nothing about the peer's library.
+    // The peer's device also acknowledges the Ping, which proves nothing about the peer's library.
     let start = pair.now;
     loop {
         let steps = [Step::Wire(A), Step::Ack(A), Step::Cq(A)];
@@ -121,7 +121,7 @@ fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
 }
 
 #[test]
-fn a_sign_of_life_on_another_connection_counts_and_does_not_stop_the_probes() {
+fn sign_of_life_elsewhere_reduces_but_keeps_probes() {
     let mut pair = Pair::established(alive(), alive());
     stop(&mut pair, B);
     for second in 1..60 {
@@ -154,7 +154,7 @@ fn bytes_that_move_are_signs_of_life() {
     }
     let start = pair.now;
     while pair.sides[A].conn.close_reason().is_none() {
-        // A reading that another thread changes is lower than the last one.
+        // A reading that another thread changes can be lower than the last reading.
         let moved = MovedBytes {
             signs: 58,
             ..MovedBytes::default()
@@ -168,7 +168,7 @@ fn bytes_that_move_are_signs_of_life() {
 }
 
 #[test]
-fn bytes_that_are_about_to_be_repeated_extend_the_timeout_once() {
+fn bytes_to_retransmit_extend_timeout_once() {
     let moved = |acknowledged, wait: u64| MovedBytes {
         acknowledged,
         repeats_in: Some(Duration::from_millis(wait)),
@@ -212,15 +212,16 @@ fn bytes_that_are_about_to_be_repeated_extend_the_timeout_once() {
     }
 }
 
-/// This side's bytes came through at last; those of the peer may still wait.
+/// The bytes of this side have arrived after a retransmission. Those of the peer might still wait
+/// for theirs.
 #[test]
-fn bytes_that_were_repeated_in_a_silence_extend_the_timeout_once() {
+fn bytes_retransmitted_in_silence_extend_timeout_once() {
     for repeats in [false, true] {
         let mut pair = Pair::established(alive(), alive());
         stop(&mut pair, B);
         let start = pair.now;
         while pair.sides[A].conn.close_reason().is_none() {
-            // Two repetitions before the silence is noticed.
+            // Two retransmissions happen before the silence is detected.
             let late = pair.now - start > INTERVAL;
             let moved = MovedBytes {
                 repeated: if repeats && late { 3 } else { 2 },
@@ -239,7 +240,7 @@ fn bytes_that_were_repeated_in_a_silence_extend_the_timeout_once() {
 #[test]
 fn peer_that_was_stopped_reads_that_it_was_given_up() {
     let mut pair = Pair::established(alive(), alive());
-    // B's process stands still, and its device goes on.
+    // B's process does not run, but its device continues.
     while pair.sides[A].ended.is_none() {
         for step in [Step::Wire(A), Step::Ack(A), Step::Cq(A), Step::Cm(A)] {
             while pair.can(step) {
@@ -248,7 +249,7 @@ fn peer_that_was_stopped_reads_that_it_was_given_up() {
         }
         pair.now = pair.sides[A].conn.next_timeout().unwrap_or(pair.now);
         pair.sides[A].conn.handle_timeout(pair.now);
-        pair.settle(A);
+        pair.perform_outputs(A);
     }
     assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
     pair.finish();
@@ -257,7 +258,7 @@ fn peer_that_was_stopped_reads_that_it_was_given_up() {
 }
 
 #[test]
-fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
+fn engine_alive_elsewhere_needs_few_probes() {
     let mut pair = Pair::established(alive(), alive());
     let pings = |pair: &Pair| -> u64 {
         let sent = |at: usize| pair.sides[at].conn.statistics().pings_sent;
@@ -270,13 +271,13 @@ fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
             pair.sides[at].conn.set_engine_activity(elsewhere);
         }
         pair.wait(Duration::from_millis(500));
-        pair.run_dry();
+        pair.run_until_idle();
         assert!(pair.sides.iter().all(|side| side.ended.is_none()));
     }
     let probed = pings(&pair);
     assert!((4..=12).contains(&probed), "in 80 intervals: {probed}");
-    // No sign of life arrives on any connection, so the peer is judged as without other
-    // connections.
+    // No sign of life arrives on any connection, so the peer is judged as if it had only this
+    // connection.
     let start = pair.now;
     pair.vanish(B);
     pair.finish();
@@ -285,9 +286,9 @@ fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
 }
 
 #[test]
-fn a_side_that_is_too_busy_to_look_does_not_judge_its_peer() {
+fn busy_side_does_not_time_out_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Ten times neither side polls for 20 s, so each pong is read up to 20 s after it arrived.
+    // Neither side polls for 20 s, ten times. So a Pong is read up to 20 s after its arrival.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));
         assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());

@@ -1,4 +1,4 @@
-//! Scenes of large messages for which there is no memory, and of messages that hold memory without
+//! Tests of large messages for which there is no memory, and of messages that hold memory without
 //! arriving.
 
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::{Activity, CloseReason, Params, frame::Header};
 
 const MIB: u64 = 1 << 20;
 
-/// Side A announces a message of 3 MiB, and B reads it as far as it has memory.
+/// Makes A announce a message of 3 MiB. B then reads the message as far as it has memory.
 fn announced(pair: &mut Pair) {
     assert!(pair.send_large(A, 3 * MIB));
     pair.take(Step::Wire(A));
     pair.take(Step::Cq(B));
 }
 
-/// The peer offered no responder resources, so its device never answers. Nothing else is wrong with
-/// it.
+/// The peer has offered no responder resources, so its device never answers a READ. The peer
+/// behaves correctly otherwise.
 #[test]
-fn a_read_that_is_never_answered_ends_the_connection_and_says_so() {
+fn unanswered_read_ends_connection_with_its_reason() {
     let mut pair = pair();
     announced(&mut pair);
     pair.take(Step::Memory(B));
@@ -38,9 +38,9 @@ fn a_read_that_is_never_answered_ends_the_connection_and_says_so() {
     );
 }
 
-/// On a slow path, reads wait behind those of other connections.
+/// On a slow path, reads wait behind reads of other connections.
 #[test]
-fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
+fn read_stalls_only_if_other_connections_stall() {
     let mut pair = pair();
     announced(&mut pair);
     pair.take(Step::Memory(B));
@@ -67,7 +67,7 @@ fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
 }
 
 #[test]
-fn a_message_that_comes_slowly_is_left_alone() {
+fn slow_message_does_not_time_out() {
     let mut pair = pair();
     announced(&mut pair);
     pair.take(Step::Memory(B));
@@ -83,9 +83,10 @@ fn a_message_that_comes_slowly_is_left_alone() {
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
-/// A slow link shows signs of life while it moves a message: keepalive does not take it for dead.
+/// A slow link shows signs of life while it transfers a message, so the keepalive must not declare
+/// the peer dead.
 #[test]
-fn a_slow_link_on_which_chunks_come_is_alive() {
+fn slow_link_with_progress_is_alive() {
     let keepalive = Params {
         keepalive_interval: Some(Duration::from_secs(2)),
         ..params()
@@ -94,7 +95,8 @@ fn a_slow_link_on_which_chunks_come_is_alive() {
     announced(&mut pair);
     pair.take(Step::Memory(B));
     for _ in 0..20 {
-        // 64 KiB at 1 Mbit/s, and others' as well. The probes wait behind them.
+        // The link transfers 64 KiB at 1 Mbit/s, and bytes of other connections. Pings wait behind
+        // these bytes.
         pair.wait(Duration::from_millis(1900));
         for step in [Step::Wire(B), Step::Ack(B), Step::Cq(B)] {
             pair.take(step);
@@ -103,9 +105,9 @@ fn a_slow_link_on_which_chunks_come_is_alive() {
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
-/// The peer reads late, and answers pings until then.
+/// The peer reads late, but answers Pings until then.
 #[test]
-fn a_slow_close_goes_on_while_the_peer_answers() {
+fn slow_close_continues_while_peer_answers() {
     let patient = Params {
         keepalive_interval: Some(Duration::from_secs(1)),
         keepalive_timeout: Duration::from_secs(2),
@@ -113,53 +115,57 @@ fn a_slow_close_goes_on_while_the_peer_answers() {
         ..params()
     };
     let mut pair = Pair::established(patient.clone(), patient);
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     announced(&mut pair);
     pair.close(A);
     for _ in 0..20 {
-        pair.run_dry();
+        pair.run_until_idle();
         pair.wait(Duration::from_millis(500));
     }
-    pair.sides[B].starving = false;
+    pair.sides[B].lacks_memory = false;
     pair.wait(Duration::from_secs(1));
     pair.finish();
     assert!(pair.delivered(A));
 }
 
 #[test]
-fn a_message_waits_for_memory_and_comes_when_there_is_some() {
+fn message_waits_until_memory_is_available() {
     let mut pair = pair();
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     announced(&mut pair);
-    assert_eq!(pair.sides[B].starved, 1);
-    // Nothing else is held up by it.
+    assert_eq!(pair.sides[B].failed_allocations, 1);
+    // The shortage must not delay anything else.
     assert!(pair.send(B));
     pair.run();
     assert_eq!(pair.sides[A].received, 1);
     pair.wait(Duration::from_millis(10));
     pair.wait(Duration::from_millis(20));
-    assert_eq!(pair.sides[B].starved, 3, "by itself");
+    assert_eq!(pair.sides[B].failed_allocations, 3, "by itself");
     pair.feed(B);
-    assert_eq!(pair.sides[B].starved, 4, "and when others give some back");
-    pair.sides[B].starving = false;
+    assert_eq!(
+        pair.sides[B].failed_allocations, 4,
+        "and when others give some back"
+    );
+    pair.sides[B].lacks_memory = false;
     pair.feed(B);
     pair.take(Step::Memory(B));
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     pair.take(Step::Wire(B));
     pair.take(Step::Ack(B));
     pair.take(Step::Cq(B));
-    assert_eq!(pair.sides[B].starved, 5, "in the middle of it");
-    pair.sides[B].starving = false;
+    assert_eq!(pair.sides[B].failed_allocations, 5, "in the middle of it");
+    pair.sides[B].lacks_memory = false;
     pair.wait(Duration::from_secs(1));
     pair.run();
     assert_eq!(pair.sides[B].received, 1);
 }
 
-/// The reason travels: otherwise the client would see a server that went away without a word.
+/// The peer is notified of the reason, because it would otherwise see a disconnect without a
+/// reason.
 #[test]
-fn a_peer_learns_that_there_was_no_memory_for_its_message() {
+fn peer_learns_of_missing_memory_for_message() {
     let mut pair = pair();
-    pair.sides[B].starving = true;
+    pair.sides[B].lacks_memory = true;
     announced(&mut pair);
     let mut waited = Duration::ZERO;
     while pair.sides[B].conn.close_reason().is_none() {
@@ -168,8 +174,11 @@ fn a_peer_learns_that_there_was_no_memory_for_its_message() {
         waited += Duration::from_millis(500);
     }
     assert!(waited >= Duration::from_secs(30), "{waited:?}");
-    assert!((10..50).contains(&pair.sides[B].starved), "now and then");
-    // A later abort of the application sends no further frame.
+    assert!(
+        (10..50).contains(&pair.sides[B].failed_allocations),
+        "now and then"
+    );
+    // A later abort by the application sends no further frame.
     pair.abort(B, 7);
     assert_eq!(pair.sides[B].sending.len(), 1);
     pair.finish();
@@ -178,7 +187,7 @@ fn a_peer_learns_that_there_was_no_memory_for_its_message() {
 }
 
 #[test]
-fn a_failure_of_another_version_ends_the_connection_with_its_code() {
+fn unknown_failure_code_ends_the_connection() {
     let mut pair = pair();
     let header = Header {
         kind: crate::frame::Kind::Control(crate::frame::Control::Failure),

@@ -1,6 +1,6 @@
-//! A simulation of two connections: a wire that keeps the order of each direction, and queues in
-//! which completions and connection manager events wait. The test chooses the next step, so events
-//! and completions overtake each other, and acknowledgements come as late as they like.
+//! Simulates two connections: a wire that keeps the order of each direction, and queues in which
+//! completions and connection manager events wait. The test chooses the next step, so events and
+//! completions overtake each other, and acknowledgements are delayed arbitrarily.
 
 use std::{
     collections::VecDeque,
@@ -10,14 +10,14 @@ use std::{
 
 use rdma_status::OsError;
 
-use super::side::{Cm, Completion, InFlight, Shared, Side, What};
+use super::side::{Cm, Completion, InFlight, Shared, Side, WorkKind};
 use crate::{
     Account, Arrival, CONTROL_RECEIVES, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
     HEADER_LEN, Output, Params, TransportTraits, connection::transfer::Transfer, hello::VERSION,
     testing::BOTH_WAYS,
 };
 
-/// Which side.
+/// The indices of the two sides.
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 
@@ -29,42 +29,43 @@ pub(super) const fn no_memory() -> OsError {
     OsError::new("ibv_reg_mr", libc::ENOMEM)
 }
 
-/// The two sides and the clock.
+/// The two sides of the simulation and its clock.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     pub(super) now: Instant,
-    /// Whether the last acknowledgements of a device are lost when its queue pair breaks.
+    /// Whether the last acknowledgements of a device are lost when its queue pair fails.
     pub(super) acknowledgements_get_lost: bool,
     traits: TransportTraits,
 }
 
-/// A step that the simulation may take.
+/// A possible step of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The front frame of this side's send queue arrives.
+    /// The frame at the front of this side's send queue arrives at the other side.
     Wire(usize),
     /// This side's oldest frame is acknowledged.
     Ack(usize),
-    /// This side polls its next completion.
+    /// This side's driver polls the next completion.
     Cq(usize),
-    /// This side takes its next connection manager event.
+    /// This side's driver handles the next connection manager event.
     Cm(usize),
-    /// Memory is found for the large message that this side has started.
+    /// This side's driver finds memory for the large message that the side has started.
     Memory(usize),
 }
 
 impl Pair {
-    /// Makes two sides of which A connects to B; nothing has happened yet.
+    /// Makes two sides, of which A will connect to B. No step has been taken.
     pub(super) fn new(a: Params, b: Params) -> Self {
         Self::over(TransportTraits::UNRESTRICTED, a, b)
     }
 
-    /// The same, over such a transport.
+    /// Does the same as [`new`](Self::new), over a transport with these properties.
     pub(super) fn over(traits: TransportTraits, a: Params, b: Params) -> Self {
         let now = Instant::now();
         let connecting = Connection::connect(a.clone(), 1, b"from a", now);
-        // B's connection is made when A's request arrives. Until then this is a placeholder.
+        // B's connection is made when A's request arrives. Until then, this connection is a
+        // placeholder.
         let listening = Connection::connect(b.clone(), 2, b"", now);
         let mut pair = Self {
             sides: [Side::new(connecting, a), Side::new(listening, b)],
@@ -72,7 +73,7 @@ impl Pair {
             acknowledgements_get_lost: false,
             traits,
         };
-        pair.settle(A);
+        pair.perform_outputs(A);
         pair
     }
 
@@ -108,8 +109,8 @@ impl Pair {
         pair
     }
 
-    /// Carries out the outputs of a side's connection.
-    pub(super) fn settle(&mut self, at: usize) {
+    /// Performs the outputs of a side's connection.
+    pub(super) fn perform_outputs(&mut self, at: usize) {
         self.carry_out(at);
         while self.sides[at].held > 0 && self.sides[at].writable && self.sides[at].ended.is_none() {
             self.send_held(at);
@@ -135,10 +136,10 @@ impl Pair {
                 Output::Nudge { slot } => side.posted(InFlight {
                     slot,
                     signalled: true,
-                    what: What::Nudge,
+                    what: WorkKind::Nudge,
                 }),
                 Output::PostDrainMarkers => {
-                    side.break_down();
+                    side.enter_error_state();
                     side.cq.push_back(Completion::Drained(DrainSide::Recv));
                     side.cq.push_back(Completion::Drained(DrainSide::Send));
                 }
@@ -148,9 +149,9 @@ impl Pair {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
                 Output::Begin { .. } | Output::Prepare { .. } | Output::Copy(_)
-                    if side.starving =>
+                    if side.lacks_memory =>
                 {
-                    side.starved += 1;
+                    side.failed_allocations += 1;
                     side.conn.handle_out_of_memory(no_memory(), self.now);
                 }
                 Output::Begin { id, len } => side.begin(id, len),
@@ -175,8 +176,8 @@ impl Pair {
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     side.ended = Some((reason, delivered));
-                    // Its queue pair and id are destroyed, and its kernel disconnects.
-                    side.break_down();
+                    // The driver destroys the queue pair and the id, and the kernel disconnects.
+                    side.enter_error_state();
                     self.report_disconnected(1 - at);
                 }
             }
@@ -191,10 +192,10 @@ impl Pair {
         }
     }
 
-    /// There may be memory for this side's large messages again.
+    /// Reports to a side that there may be memory for its large messages again.
     pub(super) fn feed(&mut self, at: usize) {
         self.sides[at].conn.retry_memory();
-        self.settle(at);
+        self.perform_outputs(at);
     }
 
     fn cm(&mut self, at: usize, op: CmOp) {
@@ -222,14 +223,14 @@ impl Pair {
             }
             CmOp::Connect { private_data } => {
                 let params = self.sides[other].params.clone();
-                // The connection manager pads.
+                // The connection manager pads private data with zeros.
                 let mut padded = private_data.to_vec();
                 padded.resize(56, 0);
                 let mut conn =
                     Connection::requested(params.clone(), &padded, BOTH_WAYS, self.now).unwrap();
                 conn.accept(b"from b", self.now);
                 self.sides[other] = Side::new(conn, params);
-                self.settle(other);
+                self.perform_outputs(other);
             }
             CmOp::Accept { private_data } => {
                 let mut padded = private_data.to_vec();
@@ -239,7 +240,7 @@ impl Pair {
             }
             CmOp::Disconnect => {
                 let side = &mut self.sides[at];
-                side.break_down();
+                side.enter_error_state();
                 if side.removed || (side.disconnected && side.cm.is_empty()) {
                     let error = OsError::new("rdma_disconnect", libc::EINVAL);
                     side.conn
@@ -249,7 +250,7 @@ impl Pair {
                     self.report_disconnected(B);
                 }
             }
-            // The turn comes at once.
+            // The simulation gives a connection its turn at once.
             CmOp::AwaitTurn => self.sides[at].conn.take_turn(self.now),
             CmOp::CreateId | CmOp::SetMinRnrTimer => {}
             CmOp::Reject { .. } | CmOp::Discard => panic!("not in these scenes: {op:?}"),
@@ -259,7 +260,7 @@ impl Pair {
     /// Whether a step is possible now.
     pub(super) fn can(&self, step: Step) -> bool {
         match step {
-            // A frame arrives only at a live queue pair: at least the accepting side is
+            // A frame arrives only at a working queue pair, so at least the accepting side is
             // established.
             Step::Wire(from) => {
                 !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
@@ -283,7 +284,7 @@ impl Pair {
                 let sent = self.sides[from].sending.pop_front().unwrap();
                 let to = &mut self.sides[1 - from];
                 match &sent.what {
-                    What::Frame(frame) => {
+                    WorkKind::Frame(frame) => {
                         let buffer = to
                             .posted
                             .pop_front()
@@ -297,13 +298,13 @@ impl Pair {
                             frame: frame.clone(),
                         });
                     }
-                    What::Read(read) => assert!(
+                    WorkKind::Read(read) => assert!(
                         to.exposed.iter().any(|memory| memory.rkey == read.rkey
                             && memory.addr <= read.remote_addr
                             && read.remote_addr + read.len <= memory.addr + memory.len),
                         "memory is read only while it is exposed: {read:?}"
                     ),
-                    What::Nudge => {}
+                    WorkKind::Nudge => {}
                 }
                 self.sides[from].unacknowledged.push_back(sent);
             }
@@ -312,21 +313,22 @@ impl Pair {
                 let sent = side.unacknowledged.pop_front().unwrap();
                 let slot = sent.slot;
                 match sent.what {
-                    What::Read(read) => {
+                    WorkKind::Read(read) => {
                         side.read_completed(&read);
                         side.cq.push_back(Completion::Read { slot });
                     }
-                    What::Frame(_) | What::Nudge if sent.signalled => {
+                    WorkKind::Frame(_) | WorkKind::Nudge if sent.signalled => {
                         side.cq.push_back(Completion::Sent { slot });
                     }
-                    What::Frame(_) | What::Nudge => {}
+                    WorkKind::Frame(_) | WorkKind::Nudge => {}
                 }
             }
             Step::Cq(at) => {
                 let side = &mut self.sides[at];
                 match side.cq.pop_front().unwrap() {
                     Completion::Recv { buffer, frame } => {
-                        // The fast path and the general one must do the same.
+                        // The fast path and the general path must have the same effect, so the test
+                        // uses both.
                         let short = !side.received.is_multiple_of(3);
                         match short.then(|| side.conn.take_message(&frame)).flatten() {
                             Some(len) => {
@@ -356,7 +358,7 @@ impl Pair {
                     }
                     Completion::Drained(drained) => side.conn.handle_drained(drained),
                 }
-                self.settle(at);
+                self.perform_outputs(at);
             }
             Step::Memory(at) => {
                 let side = &mut self.sides[at];
@@ -365,7 +367,7 @@ impl Pair {
                 reading.has_memory = true;
                 let id = reading.id;
                 side.conn.handle_memory(id, now);
-                self.settle(at);
+                self.perform_outputs(at);
             }
             Step::Cm(at) => {
                 let side = &mut self.sides[at];
@@ -383,12 +385,12 @@ impl Pair {
                     },
                     now,
                 );
-                self.settle(at);
+                self.perform_outputs(at);
             }
         }
     }
 
-    /// Takes steps until there is none left, without any time passing.
+    /// Takes steps until no step is possible. No time passes.
     pub(super) fn run(&mut self) {
         const STEPS: [Step; 10] = [
             Step::Wire(A),
@@ -407,8 +409,8 @@ impl Pair {
         }
     }
 
-    /// Takes steps and releases the received messages until nothing more arrives.
-    pub(super) fn run_dry(&mut self) {
+    /// Takes steps, and releases the received messages, until nothing more arrives.
+    pub(super) fn run_until_idle(&mut self) {
         self.run();
         while self.sides.iter().any(|side| !side.kept.is_empty()) {
             self.release_all(A);
@@ -417,7 +419,8 @@ impl Pair {
         }
     }
 
-    /// Lets time pass until the next deadline of either side, if there is one.
+    /// Lets time pass until the next deadline of either side. Returns false if there is no
+    /// deadline.
     pub(super) fn pass(&mut self) -> bool {
         let deadlines = self
             .sides
@@ -431,8 +434,8 @@ impl Pair {
         true
     }
 
-    /// Lets this much time pass. A side whose deadline has passed takes its completions first, as
-    /// the contract demands.
+    /// Lets this much time pass. A side whose deadline has passed first polls its completions, as
+    /// the contract of `handle_timeout` demands.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {
@@ -444,7 +447,7 @@ impl Pair {
             }
             if self.sides[at].ended.is_none() {
                 self.sides[at].conn.handle_timeout(self.now);
-                self.settle(at);
+                self.perform_outputs(at);
             }
         }
     }

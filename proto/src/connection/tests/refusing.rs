@@ -1,4 +1,4 @@
-//! Refusals: the faults that each side finds in the other's hello or rejection.
+//! Tests of refusals: each side finds faults in the other side's hello or rejection.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[test]
-fn rejections_are_told_apart() {
+fn rejection_reasons_are_distinguished() {
     let now = Instant::now();
     let reject = |reason: RejectReason, private_data: &[u8]| {
         let mut conn = started(params(), 1, b"", now);
@@ -30,7 +30,7 @@ fn rejections_are_told_apart() {
     };
     let consumer = RejectReason::CONSUMER_DEFINED;
 
-    // The application's, through padding.
+    // This rejection of the application arrives with padding.
     let mut passive =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     passive.reject(b"full", now);
@@ -47,8 +47,8 @@ fn rejections_are_told_apart() {
         }
     );
 
-    // The error for another version, and for a receive window of 0, is an incompatibility with both
-    // sides' values.
+    // The error for another version and the error for a receive window of 0 are incompatibilities
+    // that name both sides' values.
     for (version, window, text) in [
         (
             9,
@@ -72,7 +72,7 @@ fn rejections_are_told_apart() {
         assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
     }
 
-    // The private data is not rdmsg's.
+    // This private data is not that of rdmsg.
     assert_eq!(
         reject(consumer, b"go away"),
         CloseReason::Rejected {
@@ -87,7 +87,7 @@ fn rejections_are_told_apart() {
 }
 
 #[test]
-fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is() {
+fn foreign_rejection_names_the_likely_protocol() {
     let rejected = |reason, private_data: &[u8]| {
         let now = Instant::now();
         let mut conn = started(params(), 1, b"", now);
@@ -109,7 +109,7 @@ fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is()
         assert!(text.contains("the other of IPv4 and IPv6"), "{text}");
         assert!(text.contains("rsocket"), "{text}");
     }
-    // An application's has a cause, if only that.
+    // A rejection by the application always has a cause, even without bytes of the application.
     let now = Instant::now();
     let mut passive =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
@@ -132,9 +132,9 @@ fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is()
     assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
 }
 
-/// The bytes of version 2 are written out here, because they never change.
+/// The test contains the bytes of version 2 literally, because they never change.
 #[test]
-fn a_peer_of_version_2_and_this_side_refuse_each_other_by_name() {
+fn version_2_and_this_version_refuse_each_other() {
     let now = Instant::now();
     let hello = b"rdms\x02\x24\0\0\0\x20\0\0\0\0\x40\0\0\0\0\0\x40\0\0\0\
         \0\0\x13\x88\x01\x02\x03\x04\x05\x06\x07\x08";
@@ -150,13 +150,14 @@ fn a_peer_of_version_2_and_this_side_refuse_each_other_by_name() {
         conn
     };
 
-    // It asks: the rejection has the layout that it reads, with its own version as the last number.
+    // The peer of version 2 connects. The rejection has the layout that the peer reads, and ends
+    // with the peer's version.
     let refusal = Connection::requested(params(), hello, BOTH_WAYS, now).unwrap_err();
     assert_eq!(refusal.reason, mismatch);
     let expected = b"rdmR\x03\x18\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x02";
     assert_eq!(*refusal.private_data, *expected);
 
-    // The peer answers with a rejection, as it does, or with an acceptance.
+    // The peer of version 2 accepts or, as its library does, rejects.
     let mut conn = active();
     conn.handle_cm_event(
         CmInput::Rejected {
@@ -207,7 +208,7 @@ fn a_reply_without_a_hello_is_not_rdmsg() {
 }
 
 #[test]
-fn a_refusal_on_iwarp_is_tcps_and_a_programs_rejection_is_not() {
+fn iwarp_refusal_differs_from_program_rejection() {
     let refused = RejectReason::from_raw(-libc::ECONNREFUSED);
     for (private_data, expected) in [
         (&b""[..], CloseReason::Refused),
@@ -231,7 +232,7 @@ fn a_refusal_on_iwarp_is_tcps_and_a_programs_rejection_is_not() {
 }
 
 #[test]
-fn a_rejection_on_iwarp_carries_its_cause_by_either_number() {
+fn iwarp_rejection_cause_has_two_error_numbers() {
     for errno in [libc::ECONNREFUSED, libc::ECONNRESET] {
         let mut conn = connecting(Instant::now());
         let event = CmInput::Rejected {
@@ -244,7 +245,7 @@ fn a_rejection_on_iwarp_carries_its_cause_by_either_number() {
 }
 
 #[test]
-fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
+fn synchronous_connect_error_equals_event_error() {
     let status = |errno: i32| CmStatus::from_raw(-errno);
     let os = |errno| OsError::new("rdma_connect", errno);
     for (errno, expected) in [
@@ -267,9 +268,9 @@ fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
     }
 }
 
-/// The configuration of refusals does not matter, because the peer did not refuse.
+/// `retry_refused` has no effect here, because the peer has not refused the connection.
 #[test]
-fn a_port_of_this_side_that_is_in_use_is_tried_again_with_another() {
+fn local_port_in_use_is_retried_with_another() {
     let now = Instant::now();
     for errno in [libc::EADDRINUSE, libc::EADDRNOTAVAIL] {
         let error = OsError::new("rdma_connect", errno);
@@ -294,7 +295,7 @@ fn a_port_of_this_side_that_is_in_use_is_tried_again_with_another() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_where_that_is_asked_for() {
+fn transient_refusal_is_retried_if_configured() {
     let now = Instant::now();
     let busy = Reject::BUSY.emit(b"");
     let [application, resources] = [RejectCode::Application, RejectCode::Resources].map(|code| {
@@ -308,7 +309,7 @@ fn what_may_pass_is_tried_again_where_that_is_asked_for() {
     for (reason, private_data, cause, passes) in [
         (consumer, &busy[..], CloseReason::PeerBusy, true),
         (consumer, &resources, CloseReason::PeerOutOfResources, true),
-        // The listening process ended before it had answered.
+        // The process of the listener ended before it had answered.
         (consumer, &[], CloseReason::RejectedWithoutCause, true),
         (
             consumer,
@@ -345,7 +346,7 @@ fn what_may_pass_is_tried_again_where_that_is_asked_for() {
 }
 
 #[test]
-fn peer_that_ends_before_it_answers_is_tried_again_if_asked_for() {
+fn peer_that_ends_early_is_retried_if_configured() {
     let now = Instant::now();
     let (gone, other) = (CloseReason::PeerDisconnected, CloseReason::NotRdmsg);
     let reset = OsError::new("rdma_connect", libc::ECONNRESET);
@@ -389,7 +390,7 @@ fn peer_that_ends_before_it_answers_is_tried_again_if_asked_for() {
 }
 
 #[test]
-fn a_hello_of_nothing_is_refused_with_the_fields_name() {
+fn hello_of_zeros_is_refused_with_field_name() {
     let usable = hello(VERSION, 4);
     for (unusable, field, ours) in [
         (
@@ -441,7 +442,7 @@ fn a_hello_of_nothing_is_refused_with_the_fields_name() {
 }
 
 #[test]
-fn a_peer_without_reads_in_both_directions_is_refused_by_name() {
+fn peer_without_reads_both_ways_is_refused() {
     let good = hello(VERSION, 4).emit(b"");
     for (reads, field) in [
         (
@@ -467,7 +468,7 @@ fn a_peer_without_reads_in_both_directions_is_refused_by_name() {
         let now = Instant::now();
         let refusal = Connection::requested(params(), &good, reads, now).unwrap_err();
         assert_eq!(refusal.reason, expected);
-        // The refused side reports the same fault, from its point of view.
+        // The rejected side reports the same fault from its own point of view.
         let mut conn = connecting(now);
         conn.handle_cm_event(
             CmInput::Rejected {

@@ -1,4 +1,4 @@
-//! Scenes of unread byte streams.
+//! Tests of byte streams whose bytes are not read.
 
 use super::{
     pair::{A, B, Pair},
@@ -55,13 +55,13 @@ fn large_message_waits_until_copies_are_read() {
     assert_eq!(pair.sides[B].received, 2, "it does not fit beside the copy");
     let now = pair.now;
     pair.sides[B].conn.release_copied(100, now);
-    pair.settle(B);
+    pair.perform_outputs(B);
     pair.run();
     assert_eq!(pair.sides[B].received, 3);
 }
 
 #[test]
-fn pieces_beyond_half_of_those_that_may_be_held_are_copied() {
+fn pieces_beyond_half_the_held_limit_are_copied() {
     let mut pair = streams(4);
     for held in 1..=3 {
         assert!(pair.send_large(A, 1000));
@@ -72,7 +72,7 @@ fn pieces_beyond_half_of_those_that_may_be_held_are_copied() {
 }
 
 #[test]
-fn pieces_on_their_way_and_unread_make_the_buffer_and_one_more() {
+fn pieces_in_flight_and_unread_exceed_buffer_by_one() {
     let mut pair = streams(8);
     let piece = pair.sides[A].conn.stream_piece();
     assert_eq!(piece, MIB);
@@ -85,7 +85,7 @@ fn pieces_on_their_way_and_unread_make_the_buffer_and_one_more() {
     let frame = params().eager_size.into();
     assert_eq!(pair.sides[A].conn.most_held_back(), frame);
     assert_eq!(pair.sides[B].conn.most_held_back(), 2 * MIB);
-    pair.run_dry();
+    pair.run_until_idle();
     assert_eq!(pair.sides[B].received, 5);
 }
 

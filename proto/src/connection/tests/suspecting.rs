@@ -1,4 +1,4 @@
-//! Scenes of a device that reports a lost link or the failure of an object.
+//! Tests of a device that reports a lost link or the failure of an object.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{Activity, CloseReason, DeviceFault, Params};
 const INTERVAL: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(3);
 const SHORT: Duration = Duration::from_millis(500);
-/// The time for the notice to the peer.
+/// The maximum time to send the notice to the peer.
 const NOTICE: Duration = Duration::from_millis(100);
 
 fn alive() -> Params {
@@ -25,7 +25,7 @@ fn alive() -> Params {
 fn suspect(pair: &mut Pair, timeout: Duration) {
     let now = pair.now;
     pair.sides[A].conn.suspect_path(timeout, now);
-    pair.settle(A);
+    pair.perform_outputs(A);
 }
 
 fn pings(pair: &Pair) -> u64 {
@@ -41,9 +41,10 @@ fn time_to_end(pair: &mut Pair) -> Duration {
 }
 
 #[test]
-fn dead_path_is_noticed_within_the_timeout_of_the_suspicion() {
+fn dead_path_is_detected_in_suspicion_timeout() {
     for (timeout, expected) in [(SHORT, SHORT), (2 * TIMEOUT, TIMEOUT)] {
-        // Idle, and after a ping without an answer.
+        // The path is suspected while the connection is idle, and after a Ping that was not
+        // answered.
         for silent in [Duration::ZERO, INTERVAL] {
             let mut pair = Pair::established(alive(), alive());
             pair.vanish(B);
@@ -62,7 +63,7 @@ fn dead_path_is_noticed_within_the_timeout_of_the_suspicion() {
 fn sign_of_life_here_ends_a_suspicion() {
     let mut pair = Pair::established(alive(), alive());
     suspect(&mut pair, SHORT);
-    pair.run_dry();
+    pair.run_until_idle();
     pair.wait(SHORT);
     assert!(pair.sides[A].ended.is_none());
     pair.vanish(B);
@@ -96,7 +97,7 @@ fn link_that_returns_ends_a_suspicion() {
     pair.wait(SHORT - Duration::from_millis(1));
     let now = pair.now;
     pair.sides[A].conn.trust_path(now);
-    pair.settle(A);
+    pair.perform_outputs(A);
     let taken = time_to_end(&mut pair);
     assert!(
         taken > TIMEOUT && taken <= INTERVAL + TIMEOUT + NOTICE,
@@ -104,7 +105,7 @@ fn link_that_returns_ends_a_suspicion() {
     );
 }
 
-/// The interval between two checks begins only with the first report.
+/// The present deadline is kept, because the path was not suspected.
 #[test]
 fn return_of_a_link_that_was_not_lost_changes_nothing() {
     let mut pair = Pair::established(alive(), alive());
@@ -120,7 +121,7 @@ fn suspicion_without_keepalive_pings() {
     let mut pair = Pair::established(params(), params());
     suspect(&mut pair, SHORT);
     assert_eq!(pings(&pair), 1);
-    pair.run_dry();
+    pair.run_until_idle();
     assert!(!pair.pass(), "no deadline");
     assert!(pair.sides[A].ended.is_none());
 }
@@ -149,7 +150,7 @@ fn fault_ends_the_connection_with_its_cause() {
         let mut pair = Pair::established(params(), params());
         let now = pair.now;
         pair.sides[A].conn.handle_device_fault(fault, now);
-        pair.settle(A);
+        pair.perform_outputs(A);
         pair.finish();
         let reason = CloseReason::DeviceFault(fault);
         assert_eq!(pair.reason(A), &reason);
@@ -169,6 +170,6 @@ fn fault_after_the_end_changes_nothing() {
         .conn
         .handle_device_fault(DeviceFault::Device, now);
     pair.sides[A].conn.suspect_path(SHORT, now);
-    pair.settle(A);
+    pair.perform_outputs(A);
     assert_eq!(pair.reason(A), &before);
 }

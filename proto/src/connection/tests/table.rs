@@ -1,4 +1,4 @@
-//! The results of each input in each state. The table has all combinations.
+//! The results of each input in each state. The table has all combinations of them.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ fn hello() -> Hello {
     }
 }
 
-/// A connection in a state, with nothing left to do.
+/// Returns a connection in the state with this name, which has no outputs left.
 fn in_state(name: &str, now: Instant) -> Connection {
     let active = || started(params(), 1, b"", now);
     let connecting = || {
@@ -115,8 +115,8 @@ fn in_state(name: &str, now: Instant) -> Connection {
     conn
 }
 
-/// Feeds one input to a connection in each state and compares the states it goes to: `.` is the
-/// same as before.
+/// Passes one input to a connection in each state, and compares the states afterwards with
+/// `expected`. The entry `.` means that the state does not change.
 fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str; 12]) {
     let now = Instant::now();
     for (from, to) in STATES.into_iter().zip(expected) {
@@ -203,7 +203,7 @@ fn commands() {
                     ["ResolvingAddr",".",       ".",           ".",          ".",      ".",        "Accepting",".",         ".",          ".",        ".",        "."]);
     expect("reject", |conn, now| conn.reject(b"", now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
-    expect("turn away", |conn, now| conn.turn_away(now),
+    expect("turn away", |conn, now| conn.reject_untaken(now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          "Closing",    ".",        ".",        "."]);
     expect("close", |conn, now| conn.close(now),
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       "Closing",    ".",        ".",        "."]);
@@ -279,7 +279,7 @@ fn deadlines() {
 }
 
 #[test]
-fn draining_ends_when_all_three_have_spoken_in_any_order() {
+fn draining_ends_after_three_events_in_any_order() {
     let now = Instant::now();
     let parts: [fn(&mut Connection, Instant); 3] = [
         |conn, _| conn.handle_drained(DrainSide::Send),
@@ -309,7 +309,7 @@ fn draining_ends_when_all_three_have_spoken_in_any_order() {
 }
 
 #[test]
-fn draining_does_not_wait_for_the_last_word_of_who_is_gone() {
+fn draining_does_not_wait_for_a_gone_peer() {
     let now = Instant::now();
     let gone: [fn(&mut Connection, Instant); 2] = [
         |conn, now| conn.handle_cm_event(CmInput::DeviceRemoval, now),
@@ -330,7 +330,7 @@ fn draining_does_not_wait_for_the_last_word_of_who_is_gone() {
 }
 
 #[test]
-fn what_is_wanted_of_the_connection_manager_comes_in_order() {
+fn connection_manager_calls_are_in_order() {
     let now = Instant::now();
     let ops = |conn: &mut Connection| -> Vec<CmCall> {
         std::iter::from_fn(|| conn.poll_output())

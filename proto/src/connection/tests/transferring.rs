@@ -1,4 +1,4 @@
-//! Scenes of an established connection: credits, slots, keepalive.
+//! Tests of an established connection: credits, slots, keepalive.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
 use crate::{CONTROL_SENDS, CloseReason, Params};
 
 #[test]
-fn a_full_window_stalls_and_a_release_lets_go_on() {
+fn full_window_stalls_until_a_release() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
@@ -25,7 +25,7 @@ fn a_full_window_stalls_and_a_release_lets_go_on() {
 }
 
 #[test]
-fn one_place_is_granted_after_a_moment_to_a_peer_that_has_none() {
+fn peer_without_credit_gets_delayed_grant_of_one() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
@@ -39,7 +39,7 @@ fn one_place_is_granted_after_a_moment_to_a_peer_that_has_none() {
 }
 
 #[test]
-fn a_receiver_that_is_behind_grants_half_a_window_at_a_time() {
+fn slow_receiver_grants_half_windows() {
     let mut pair = pair();
     let mut sent = 0;
     for _ in 0..100 {
@@ -58,19 +58,20 @@ fn a_receiver_that_is_behind_grants_half_a_window_at_a_time() {
 }
 
 #[test]
-fn a_batch_takes_a_place_of_the_window_for_each_message() {
+fn batch_takes_one_credit_per_message() {
     let mut pair = pair();
     assert_eq!(pair.send_batch(A, 3), 3);
     assert_eq!(pair.send_batch(A, 3), 1, "the window has four places");
     assert!(!pair.send(A));
     pair.run();
     assert_eq!(pair.sides[B].received, 4);
-    // The last message of the first batch keeps its buffer and one place of the window.
+    // B keeps the last message of the first batch, which keeps its buffer and one place of the
+    // window.
     pair.release(B, true);
     pair.release(B, true);
     pair.release(B, false);
     pair.run();
-    // One more is granted with the next frame: it is less than half of the window.
+    // B grants one more message with its next frame, because one is less than half of the window.
     assert_eq!(pair.send_batch(A, 10), 2);
     pair.run();
     assert_eq!(pair.sides[B].received, 6);
@@ -96,12 +97,12 @@ fn a_batch_behind_a_large_message_waits_for_it() {
 }
 
 #[test]
-fn a_receiver_that_keeps_most_of_its_window_does_not_stop_the_rest() {
+fn receiver_that_holds_most_credits_grants_the_rest() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
-    // Three are kept for good; messages flow one at a time through the fourth place. That this is
-    // so shows in the first moment.
+    // B keeps three messages forever, and the others pass one at a time through the fourth place of
+    // the window. B detects this state once, after it has delayed the first grant.
     for number in 0..50 {
         pair.release(B, false);
         pair.run();
@@ -127,7 +128,7 @@ fn grants_ride_on_data_of_the_other_direction() {
 }
 
 #[test]
-fn the_smallest_window_and_ring_carry_on() {
+fn smallest_window_and_ring_make_progress() {
     let tiny = Params {
         window: 1,
         send_slots: 1,
@@ -208,7 +209,7 @@ fn the_smaller_keepalive_interval_holds_for_both() {
 }
 
 #[test]
-fn a_hasty_peer_does_not_wind_up_this_sides_timer() {
+fn short_peer_interval_keeps_local_timer() {
     let [slow, hasty] = [2000, 1].map(|millis| Params {
         keepalive_interval: Some(Duration::from_millis(millis)),
         ..params()
@@ -220,7 +221,7 @@ fn a_hasty_peer_does_not_wind_up_this_sides_timer() {
 }
 
 #[test]
-fn a_sender_without_a_slot_is_told_when_there_is_one() {
+fn sender_without_slot_is_notified_of_room() {
     let few = Params {
         window: 4,
         send_slots: 1,
@@ -237,9 +238,10 @@ fn a_sender_without_a_slot_is_told_when_there_is_one() {
     assert!(pair.send(A));
 }
 
-/// No completion comes for B's sends, so that its grants use up the slots that are kept for them.
+/// B's sends do not complete, so that B's Grant frames use up the slots that are reserved for
+/// control frames.
 #[test]
-fn a_grant_without_a_slot_goes_out_with_the_next_completion() {
+fn grant_without_slot_is_sent_at_next_completion() {
     let tiny = Params {
         window: 1,
         send_slots: 1,

@@ -16,10 +16,10 @@ pub(super) struct Scope {
     pub(super) cuts: u8,
     /// The number of times that a side gives up a connection or an attempt that works.
     pub(super) suspicions: u8,
-    /// The number of times that the active side checks whether another way to the peer works. The
-    /// active side may then leave its connection, which counts as one of the `suspicions`.
-    pub(super) looks: u8,
-    /// The number of requests from a stranger that knows the identity of the session.
+    /// The number of times that the active side tries another way. It may then leave its working
+    /// connection, which counts as one of the `suspicions`.
+    pub(super) trials: u8,
+    /// The number of requests from a third host that knows the identity of the session.
     pub(super) strangers: u8,
     /// The message number of each side's first message.
     pub(super) start: u32,
@@ -48,7 +48,7 @@ pub(super) enum Mistake {
     TakeRefusedEpoch,
 }
 
-/// Makes a scope from these fields, without looks, strangers and mistakes.
+/// Makes a scope from these fields, without trials, strangers and mistakes.
 pub(super) const fn scope(
     messages: [u8; 2],
     large: [u8; 2],
@@ -62,16 +62,16 @@ pub(super) const fn scope(
         window,
         cuts,
         suspicions,
-        looks: 0,
+        trials: 0,
         strangers: 0,
         start,
         mistake: None,
     }
 }
 
-/// Returns the scope with this number of checks of another way to the peer.
-pub(super) const fn looking(looks: u8, scope: Scope) -> Scope {
-    Scope { looks, ..scope }
+/// Returns the scope with this number of trials of other ways.
+pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
+    Scope { trials, ..scope }
 }
 
 impl Scope {

@@ -30,13 +30,13 @@ pub(super) enum Act {
     LoseRequest(usize),
     /// The network duplicates the request.
     RepeatRequest(usize),
-    /// A stranger that knows the session's identity sends a request to resume it, while both sides
-    /// use their connection.
+    /// A third host that knows the session id requests to resume it, while both sides use their
+    /// connection.
     Stranger,
     /// The side considers the connection of its attempt established.
     Establish(usize),
-    /// The active side checks another way to the peer with a request that has the epoch of its
-    /// working connection.
+    /// The active side tries another way, with a request that has the epoch of its present
+    /// connection.
     Look,
 }
 
@@ -108,14 +108,14 @@ pub(super) struct World {
     requests: Vec<(u32, u32)>,
     cuts: u8,
     suspicions: u8,
-    looks: u8,
+    trials: u8,
     strangers: u8,
     /// Whether the passive side has refused a request because its connection worked.
     is_doubted: bool,
 }
 
-/// The maximum epoch. A search in which the active side needs more attempts has found a state that
-/// it cannot resume from.
+/// The limit on epochs. If the active side needs more attempts, the session cannot resume, which is
+/// a violation.
 const MOST_EPOCHS: u32 = 16;
 
 type Judged = Result<(), &'static str>;
@@ -193,7 +193,7 @@ impl World {
             requests: Vec::new(),
             cuts: scope.cuts,
             suspicions: scope.suspicions,
-            looks: scope.looks,
+            trials: scope.trials,
             strangers: scope.strangers,
             is_doubted: false,
         }
@@ -257,7 +257,7 @@ impl World {
                     }
                 }
             }
-            if let (A, Link::Working(_), 1..) = (at, side.link, self.looks) {
+            if let (A, Link::Working(_), 1..) = (at, side.link, self.trials) {
                 acts.push(Act::Look);
             }
             match side.link.epoch() {
@@ -330,7 +330,7 @@ impl World {
                 self.requests.push((epoch, side.session.received()));
             }
             Act::Look => {
-                self.looks -= 1;
+                self.trials -= 1;
                 let session = &self.sides[A].session;
                 self.requests.push((session.epoch(), session.received()));
             }
@@ -374,7 +374,7 @@ impl World {
             return;
         };
         let side = &mut self.sides[at];
-        let message = side.session.next_again().unwrap_or_else(|| {
+        let message = side.session.next_to_resend().unwrap_or_else(|| {
             side.sent += 1;
             side.sent - 1
         });

@@ -73,7 +73,7 @@ impl Firewall {
         let software = devices.iter().filter(|device| device.is_software());
         let interfaces: Vec<&str> = software.flat_map(Device::interfaces).collect();
         if interfaces.is_empty() {
-            // An adapter's packets do not pass it.
+            // The packets of an RDMA adapter bypass the host's firewall.
             return Vec::new();
         }
         let rules = match self {
@@ -103,7 +103,7 @@ impl Firewall {
         let mut findings = Vec::new();
         for hook in [Hook::Input, Hook::Output] {
             for interface in &interfaces {
-                let verdicts = rules.treat(hook, interface).into_iter();
+                let verdicts = rules.chain_verdicts(hook, interface).into_iter();
                 findings.extend(verdicts.filter_map(|verdict| finding_of(verdict, rules)));
             }
         }

@@ -4,7 +4,7 @@ use serde_json::Value;
 const PORT: u64 = 4791;
 
 /// How deep chains may lead to each other. The kernel allows 16.
-const DEEPEST: u32 = 16;
+const MAX_DEPTH: u32 = 16;
 
 /// Rules of nftables, as `nft --json list ruleset` prints them.
 #[derive(Clone, Debug, Default)]
@@ -107,7 +107,7 @@ impl Ruleset {
 
     /// Returns the verdict of each chain that the kernel enters on a packet of RoCE on this
     /// interface. All of them must let it pass.
-    pub(super) fn treat(&self, hook: Hook, interface: &str) -> Vec<Verdict<'_>> {
+    pub(super) fn chain_verdicts(&self, hook: Hook, interface: &str) -> Vec<Verdict<'_>> {
         let packet = Packet { hook, interface };
         let entered = self.chains.iter().filter(|chain| {
             chain.hook.as_deref() == Some(hook.name())
@@ -140,7 +140,7 @@ impl Ruleset {
     }
 
     fn walk(&self, chain: &Chain, packet: Packet<'_>, depth: u32) -> End {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return End::Unclear;
         }
         // The effect of a rule that may match the packet.
@@ -358,8 +358,8 @@ mod tests {
         json!({"match": {"op": "==", "left": {"meta": {"key": key}}, "right": right}})
     }
 
-    /// Returns the effect on a packet of a chain `input` with this policy and these rules, among
-    /// other chains.
+    /// Parses a ruleset with a base chain `input` and `objects`, and returns the verdict of that
+    /// chain on a packet of RoCE: "passes", "unclear", or the name of the rule that drops it.
     fn treated(policy: &str, objects: &[Value]) -> String {
         let mut all = vec![
             json!({"metainfo": {"version": "1.0.6"}}),
@@ -367,7 +367,7 @@ mod tests {
         ];
         all.extend_from_slice(objects);
         let rules = Ruleset::parse(json!({"nftables": all}).to_string().as_bytes()).unwrap();
-        let verdicts = rules.treat(Hook::Input, "eth0");
+        let verdicts = rules.chain_verdicts(Hook::Input, "eth0");
         assert_eq!(verdicts.len(), 1);
         match &verdicts[0] {
             Verdict::Passes => "passes".into(),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_holds_where_no_rule_is_for_the_packet() {
+    fn policy_applies_if_no_rule_matches() {
         let web = rule(
             "input",
             json!([udp(json!({"set": [80, 443]})), {"accept": null}]),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_is_for_the_packet_decides() {
+    fn first_matching_rule_decides() {
         let accept = |ports| rule("input", json!([udp(ports), {"accept": null}]));
         let drop = rule(
             "input",
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_not_judged() {
+    fn unknown_rules_are_not_judged() {
         let source = json!({"match": {
             "op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
             "right": "10.0.0.1"

@@ -1,4 +1,4 @@
-//! The steps of the connection manager when a watched socket is ready.
+//! The steps that the connection manager takes when a watched socket is ready.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -21,14 +21,14 @@ use crate::{
     status::OsError,
     transport::tcp::{
         connection_manager::Watch,
-        event::{Event, What},
+        event::{Event, EventKind},
         setup::{Arrived, Arriving, tell},
         setup_message::Kind,
         socket::canonical,
     },
 };
 
-/// How many connections are taken from a listener at a time.
+/// The number of connections that are taken from a listener at a time.
 const BATCH: usize = 32;
 
 impl ConnectionManager {
@@ -47,7 +47,7 @@ impl ConnectionManager {
             Some(Watched::Requested | Watched::Open(_)) => {
                 // The socket is removed, so that the end is reported once.
                 state.sockets.remove(&token);
-                state.report(token, What::Disconnected);
+                state.report(token, EventKind::Disconnected);
             }
         }
     }
@@ -66,7 +66,7 @@ impl ConnectionManager {
                     if let Err(error) = self.await_request(state, token, socket, peer, reserve) {
                         error_sparsely!(
                             Listener,
-                            "listener {token}: dropped a connection of {peer}: {error}"
+                            "listener {token}: dropped a connection from {peer}: {error}"
                         );
                     }
                 }
@@ -74,14 +74,14 @@ impl ConnectionManager {
                 Err(error) if is_of_one_connection(error.errno) => {
                     debug!(
                         Listener,
-                        "listener {token}: a connection failed before it was accepted: {error}"
+                        "listener {token}: a TCP connection failed before the kernel handed it over: {error}"
                     );
                 }
                 Err(error) => {
                     error_sparsely!(
                         Listener,
-                        "listener {token}: accepts over TCP again in at most {TICK:?}, because it \
-                         failed: {error}"
+                        "listener {token}: cannot accept over TCP; retries in at most {TICK:?}: \
+                         {error}"
                     );
                     // The connections stay in the kernel's queue, which keeps the socket readable.
                     self.inner.change(listener, token, EpollFlags::empty());
@@ -90,7 +90,7 @@ impl ConnectionManager {
                 }
             }
         }
-        self.start_ticking(state);
+        self.start_timer(state);
     }
 
     /// Waits for the request of a peer that has connected.
@@ -124,7 +124,7 @@ impl ConnectionManager {
         is_watched
     }
 
-    /// Reports the request of a peer that has connected, when it is whole.
+    /// Reports the request of a peer that has connected, once it has arrived completely.
     fn read_request(&self, state: &mut State, token: u64) {
         let Some(Watched::Silent {
             listener,
@@ -157,7 +157,8 @@ impl ConnectionManager {
         else {
             debug!(
                 Listener,
-                "listener {listener}: dropped a connection of another protocol: {arrived:?}"
+                "listener {listener}: dropped a connection whose first bytes are those of another \
+                 protocol: {arrived:?}"
             );
             return;
         };
@@ -175,7 +176,7 @@ impl ConnectionManager {
         }));
     }
 
-    /// Sends this side's request: its socket has connected, or failed to.
+    /// Sends this side's request if its socket has connected, or reports that it failed to connect.
     fn ask(&self, state: &mut State, token: u64) {
         let Some(Watched::Connecting {
             stream,
@@ -186,9 +187,9 @@ impl ConnectionManager {
         };
         let asked = match getsockopt(&stream.fd(), sockopt::SocketError) {
             Ok(0) => tell(stream.fd(), Kind::Request, &private_data)
-                .map_err(|errno| What::failure("send", errno)),
-            Ok(errno) => Err(What::failure("connect", nix::Error::from_raw(errno))),
-            Err(errno) => Err(What::failure("getsockopt", errno)),
+                .map_err(|errno| EventKind::failure("send", errno)),
+            Ok(errno) => Err(EventKind::failure("connect", nix::Error::from_raw(errno))),
+            Err(errno) => Err(EventKind::failure("getsockopt", errno)),
         };
         if let Err(failure) = asked {
             state.report(token, failure);
@@ -202,7 +203,7 @@ impl ConnectionManager {
         state.sockets.insert(token, watched);
     }
 
-    /// Reports the answer to this side's request, when it is whole.
+    /// Reports the answer to this side's request, once it has arrived completely.
     fn read_answer(&self, state: &mut State, token: u64) {
         let Some(Watched::Asking { stream, arriving }) = state.sockets.get_mut(&token) else {
             return;
@@ -218,7 +219,7 @@ impl ConnectionManager {
                 let open = Watched::Open(Arc::downgrade(stream));
                 state.sockets.insert(token, open);
                 let reads = both_ways(reads);
-                let what = What::Established {
+                let what = EventKind::Established {
                     private_data,
                     reads,
                 };
@@ -229,11 +230,11 @@ impl ConnectionManager {
                 kind: Kind::Reject,
                 private_data,
                 ..
-            } if !private_data.is_empty() => What::Rejected { private_data },
-            Arrived::Ended(Some(errno)) => What::failure("recv", errno),
-            Arrived::Ended(None) => What::Failed(CloseReason::PeerDisconnected),
-            // This crate gives a cause for each rejection.
-            Arrived::Message { .. } | Arrived::Foreign => What::Failed(CloseReason::NotRdmsg),
+            } if !private_data.is_empty() => EventKind::Rejected { private_data },
+            Arrived::Ended(Some(errno)) => EventKind::failure("recv", errno),
+            Arrived::Ended(None) => EventKind::Failed(CloseReason::PeerDisconnected),
+            // A rejection by this crate has a cause, so this peer is another program.
+            Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
         self.inner.change(stream.fd(), token, EpollFlags::empty());
         state.sockets.remove(&token);
@@ -242,14 +243,14 @@ impl ConnectionManager {
 }
 
 impl State {
-    fn report(&mut self, key: u64, what: What) {
+    fn report(&mut self, key: u64, what: EventKind) {
         self.reports.push_back(Report::Event(Event { key, what }));
     }
 }
 
-/// Whether an error of accept4(2) is that of one connection, which the kernel then removes from its
-/// queue: the peer or the network has gone, or a firewall forbids it. Other errors may come again
-/// for the same connection.
+/// Whether an error of accept4(2) concerns one connection, which the kernel then removes from its
+/// queue: the peer or the network has failed, or a firewall forbids it. Other errors may repeat for
+/// the same connection.
 fn is_of_one_connection(errno: i32) -> bool {
     matches!(
         errno,
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
     use crate::transport::tcp::socket_errors::ACCEPT4;
 
-    /// An error that comes again and again would keep the engine's thread busy.
+    /// Without a pause, an error that repeats would keep the engine's thread busy.
     #[test]
     fn listener_pauses_after_errors_that_stay() {
         let stays = |errno: &&i32| **errno != libc::EWOULDBLOCK && !is_of_one_connection(**errno);

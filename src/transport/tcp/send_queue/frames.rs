@@ -1,4 +1,4 @@
-//! Frames that go to the socket in the call that posts them.
+//! Sends frames to the socket in the call that posts them.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -17,13 +17,14 @@ use crate::{
 };
 
 impl SendQueue {
-    /// Sends a frame of one part while nothing else waits to be sent. It copies the part that the
-    /// socket does not take to the memory at the address that `slot` returns. If there is none, the
-    /// frame is not posted, but a part of it may be on the wire.
+    /// Sends a frame of one part. No other bytes wait to be sent. It copies the part that the
+    /// socket does not take to the memory at the address that `slot` returns. If `slot` fails, the
+    /// frame is not posted, but a part of it may have been sent.
     ///
     /// # Safety
     ///
-    /// The memory has the frame's length, and is the queue's alone until the request completes.
+    /// The memory has the frame's length, and only the queue accesses it until the request
+    /// completes.
     pub(in crate::transport::tcp) unsafe fn send_frame(
         &mut self,
         id: WorkId,
@@ -60,7 +61,7 @@ impl SendQueue {
             self.requests.pop_back();
             self.writing.clear();
         })?;
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees the conditions on the memory.
         unsafe { frame.copy_rest_to(memory.start, self.writing.taken_of_payload()) };
         if let Some(request) = self.requests.back_mut() {
             request.memory = memory;
@@ -71,13 +72,13 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Sends frames with one call while nothing else waits to be sent. It copies the bytes that the
+    /// Sends frames with one call. No other bytes wait to be sent. It copies the bytes that the
     /// socket does not take to the memory at the addresses that `slot` returns for the number of a
-    /// frame. If there is none, that frame is not posted, but a part of it may be on the wire.
+    /// frame. If `slot` fails, that frame is not posted, but a part of it may have been sent.
     ///
     /// # Safety
     ///
-    /// The memory has the length of its frame, and is the queue's alone until the request
+    /// The memory has the length of its frame, and only the queue accesses it until the request
     /// completes.
     pub(in crate::transport::tcp) unsafe fn send_frames(
         &mut self,
@@ -108,7 +109,7 @@ impl SendQueue {
                 continue;
             }
             memory.start = slot(number)?;
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { frame.copy_rest_to(memory.start, taken.saturating_sub(before)) };
             self.post(id, SendOp::Send, memory, signalled);
             if taken > 0 {

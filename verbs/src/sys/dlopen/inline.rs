@@ -11,7 +11,7 @@ macro_rules! operations {
         $(
             #[inline]
             pub(crate) unsafe fn $name($object: $of $(, $argument: $type )*) -> c_int {
-                // SAFETY: the caller vouches for the object.
+                // SAFETY: the caller guarantees the conditions on the object.
                 let context = unsafe { (*$object).context };
                 // SAFETY: an object's context is open.
                 match unsafe { (*context).ops.$operation } {

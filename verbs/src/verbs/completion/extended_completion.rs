@@ -26,7 +26,7 @@ pub struct ExtendedCompletion {
 /// Calls a function of the queue, if it has that function.
 macro_rules! call {
     ($queue:ident.$function:ident($($arg:expr),*)) => {
-        // SAFETY: the macro's caller vouches for the queue.
+        // SAFETY: the macro's caller guarantees the conditions on the queue.
         unsafe { (*$queue).$function }
             // SAFETY: the queue's own function, called in the order that `ibv_create_cq_ex(3)` asks
             // for.
@@ -62,7 +62,8 @@ pub(super) unsafe fn poll(
                 return Err(OsError::new("ibv_start_poll", errno));
             }
         }
-        // SAFETY: the caller vouches for the queue, which has a current completion.
+        // SAFETY: the caller guarantees the conditions on the queue, which has a current
+        // completion.
         *completion = unsafe { read(queue) };
         count += 1;
     }
@@ -79,7 +80,7 @@ pub(super) unsafe fn poll(
 ///
 /// The queue is being polled, and has a current completion.
 unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
-    // SAFETY: the caller vouches for the queue.
+    // SAFETY: the caller guarantees the conditions on the queue.
     let wr_id = unsafe { (*queue).wr_id };
     // SAFETY: as above.
     let status = unsafe { (*queue).status };

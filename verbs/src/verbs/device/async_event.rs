@@ -117,7 +117,7 @@ pub(super) unsafe fn poll(
 ) -> Result<Option<AsyncEvent>, OsError> {
     set_nonblocking(fd)?;
     let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-    // SAFETY: the caller vouches for the context, and the structure is a local.
+    // SAFETY: the caller guarantees the conditions on the context, and the structure is a local.
     let ret = unsafe { ffi::ibv_get_async_event(context, raw.as_mut_ptr()) };
     match cvt("ibv_get_async_event", ret) {
         Ok(_) => {}
@@ -141,12 +141,12 @@ pub(super) unsafe fn poll(
 ///
 /// `raw` is initialised, except that its type may be any number; the object in it exists.
 unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
-    // SAFETY: the caller vouches for `raw`; the place is not read.
+    // SAFETY: the caller guarantees the conditions on `raw`; the place is not read.
     let event_type = unsafe { &raw const (*raw).event_type };
     // SAFETY: an `enum` without negative members is an `unsigned int` here, and every number is
     // valid as one.
     let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
-    // SAFETY: the caller vouches for `raw`; the place is not read.
+    // SAFETY: the caller guarantees the conditions on `raw`; the place is not read.
     let element = unsafe { &raw const (*raw).element };
     // SAFETY: each member starts at the start of the union, the pointers have its length, and all
     // of it is initialised.
@@ -211,7 +211,7 @@ mod tests {
     fn event(event_type: u32, element: ffi::ibv_async_event_element_t) -> AsyncEvent {
         let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let start = raw.as_mut_ptr();
-        // SAFETY: the place is inside the local.
+        // SAFETY: the field is part of the local variable.
         unsafe { (*start).element = element };
         let place = start.wrapping_byte_add(offset_of!(ffi::ibv_async_event, event_type));
         // SAFETY: the place is inside the local, and is as large as that.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_told_apart() {
+    fn elements_are_distinguished() {
         let port = ffi::ibv_async_event_element_t { port_num: 2 };
         let read = event(AsyncEventType::PORT_ERR.raw(), port);
         assert_eq!(
@@ -268,7 +268,7 @@ mod tests {
         );
 
         let mut cq = MaybeUninit::<ffi::ibv_cq>::zeroed();
-        // SAFETY: the place is inside the local.
+        // SAFETY: the field is part of the local variable.
         unsafe { (*cq.as_mut_ptr()).cq_context = std::ptr::without_provenance_mut(77) };
         let read = event(
             AsyncEventType::CQ_ERR.raw(),
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(read.element(), AsyncElement::CompletionQueue { cookie: 77 });
 
         let mut qp = MaybeUninit::<ffi::ibv_qp>::zeroed();
-        // SAFETY: the place is inside the local.
+        // SAFETY: the field is part of the local variable.
         unsafe { (*qp.as_mut_ptr()).qp_num = 0x11 };
         let read = event(
             AsyncEventType::QP_FATAL.raw(),

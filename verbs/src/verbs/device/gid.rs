@@ -110,7 +110,8 @@ pub(super) unsafe fn all(
     len: usize,
 ) -> Result<Vec<GidEntry>, OsError> {
     let mut entries = Vec::<ffi::ibv_gid_entry>::with_capacity(len);
-    // SAFETY: the caller vouches for the context, and the vector has room for `len` entries.
+    // SAFETY: the caller guarantees the conditions on the context, and the vector has room for
+    // `len` entries.
     let count = unsafe { verbs_ext::ibv_query_gid_table(context, entries.as_mut_ptr(), len) };
     let Ok(count) = usize::try_from(count) else {
         let errno = i32::try_from(count.unsigned_abs()).unwrap_or(libc::EIO);

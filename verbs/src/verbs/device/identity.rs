@@ -50,7 +50,7 @@ open_enum! {
 ///
 /// The device is held by a list or open.
 pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
-    // SAFETY: the caller vouches for the device.
+    // SAFETY: the caller guarantees the conditions on the device.
     let name = unsafe { ffi::ibv_get_device_name(device) };
     if name.is_null() {
         return String::new();
@@ -67,7 +67,7 @@ pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
 ///
 /// The device is held by a list or open.
 pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
-    // SAFETY: the caller vouches for the device.
+    // SAFETY: the caller guarantees the conditions on the device.
     u64::from_be(unsafe { ffi::ibv_get_device_guid(device) })
 }
 
@@ -77,7 +77,7 @@ pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
 ///
 /// The device is held by a list or open.
 pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
-    // SAFETY: the caller vouches for the device; the field does not change.
+    // SAFETY: the caller guarantees the conditions on the device; the field does not change.
     NodeType::from_raw(unsafe { (*device).node_type })
 }
 
@@ -87,6 +87,6 @@ pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
 ///
 /// The device is held by a list or open.
 pub(super) unsafe fn transport_type(device: *mut ffi::ibv_device) -> TransportType {
-    // SAFETY: the caller vouches for the device; the field does not change.
+    // SAFETY: the caller guarantees the conditions on the device; the field does not change.
     TransportType::from_raw(unsafe { (*device).transport_type })
 }

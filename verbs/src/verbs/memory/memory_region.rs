@@ -105,7 +105,7 @@ impl MemoryRegion {
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: AccessFlags) -> Result<Self, OsError> {
         let mapping = Mapping::new(len)?;
-        mapping.keep_for_device()?;
+        mapping.prepare_for_device()?;
         let start = mapping.start();
         // SAFETY: the mapping is at least `len` bytes long, and moves into the region below, which
         // keeps it until it is deregistered.
@@ -162,9 +162,9 @@ impl MemoryRegion {
         access: AccessFlags,
     ) -> Result<Self, OsError> {
         let start = NonNull::new(start).ok_or(OsError::new("ibv_reg_mr", libc::EINVAL))?;
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees the conditions on the memory.
         let raw = unsafe { register(pd, start, len, access) }?;
-        // SAFETY: just registered, and the caller vouches for the bytes.
+        // SAFETY: just registered, and the caller guarantees the conditions on the bytes.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
     }
 
@@ -189,7 +189,7 @@ impl MemoryRegion {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let mapping = Mapping::new(len)?;
-        mapping.keep_for_device()?;
+        mapping.prepare_for_device()?;
         let (start, reach) = (mapping.start(), mapping.len());
         let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
         // SAFETY: the domain exists. The key is used for nothing but the mapping: elements of the
@@ -527,12 +527,12 @@ unsafe fn register(
 ) -> Result<NonNull<ffi::ibv_mr>, OsError> {
     let addr = start.as_ptr().cast();
     let raw = if access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0 {
-        // SAFETY: the domain exists, and the caller vouches for the memory. No flag is the sign
-        // bit.
+        // SAFETY: the domain exists, and the caller guarantees the conditions on the memory. No
+        // flag is the sign bit.
         unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.bits().cast_signed()) }
     } else {
         // This variant drops optional flags that the kernel does not know.
-        // SAFETY: the domain exists, and the caller vouches for the memory.
+        // SAFETY: the domain exists, and the caller guarantees the conditions on the memory.
         unsafe { ffi::ibv_reg_mr_iova2(pd.as_ptr(), addr, len, addr.addr() as u64, access.bits()) }
     };
     cvt_ptr("ibv_reg_mr", raw)

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_missing_and_what_cannot_be() {
+    fn names_missing_and_impossible_attributes() {
         let init = QpAttr {
             qp_state: Some(QpState::INIT),
             port_num: Some(1),

@@ -240,7 +240,7 @@ impl QueuePair {
         let mut bad_wr = ptr::null_mut();
         request.with_wr(|wr| {
             // SAFETY: the queue pair exists, and the request lives on this stack for the call; the
-            // caller vouches for the memory.
+            // caller guarantees the conditions on the memory.
             let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), wr, &raw mut bad_wr) };
             cvt_errno("ibv_post_send", ret)
         })
@@ -261,8 +261,8 @@ impl QueuePair {
     pub unsafe fn post_sends_raw(&self, requests: &[RawSend<'_>]) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         RawSend::with_list(requests, |list| {
-            // SAFETY: the queue pair exists, and the list lives for the call; the caller vouches
-            // for the memory.
+            // SAFETY: the queue pair exists, and the list lives for the call; the caller guarantees
+            // the conditions on the memory.
             let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), list, &raw mut bad_wr) };
             cvt_errno("ibv_post_send", ret)
         })
@@ -284,7 +284,7 @@ impl QueuePair {
         let mut wr = raw::recv_wr(wr_id, sge.as_ref());
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue pair exists, and the request lives on this stack for the call; the
-        // caller vouches for the memory.
+        // caller guarantees the conditions on the memory.
         let ret = unsafe { ffi::ibv_post_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
         cvt_errno("ibv_post_recv", ret)
     }

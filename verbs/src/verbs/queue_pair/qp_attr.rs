@@ -337,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn attributes_come_back_as_they_went() {
+    fn attributes_round_trip() {
         let (raw, mask) = full().to_raw();
         assert_eq!(mask, ALL);
         assert_eq!(QpAttr::from_raw(&raw, mask), full());
     }
 
     #[test]
-    fn what_is_not_set_is_not_in_the_mask() {
+    fn unset_attributes_are_not_in_the_mask() {
         assert_eq!(QpAttr::default().mask(), QpAttrMask::empty());
         let attr = QpAttr {
             min_rnr_timer: Some(1),

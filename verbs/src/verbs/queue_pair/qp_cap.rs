@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacities_come_back_as_they_went() {
+    fn capacities_round_trip() {
         let cap = QpCap {
             max_send_wr: 1,
             max_recv_wr: 2,

@@ -47,7 +47,7 @@ pub(super) fn init_attr(attr: &QpInitAttr<'_>, pd: *mut ffi::ibv_pd) -> ffi::ibv
 /// Calls a function of the queue pair, if it has that function.
 macro_rules! call {
     ($qp:ident.$function:ident($($arg:expr),*)) => {{
-        // SAFETY: the macro's caller vouches for the queue pair.
+        // SAFETY: the macro's caller guarantees the conditions on the queue pair.
         let function = unsafe { (*$qp).$function }?;
         // SAFETY: the queue pair's own function, called in the order that `ibv_wr_post(3)`
         // requires, with arguments from the request.
@@ -82,9 +82,9 @@ unsafe fn post_all(
 ) -> Option<libc::c_int> {
     call!(qp.wr_start());
     let mut next = first;
-    // SAFETY: the caller vouches for the chain.
+    // SAFETY: the caller guarantees the conditions on the chain.
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller guarantees the conditions on both.
         if unsafe { post_one(qp, qp_type, wr) }.is_none() {
             call!(qp.wr_abort());
             return None;
@@ -101,8 +101,8 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
     use ffi::ibv_wr_opcode as c;
     const INLINE: u32 = ffi::ibv_send_flags::IBV_SEND_INLINE.0;
 
-    // SAFETY: the caller vouches for the queue pair, which this thread uses exclusively until
-    // `wr_complete`.
+    // SAFETY: the caller guarantees the conditions on the queue pair, which this thread uses
+    // exclusively until `wr_complete`.
     unsafe { (*qp).wr_id = wr.wr_id };
     // SAFETY: as above. Inline data has a function of its own, and soft-RoCE's driver requires the
     // flag as well.
@@ -140,7 +140,7 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
         let count = usize::try_from(wr.num_sge).ok()?;
         call!(qp.wr_set_sge_list(count, wr.sg_list));
     } else {
-        // SAFETY: the caller vouches for the list. Inline data has one element.
+        // SAFETY: the caller guarantees the conditions on the list. Inline data has one element.
         let sge = unsafe { *wr.sg_list };
         let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
         call!(qp.wr_set_inline_data(bytes, sge.length as usize));

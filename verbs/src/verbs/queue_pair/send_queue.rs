@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_takes_what_it_can_do() {
+    fn each_type_takes_its_operations() {
         let all = [
             SendOp::Send,
             SendOp::SendWithImm(1),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_type_cannot_do_is_refused() {
+    fn operations_of_other_types_are_refused() {
         let refused = |wr: &SendWr<'_>, qp_type| translate(wr, qp_type, &CAP).is_err();
         assert!(refused(&SendWr::read(1, &[], REMOTE), QpType::UC));
         // A datagram needs a destination.

@@ -141,7 +141,7 @@ impl SharedReceiveQueue {
         let mut wr = raw::recv_wr(wr_id, Some(&sge));
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue exists, and the request lives on this stack for the call; the caller
-        // vouches for the memory.
+        // guarantees the conditions on the memory.
         let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
         cvt_errno("ibv_post_srq_recv", ret)
     }
@@ -231,7 +231,8 @@ impl fmt::Debug for SharedReceiveQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // The object is the parent's, which has its descriptor, too.
+            // This process is a child of a fork. The queue belongs to the parent, whose descriptor
+            // the call would use.
             return;
         }
         // SAFETY: created for this object alone, destroyed once, here; its queue pairs have been

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rnr_timer_changes_in_service_on_reliable_connections_alone() {
+    fn rnr_timer_changes_in_rts_only_on_rc() {
         let may = |qp_type| {
             transition(qp_type, QpState::RTS, QpState::RTS)
                 .unwrap()
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_leads_to_reset_and_all_but_reset_to_error() {
+    fn every_state_may_change_to_reset_or_error() {
         for from in 0..7 {
             let from = QpState::from_raw(from);
             let to_err = transition(QpType::RC, from, QpState::ERR);

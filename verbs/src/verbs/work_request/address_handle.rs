@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_come_back_as_they_went() {
+    fn attributes_round_trip() {
         let local = AhAttr {
             dlid: 3,
             sl: 1,

@@ -299,13 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_does_not_say_posted_none() {
+    fn driver_without_bad_wr_posted_none() {
         let result = post(&mut Chain::default(), &[0, 0], |_, _| libc::EIO);
         assert_eq!(result.unwrap_err().posted, 0);
     }
 
     #[test]
-    fn what_precedes_an_impossible_request_is_posted() {
+    fn requests_before_an_impossible_one_are_posted() {
         let mut chain = Chain::default();
         let result = post(&mut chain, &[1, 0, -1, 1], |first, _| {
             assert_eq!(walk(first), [(1, vec![1]), (2, vec![])]);

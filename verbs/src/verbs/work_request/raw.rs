@@ -1,4 +1,4 @@
-//! Work requests that nobody checks, for callers that vouch for the memory.
+//! Unchecked work requests, for callers that guarantee the conditions on the memory.
 #![allow(unsafe_code)]
 
 use std::{fmt, mem::MaybeUninit, ptr};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use toolbox::{Line, PATIENCE, Process};
+use toolbox::{Line, Process, TIME_LIMIT};
 
 /// The length of a buffer in bytes.
 const PIECE: usize = 60 << 10;
@@ -24,9 +24,9 @@ pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
         &target.to_string(),
     ];
     let mut process = Process::start(&argv)?;
-    let line = match process.line(PATIENCE) {
+    let line = match process.line(TIME_LIMIT) {
         Some(Line::Out(line)) => line,
-        Some(Line::Err(_)) | None => anyhow::bail!("{}", process.finish(PATIENCE)?),
+        Some(Line::Err(_)) | None => anyhow::bail!("{}", process.finish(TIME_LIMIT)?),
     };
     let place = line.strip_prefix(LISTENS).context("it does not listen")?;
     Ok((process, place.parse()?))

@@ -25,7 +25,7 @@ pub(crate) enum Load {
     Streams(usize),
 }
 
-/// The result of a load.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     /// The connections, requests or bytes of each second.
@@ -85,7 +85,7 @@ impl Load {
 }
 
 impl Run {
-    fn goes_on(&self) -> bool {
+    fn is_active(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
@@ -94,7 +94,7 @@ impl Run {
     }
 
     fn connections(&self, service: SocketAddr) -> io::Result<()> {
-        while self.goes_on() {
+        while self.is_active() {
             let mut stream = connect(service, SHORT)?;
             exchange(&mut stream, &mut [1; SHORT])?;
             self.count(1);
@@ -106,19 +106,19 @@ impl Run {
         let mut reader = connect(service, len)?;
         if at_once == 1 {
             let mut bytes = vec![1; len];
-            while self.goes_on() {
+            while self.is_active() {
                 exchange(&mut reader, &mut bytes)?;
                 self.count(1);
             }
             return Ok(());
         }
         let mut writer = reader.try_clone()?;
-        // The channel holds one less, because one more is being written.
+        // The channel holds one request less than `at_once`, because one more is being written.
         let (sent, answered) = sync_channel(at_once - 1);
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
                 let bytes = vec![1; len];
-                while self.goes_on() {
+                while self.is_active() {
                     writer.write_all(&bytes)?;
                     if sent.send(()).is_err() {
                         break;
@@ -138,7 +138,7 @@ impl Run {
     fn stream(&self, service: SocketAddr) -> io::Result<()> {
         let mut stream = connect(service, 0)?;
         let bytes = vec![1; WRITE];
-        while self.goes_on() {
+        while self.is_active() {
             stream.write_all(&bytes)?;
             self.count(bytes.len());
         }

@@ -3,12 +3,12 @@
 use std::{env, net::TcpListener, process::Command};
 
 use anyhow::{Context, Result, ensure};
-use toolbox::{BridgePair, Heard, Lab, PATIENCE, Process, words};
+use toolbox::{BridgePair, Heard, Lab, Process, TIME_LIMIT, words};
 
 /// The largest time with the pair of bridges, in multiples of the time without it.
 const TARGET: f64 = 2.0;
 
-/// Measures that many requests with each number of clients.
+/// Measures `requests` requests with each number of clients.
 pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     let lab = Lab::find()?;
     let service = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
@@ -17,7 +17,7 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     let mut argv = vec!["redis-server", "--bind", "127.0.0.1", "--port", &port];
     argv.extend(no_files);
     let mut redis = Process::start(&argv)?;
-    let ready = redis.hear("Ready to accept connections", PATIENCE);
+    let ready = redis.hear("Ready to accept connections", TIME_LIMIT);
     ensure!(ready == Heard::Said, "redis-server does not start");
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");

@@ -20,16 +20,16 @@ pub(crate) enum Expected {
     Server,
     /// A bridge on the clients' host, to which they connect.
     Near,
-    Client(Shows),
+    Client(SuccessSign),
     /// A client that runs until the network is cut while it is at work. It then prints this error.
-    Cut(Begun, String),
+    Cut(StartSign, String),
     /// A client that survives an outage of the network and prints this text.
-    Outage(Begun, String),
+    Outage(StartSign, String),
 }
 
 /// The sign of success.
 #[derive(Debug)]
-pub(crate) enum Shows {
+pub(crate) enum SuccessSign {
     /// The client prints this text.
     Text(String),
     /// The client writes a page.
@@ -40,7 +40,7 @@ pub(crate) enum Shows {
 
 /// The sign that a client is at work.
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum StartSign {
     /// The client prints this text.
     Says(String),
     /// This command succeeds on the server's host.
@@ -81,9 +81,9 @@ fn line(text: &str) -> Result<Line> {
             let (begun, text) = begun(&more)?;
             Expected::Outage(begun, text)
         }
-        "says" => Expected::Client(Shows::Text(more)),
-        "page" => Expected::Client(Shows::Page),
-        "rate" => Expected::Client(Shows::Rate(more)),
+        "says" => Expected::Client(SuccessSign::Text(more)),
+        "page" => Expected::Client(SuccessSign::Page),
+        "rate" => Expected::Client(SuccessSign::Rate(more)),
         _ => bail!("{expected:?} is nothing to expect"),
     };
     let command = command.to_owned();
@@ -91,14 +91,14 @@ fn line(text: &str) -> Result<Line> {
 }
 
 /// Returns the sign that a client is at work, and the text that it then prints.
-fn begun(how: &str) -> Result<(Begun, String)> {
+fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (place, text) = begun.split_once(' ').context(how.to_owned())?;
     let text = text.to_owned();
     let begun = match place {
-        "says" => Begun::Says(text),
-        "there" => Begun::There(text),
-        "here" => Begun::Here(text),
+        "says" => StartSign::Says(text),
+        "there" => StartSign::There(text),
+        "here" => StartSign::Here(text),
         _ => bail!("{place:?} shows nothing"),
     };
     Ok((begun, error.to_owned()))
@@ -132,12 +132,12 @@ mod tests {
         assert!(matches!(behind.expected, Behind) && matches!(server.expected, Server));
         assert!(behind.command.ends_with("sleep 0.05; done"));
         assert!(matches!(near.expected, Near));
-        let Cut(Begun::There(test), error) = &cut.expected else {
+        let Cut(StartSign::There(test), error) = &cut.expected else {
             panic!("{cut:?}")
         };
         assert!(test.ends_with("cmdstat_lpush") && error == "reset by peer");
         let hello = &services[4].1[1].expected;
-        assert!(matches!(hello, Client(Shows::Text(text)) if text == "hello, "));
+        assert!(matches!(hello, Client(SuccessSign::Text(text)) if text == "hello, "));
         assert!(line("says what").is_err());
         assert!(line("cut says <- true").is_err());
     }

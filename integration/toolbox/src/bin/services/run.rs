@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use toolbox::{Deadline, Heard, Host, Process, network, words};
 
-use crate::plan::{Begun, CERTIFICATE, Expected, Line, PAGE_FILE, Shows, services};
+use crate::plan::{CERTIFICATE, Expected, Line, PAGE_FILE, StartSign, SuccessSign, services};
 
 /// Limits: for a server to listen or to end, and for a client's whole work.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
@@ -170,18 +170,18 @@ impl Run {
     }
 
     /// Starts a client, and waits until it is at work.
-    fn begin(&mut self, line: &str, begun: &Begun) -> Result<Process> {
+    fn begin(&mut self, line: &str, begun: &StartSign) -> Result<Process> {
         let mut client = Process::start(&self.argv(line)?)?;
         let until =
             |test| format!("for i in $(seq 600); do {test} && exit; sleep 0.05; done; exit 1");
         match begun {
-            Begun::Says(text) => {
+            StartSign::Says(text) => {
                 if client.hear(text, SERVER_LIMIT) != Heard::Said {
                     bail!("it is never at work: {}", client.finish(Duration::ZERO)?);
                 }
             }
-            Begun::There(test) => drop(self.there.shell(&until(test))?),
-            Begun::Here(test) => drop(self.here.shell(&until(test))?),
+            StartSign::There(test) => drop(self.there.shell(&until(test))?),
+            StartSign::Here(test) => drop(self.here.shell(&until(test))?),
         }
         Ok(client)
     }
@@ -202,7 +202,7 @@ impl Run {
 
     /// Drops all RDMA packets while a client runs. Returns the time until the client ends with
     /// `error`.
-    fn cut(&mut self, line: &str, begun: &Begun, error: &str) -> Result<String> {
+    fn cut(&mut self, line: &str, begun: &StartSign, error: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         self.drop_all()?;
         let start = Instant::now();
@@ -219,7 +219,7 @@ impl Run {
 
     /// Drops all RDMA packets for a while, during which a client runs that must succeed. Returns
     /// the time from the repair to its end. A quick run drops no packets.
-    fn outage(&mut self, line: &str, begun: &Begun, text: &str) -> Result<String> {
+    fn outage(&mut self, line: &str, begun: &StartSign, text: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         if self.cuts {
             self.drop_all()?;
@@ -239,7 +239,7 @@ impl Run {
     }
 
     /// Runs a client, and returns its line of the report.
-    fn ask(&self, line: &str, shows: &Shows) -> Result<String> {
+    fn ask(&self, line: &str, shows: &SuccessSign) -> Result<String> {
         let start = Instant::now();
         let client = Process::start(&self.argv(line)?);
         let ended = client.with_context(|| format!("cannot run {line}"))?;
@@ -248,21 +248,21 @@ impl Run {
         ensure!(ended.succeeded(), "{:?}: {said}", ended.status);
         let (printed, took) = (ended.output, start.elapsed().as_secs_f64());
         match shows {
-            Shows::Text(text) => {
+            SuccessSign::Text(text) => {
                 ensure!(
                     printed.contains(&self.filled(text)),
                     "it printed {printed:?}"
                 );
                 Ok("ok".to_owned())
             }
-            Shows::Page => {
+            SuccessSign::Page => {
                 let count = self.page;
                 let came = fs::metadata(PAGE_FILE)?.len();
                 ensure!(came == count, "{came} bytes of {count} came");
                 fs::remove_file(PAGE_FILE)?;
                 Ok(format!("{:.1} MB/s", count as f64 / 1e6 / took))
             }
-            Shows::Rate(unit) => {
+            SuccessSign::Rate(unit) => {
                 let mut rates = Vec::new();
                 // A carriage return overwrites the previous line.
                 for line in printed.split(['\n', '\r']) {

@@ -1,4 +1,4 @@
-//! Everything that has to pass, step by step.
+//! The test suite: all checks that must pass, as steps.
 
 mod only;
 mod programs;

@@ -1,24 +1,24 @@
-//! The checks of each state.
+//! The checks that every state must pass.
 
 use std::collections::BTreeSet;
 
 use rdma_status::WcStatus;
 
-use super::world::{Deed, World};
+use super::world::{SideEvent, World};
 use crate::{
     CONTROL_RECEIVES, CloseReason, PeerTimeout,
     connection::{
         State,
         tests::{
             pair::{A, B},
-            side::{Completion, Kept, Side, What},
+            side::{Completion, Kept, Side, WorkKind},
         },
     },
     frame::{Control, Header, Kind},
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Checks a state. Only a deed changes a quiet one.
+/// Checks a state. In a quiet state only a side event makes a change.
 pub(super) fn judge(world: &World, is_quiet: bool) {
     for at in [A, B] {
         let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
@@ -54,7 +54,7 @@ pub(super) fn judge(world: &World, is_quiet: bool) {
     }
 }
 
-/// Each receive is posted, holds a frame, or holds a message of the application.
+/// Checks that each receive is posted, holds a frame, or holds a message of the application.
 fn check_receives(me: &Side) {
     let State::Open(open) = &me.conn.state else {
         return;
@@ -76,11 +76,11 @@ fn check_receives(me: &Side) {
     }
 }
 
-/// No more control frames are unprocessed than there are receives for each kind of them.
+/// Checks that no more control frames are unprocessed than there are receives for their kinds.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
-        What::Frame(frame) => Some(frame),
-        What::Read(_) | What::Nudge => None,
+        WorkKind::Frame(frame) => Some(frame),
+        WorkKind::Read(_) | WorkKind::Nudge => None,
     });
     let arrived = peer.cq.iter().filter_map(|completion| match completion {
         Completion::Recv { frame, .. } => Some(frame),
@@ -111,7 +111,7 @@ fn check_control_frames(me: &Side, peer: &Side) {
     );
 }
 
-/// The memory of a large message is exposed until the peer has read it.
+/// Checks that the memory of a large message is exposed until the peer has read it.
 fn check_large(me: &Side, peer: &Side) {
     if me.ended.is_some() || peer.ended.is_some() {
         return;
@@ -128,17 +128,17 @@ fn check_large(me: &Side, peer: &Side) {
     }
 }
 
-/// No side accuses the other, which follows the protocol.
+/// Checks that no side reports a violation by the other, because both follow the protocol.
 fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
     assert!(
-        !is_accused || world.has_done(Deed::Refuse, at),
+        !is_accused || world.has_done(SideEvent::Refuse, at),
         "a peer is accused that follows the protocol: {reason:?}"
     );
 }
 
-/// A side acknowledges a close after it has read the peer's large messages.
+/// Checks that a side acknowledges a Close only after it has read the peer's large messages.
 fn check_close_ack(world: &World, me: &Side) {
     if let State::Open(open) = &me.conn.state
         && open.transfer.control.has_final_frame()
@@ -152,7 +152,8 @@ fn check_close_ack(world: &World, me: &Side) {
     }
 }
 
-/// A blocked send learns that the connection ends, unless the driver holds messages back.
+/// Checks that a blocked send is notified of the end of the connection, unless the driver holds
+/// messages back.
 fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(
@@ -162,7 +163,7 @@ fn check_blocked(me: &Side) {
     }
 }
 
-/// The verdict of a side is true.
+/// Checks that the end that a side reports is true.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {
@@ -197,31 +198,31 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     }
 }
 
-/// The named cause of an end has happened.
+/// Checks that the cause that a side names for the end has happened.
 fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     let (here, there) = (
-        |deed| world.has_done(deed, at),
-        |deed| world.has_done(deed, 1 - at),
+        |side_event| world.has_done(side_event, at),
+        |side_event| world.has_done(side_event, 1 - at),
     );
     let is_closed = world.pair.sides[at].conn.opened();
     let is_closed = is_closed.is_some_and(|open| open.transfer.has_peer_closed());
     let has_happened = match reason {
-        CloseReason::LocallyClosed => here(Deed::Close),
-        CloseReason::PeerClosed => there(Deed::Close),
-        CloseReason::Truncated { missing } => there(Deed::Close) && *missing > 0,
-        CloseReason::LocallyAborted => here(Deed::Abort),
-        CloseReason::PeerAborted(code) => there(Deed::Abort) && *code == 3,
-        CloseReason::DeviceRemoved => here(Deed::Remove),
+        CloseReason::LocallyClosed => here(SideEvent::Close),
+        CloseReason::PeerClosed => there(SideEvent::Close),
+        CloseReason::Truncated { missing } => there(SideEvent::Close) && *missing > 0,
+        CloseReason::LocallyAborted => here(SideEvent::Abort),
+        CloseReason::PeerAborted(code) => there(SideEvent::Abort) && *code == 3,
+        CloseReason::DeviceRemoved => here(SideEvent::Remove),
         CloseReason::WorkRequest { status, .. } if *status == WcStatus::RETRY_EXC_ERR => {
-            here(Deed::GiveUp) || there(Deed::Vanish)
+            here(SideEvent::GiveUp) || there(SideEvent::Vanish)
         }
-        CloseReason::ProtocolViolation(_) => here(Deed::Refuse),
-        CloseReason::OutOfMemory(_) => here(Deed::Starve),
-        CloseReason::PeerOutOfResources => there(Deed::Starve),
+        CloseReason::ProtocolViolation(_) => here(SideEvent::Refuse),
+        CloseReason::OutOfMemory(_) => here(SideEvent::LoseMemory),
+        CloseReason::PeerOutOfResources => there(SideEvent::LoseMemory),
         CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
-            world.has_done(Deed::Wait, A)
+            world.has_done(SideEvent::Wait, A)
         }
-        // The peer's Close is the cause, also if the side finds it later.
+        // If the peer has closed, its Close is the cause, even if the side finds it later.
         CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
         _ => false,
     };
@@ -231,7 +232,7 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     );
 }
 
-/// A quiet side waits for nothing, and can send.
+/// Checks that a quiet side waits for nothing, and can send.
 fn check_quiet(world: &World, at: usize) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let State::Open(open) = &me.conn.state else {
@@ -240,7 +241,7 @@ fn check_quiet(world: &World, at: usize) {
     assert!(open.is_established(), "stuck: it never ends");
     if peer.ended.is_some() {
         assert!(
-            world.has_done(Deed::Vanish, 1 - at),
+            world.has_done(SideEvent::Vanish, 1 - at),
             "stuck: it never learns of the end"
         );
         return;
@@ -251,10 +252,10 @@ fn check_quiet(world: &World, at: usize) {
         "stuck: work is never done"
     );
     assert!(
-        !open.transfer.recv_credit.puts_off_grant(),
+        !open.transfer.recv_credit.delays_grant(),
         "stuck: a grant is put off for ever"
     );
-    if world.has_done(Deed::Keep, 1 - at) {
+    if world.has_done(SideEvent::Keep, 1 - at) {
         return;
     }
     assert!(

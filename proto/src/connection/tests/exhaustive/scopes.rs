@@ -1,25 +1,25 @@
 //! The scopes that are searched.
 
-use super::world::Deed;
+use super::world::SideEvent;
 
-/// The number of events in the states that are searched, and the sizes of both sides.
+/// The numbers of events in the states that are searched, and the sizes of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scope {
     pub(super) name: &'static str,
     pub(super) window: u16,
-    /// The slots of the send ring for data.
+    /// The number of slots of the send ring for data.
     pub(super) slots: u32,
     /// The longest chunk in bytes in which a large message is read.
     pub(super) chunk: u64,
-    /// The bytes of large messages that may be in flight.
+    /// The maximum number of bytes of large messages in flight.
     pub(super) memory: u64,
     pub(super) shared: bool,
     /// Whether the search begins before the connection is established.
     pub(super) establishing: bool,
     pub(super) active_speaks_first: bool,
     pub(super) acknowledgements_get_lost: bool,
-    /// How often each deed is done at most, by A and by B.
-    pub(super) deeds: &'static [(Deed, [u8; 2])],
+    /// The most times that each side event may occur, at A and at B.
+    pub(super) side_events: &'static [(SideEvent, [u8; 2])],
 }
 
 pub(super) const SMALLEST: Scope = Scope {
@@ -32,19 +32,19 @@ pub(super) const SMALLEST: Scope = Scope {
     establishing: false,
     active_speaks_first: false,
     acknowledgements_get_lost: false,
-    deeds: &[],
+    side_events: &[],
 };
 
 /// Makes scopes of lines: a name, sizes that differ from the smallest, and after the arrow each
-/// deed with how often A and B do it at most.
+/// side event with the most times that it may occur at A and at B.
 macro_rules! scopes {
-    ($($name:literal $($field:ident $value:expr),* => $($deed:ident $a:literal $b:literal),*;)*)
+    ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {
         &[$(
             #[allow(clippy::needless_update, reason = "a line may name all sizes")]
             Scope {
                 name: $name,
-                deeds: &[$((Deed::$deed, [$a, $b])),*],
+                side_events: &[$((SideEvent::$event, [$a, $b])),*],
                 $($field: $value,)*
                 ..SMALLEST
             }
@@ -52,14 +52,14 @@ macro_rules! scopes {
     };
 }
 
-/// A few seconds, for each run of the tests.
+/// The scopes that each run of the tests searches, which takes a few seconds.
 pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a close" => Send 1 0, Close 1 0;
     "a large message and a close" => Large 1 0, Close 1 0;
     "a message and a lost host" => Send 1 0, Vanish 0 1;
 };
 
-/// A minute.
+/// The scopes whose search takes a minute.
 pub(super) const SMALL: &[Scope] = scopes! {
     "messages both ways, both close" => Send 1 1, Close 1 1;
     "two messages one way, both close" => Send 2 0, Close 1 1;
@@ -73,7 +73,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "fragments and messages" window 3, slots 3 => Fragments 2 0, Send 1 0, Close 0 1;
     "fragments behind a large message" window 3, slots 3 => Large 1 0, Fragments 1 0, Close 0 1;
     "there is no memory for fragments" window 2, slots 2
-        => Fragments 1 0, Starve 0 1, Feed 0 1, Close 0 1;
+        => Fragments 1 0, LoseMemory 0 1, Feed 0 1, Close 0 1;
     "A is killed with fragments" window 2, slots 2 => Fragments 1 0, Kill 1 0, Close 0 1;
     "finishes" => Send 1 0, Finish 1 1, Close 1 0;
     "a flush" => Send 1 1, Flush 1 0, Close 1 0;
@@ -100,10 +100,10 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "a read is refused" => Large 1 0, Refuse 0 1, Kill 1 0, Close 1 0;
     "a close takes too long" => Send 0 1, Wait 1 0, Close 1 0;
     "a large message takes too long" => Large 1 0, Wait 2 0, Close 0 1;
-    "there is no memory" => Large 1 0, Starve 0 1, Feed 0 1;
+    "there is no memory" => Large 1 0, LoseMemory 0 1, Feed 0 1;
 };
 
-/// Hours.
+/// The scopes whose search takes hours.
 pub(super) const LARGE: &[Scope] = scopes! {
     "three messages, window 2, both close" window 2, slots 2 => Send 2 1, Close 1 1;
     "messages both ways, window 3, both close" window 3, slots 4 => Send 2 2, Close 1 1;
@@ -115,7 +115,7 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "establishing, both close" establishing true => Send 1 1, Close 1 1;
     "shared receives both ways" shared true, window 3 => Send 3 2, Close 1 1;
     "messages take too long" => Send 1 0, Wait 2 0, Close 1 1;
-    "there is no memory for a close" => Large 1 0, Starve 0 1, Feed 0 1, Close 1 1;
+    "there is no memory for a close" => Large 1 0, LoseMemory 0 1, Feed 0 1, Close 1 1;
     "A is killed with messages both ways" => Send 1 1, Kill 1 0, Close 1 1;
     "a device is removed with messages both ways" => Send 1 1, Remove 1 0, Close 1 1;
     "a device gives up with messages both ways" => Send 1 1, GiveUp 1 1, Close 1 1;
@@ -124,6 +124,6 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "everything takes too long" => Send 1 1, Wait 3 0, Close 1 1;
     "A is killed with large messages both ways" window 2, slots 2
         => Large 1 1, Kill 1 0, Close 1 1;
-    "there is no memory on either side" window 2, slots 2 => Large 1 1, Starve 1 1, Feed 1 1;
+    "there is no memory on either side" window 2, slots 2 => Large 1 1, LoseMemory 1 1, Feed 1 1;
 };
 pub(super) use scopes;

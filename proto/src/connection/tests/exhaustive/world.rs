@@ -1,4 +1,5 @@
-//! A pair with the deeds that its applications, processes and devices may still do.
+//! A pair of connections, with the side events that may still occur: actions of applications, and
+//! failures of processes and devices.
 
 use rdma_status::WcStatus;
 
@@ -10,30 +11,30 @@ use crate::{
         tests::{
             pair::{A, B, Pair, Step},
             params,
-            side::{Completion, Side, What},
+            side::{Completion, Side, WorkKind},
         },
     },
     frame::{Header, Kind},
 };
 
-/// Something that an application, a process or a device does, at a side.
+/// An event at one side: an action of the application, or a failure of the process or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum SideEvent {
     /// Sends a message of 4 bytes.
     Send,
     /// Sends up to three messages in one frame.
     Batch,
-    /// Sends a message of 100 bytes, which the peer reads.
+    /// Sends a message of 100 bytes, which the peer reads from this side's memory.
     Large,
     /// Sends a message of 100 bytes in two frames.
     Fragments,
-    /// Has the driver hold a message back for which there is no room.
+    /// Makes the driver hold back a message for which there is no room.
     Hold,
     /// Releases the newest message instead of the oldest.
     ReleaseNewest,
     /// Asks for a proof that everything sent so far has arrived.
     Flush,
-    /// Keeps its messages until the end.
+    /// Makes the application keep its messages until the end.
     Keep,
     Finish,
     Close,
@@ -41,10 +42,11 @@ pub(super) enum Deed {
     LoseMarkers,
     /// The system has memory for large messages again.
     Feed,
-    /// Time passes until the next deadline although something is under way. At A, for both.
+    /// Lets time pass until the next deadline, although other transitions are possible. The event
+    /// counts for A, but time passes for both sides.
     Wait,
     /// The system has no memory for large messages.
-    Starve,
+    LoseMemory,
     Abort,
     /// The process ends.
     Kill,
@@ -52,15 +54,15 @@ pub(super) enum Deed {
     Vanish,
     /// The device is removed.
     Remove,
-    /// The device gives up the oldest work request.
+    /// The device fails the oldest work request after its retries.
     GiveUp,
-    /// The peer's device refuses the oldest work request, which is a read.
+    /// The peer's device refuses the oldest work request, which is a READ.
     Refuse,
 }
 
-/// The first of the deeds that are faults, after which an end need not be clean.
-const FIRST_FAULT: Deed = Deed::Wait;
-pub(super) const DEEDS: usize = Deed::Refuse as usize + 1;
+/// The first of the side events that are faults. After a fault the end need not be clean.
+const FIRST_FAULT: SideEvent = SideEvent::Wait;
+pub(super) const SIDE_EVENTS: usize = SideEvent::Refuse as usize + 1;
 
 /// A transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,16 +72,16 @@ pub(super) enum Act {
     Poll(usize, DrainSide),
     /// The application releases its oldest message.
     Release(usize),
-    /// The device repeats its oldest frame to a host without power until it gives up.
+    /// The device retransmits its oldest frame to a host without power until it gives up.
     Exhaust(usize),
-    /// Time passes until the next deadline, because nothing else happens.
+    /// Time passes until the next deadline, because no other transition is possible.
     Pass,
-    Do(Deed, usize),
+    Do(SideEvent, usize),
     Mistake(usize),
 }
 
 impl Act {
-    /// Whether this side's library, driver or application makes the transition.
+    /// Whether the library, the driver or the application of this side makes the transition.
     fn is_of_library(self, side: usize) -> bool {
         match self {
             Self::Poll(at, _)
@@ -95,23 +97,23 @@ impl Act {
 /// The transitions of a state.
 pub(super) struct Next {
     pub(super) acts: Vec<Act>,
-    /// Whether only a deed or a mistake changes the state.
+    /// Whether only a side event or a mistake can change the state.
     pub(super) is_quiet: bool,
 }
 
-/// A state.
+/// A state of the search.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) pair: Pair,
-    /// How often each deed may still be done, by side.
-    pub(super) left: [[u8; 2]; DEEDS],
-    /// Flushes: their side, and the number of messages sent before.
+    /// How often each side event may still occur, by side.
+    pub(super) left: [[u8; 2]; SIDE_EVENTS],
+    /// The flushes: the side, the flush, and the number of messages sent before.
     pub(super) flushes: Vec<(usize, Flush, u32)>,
-    /// The mistake that is made, and how often it may still be.
+    /// The mistake that is made.
     pub(super) mistake: Option<Mistake>,
     pub(super) mistakes_left: u8,
-    /// Which deeds were done with an effect, by side.
-    pub(super) done: [[bool; 2]; DEEDS],
+    /// The side events that had an effect, by side.
+    pub(super) done: [[bool; 2]; SIDE_EVENTS],
 }
 
 impl World {
@@ -130,15 +132,16 @@ impl World {
             ..TransportTraits::UNRESTRICTED
         };
         let mut pair = Pair::over(traits, params.clone(), params);
-        // The placeholder of B's connection, until a request arrives, has no outputs.
+        // The connection of B is a placeholder until a request arrives, and its outputs are
+        // discarded.
         while pair.sides[B].conn.poll_output().is_some() {}
         if !scope.establishing {
             pair.run();
         }
         pair.acknowledgements_get_lost = scope.acknowledgements_get_lost;
-        let mut left = [[0; 2]; DEEDS];
-        for (deed, counts) in scope.deeds {
-            left[*deed as usize] = *counts;
+        let mut left = [[0; 2]; SIDE_EVENTS];
+        for (side_event, counts) in scope.side_events {
+            left[*side_event as usize] = *counts;
         }
         Self {
             pair,
@@ -146,22 +149,22 @@ impl World {
             flushes: Vec::new(),
             mistake: None,
             mistakes_left: 1,
-            done: [[false; 2]; DEEDS],
+            done: [[false; 2]; SIDE_EVENTS],
         }
     }
 
-    /// Whether a side has done this.
-    pub(super) fn has_done(&self, deed: Deed, at: usize) -> bool {
-        self.done[deed as usize][at]
+    /// Whether this event has occurred at the side `at`, and had an effect.
+    pub(super) fn has_done(&self, side_event: SideEvent, at: usize) -> bool {
+        self.done[side_event as usize][at]
     }
 
-    /// Whether something has happened after which an end need not be clean.
+    /// Whether a fault has happened, after which an end need not be clean.
     pub(super) fn is_disturbed(&self) -> bool {
         let faults = &self.done[FIRST_FAULT as usize..];
         faults.iter().any(|sides| sides.contains(&true))
     }
 
-    /// Copies the state, with accounts of its own.
+    /// Copies the state, with new accounts of shared receives.
     pub(super) fn copy(&self) -> Self {
         let mut copy = self.clone();
         for side in &mut copy.pair.sides {
@@ -170,7 +173,7 @@ impl World {
         copy
     }
 
-    /// Returns the transitions that are possible. With `reduces`, it leaves out those that commute
+    /// Returns the transitions that are possible. With `reduces`, leaves out those that commute
     /// with the returned ones.
     pub(super) fn next(&self, reduces: bool) -> Next {
         let mut acts = self.steps();
@@ -179,16 +182,16 @@ impl World {
             acts.push(Act::Pass);
         }
         let is_quiet = acts.is_empty();
-        acts.extend(self.deeds(is_idle));
+        acts.extend(self.side_events(is_idle));
         if reduces && let Some(at) = reduction::first(self) {
             acts.retain(|act| act.is_of_library(at));
         }
         Next { acts, is_quiet }
     }
 
-    /// Whether time passes only if nothing else happens.
+    /// Whether time passes only if no other transition is possible.
     pub(super) fn waits_for_deadlines(&self) -> bool {
-        self.left[Deed::Wait as usize] == [0, 0]
+        self.left[SideEvent::Wait as usize] == [0, 0]
     }
 
     /// Whether the budget has no faults left.
@@ -197,7 +200,7 @@ impl World {
         faults.iter().all(|left| *left == [0, 0])
     }
 
-    /// Returns the transitions that deeds, mistakes and deadlines do not make.
+    /// Returns the possible transitions, except side events, mistakes and deadlines.
     fn steps(&self) -> Vec<Act> {
         let mut acts = Vec::new();
         for at in [A, B] {
@@ -215,60 +218,60 @@ impl World {
                 acts.extend(ready.map(|queue| Act::Poll(at, queue)));
             }
             let side = &self.pair.sides[at];
-            let releases = !side.kept.is_empty() && !self.has_done(Deed::Keep, at);
+            let releases = !side.kept.is_empty() && !self.has_done(SideEvent::Keep, at);
             if releases && side.ended.is_none() {
                 acts.push(Act::Release(at));
             }
-            if self.has_done(Deed::Vanish, 1 - at) && has_work(side) {
+            if self.has_done(SideEvent::Vanish, 1 - at) && has_work(side) {
                 acts.push(Act::Exhaust(at));
             }
         }
         acts
     }
 
-    /// Whether time passes if nothing else happens.
+    /// Whether a side has a deadline, so that time passes if nothing else happens.
     fn awaits_deadline(&self) -> bool {
         let awaits = |side: &Side| side.ended.is_none() && side.conn.next_timeout().is_some();
         self.pair.sides.iter().any(awaits)
     }
 
-    /// Returns the deeds and mistakes that are possible.
-    fn deeds(&self, is_idle: bool) -> Vec<Act> {
+    /// Returns the side events and mistakes that are possible.
+    fn side_events(&self, is_idle: bool) -> Vec<Act> {
         let mut acts = Vec::new();
         for at in [A, B] {
             let side = &self.pair.sides[at];
             if side.ended.is_some() || !side.established {
                 continue;
             }
-            let mut add = |deed: Deed, possible: bool| {
-                if possible && self.left[deed as usize][at] > 0 {
-                    acts.push(Act::Do(deed, at));
+            let mut add = |side_event: SideEvent, possible: bool| {
+                if possible && self.left[side_event as usize][at] > 0 {
+                    acts.push(Act::Do(side_event, at));
                 }
             };
             let sends = side.writable && side.held == 0;
-            add(Deed::Send, sends);
-            add(Deed::Batch, sends);
-            add(Deed::Large, sends);
-            add(Deed::Fragments, sends);
-            add(Deed::Hold, true);
-            add(Deed::ReleaseNewest, side.kept.len() > 1);
-            add(Deed::Flush, side.conn.close_reason().is_none());
-            add(Deed::Keep, !side.kept.is_empty());
-            add(Deed::Finish, true);
-            add(Deed::Close, true);
-            add(Deed::LoseMarkers, has_markers(side));
+            add(SideEvent::Send, sends);
+            add(SideEvent::Batch, sends);
+            add(SideEvent::Large, sends);
+            add(SideEvent::Fragments, sends);
+            add(SideEvent::Hold, true);
+            add(SideEvent::ReleaseNewest, side.kept.len() > 1);
+            add(SideEvent::Flush, side.conn.close_reason().is_none());
+            add(SideEvent::Keep, !side.kept.is_empty());
+            add(SideEvent::Finish, true);
+            add(SideEvent::Close, true);
+            add(SideEvent::LoseMarkers, has_markers(side));
             add(
-                Deed::Feed,
-                side.starving && side.waiting_for_memory().is_none(),
+                SideEvent::Feed,
+                side.lacks_memory && side.waiting_for_memory().is_none(),
             );
-            add(Deed::Starve, !side.starving);
-            add(Deed::Wait, !is_idle && self.awaits_deadline());
-            add(Deed::Abort, true);
-            add(Deed::Kill, true);
-            add(Deed::Vanish, true);
-            add(Deed::Remove, !side.removed);
-            add(Deed::GiveUp, has_work(side));
-            add(Deed::Refuse, oldest_is_read(side));
+            add(SideEvent::LoseMemory, !side.lacks_memory);
+            add(SideEvent::Wait, !is_idle && self.awaits_deadline());
+            add(SideEvent::Abort, true);
+            add(SideEvent::Kill, true);
+            add(SideEvent::Vanish, true);
+            add(SideEvent::Remove, !side.removed);
+            add(SideEvent::GiveUp, has_work(side));
+            add(SideEvent::Refuse, oldest_is_read(side));
         }
         if let Some(mistake) = self.mistake
             && self.mistakes_left > 0
@@ -292,9 +295,9 @@ impl World {
             Act::Release(at) => self.pair.release(at, true),
             Act::Exhaust(at) => self.pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
             Act::Pass => self.pass(),
-            Act::Do(deed, at) => {
-                self.left[deed as usize][at] -= 1;
-                self.done[deed as usize][at] |= self.act(deed, at);
+            Act::Do(side_event, at) => {
+                self.left[side_event as usize][at] -= 1;
+                self.done[side_event as usize][at] |= self.act(side_event, at);
             }
             Act::Mistake(at) => {
                 self.mistakes_left -= 1;
@@ -307,40 +310,40 @@ impl World {
         }
     }
 
-    /// Does a deed. Returns whether it has an effect: a send may be refused.
-    fn act(&mut self, deed: Deed, at: usize) -> bool {
+    /// Performs a side event. Returns whether it has an effect: a send may be refused.
+    fn act(&mut self, side_event: SideEvent, at: usize) -> bool {
         let pair = &mut self.pair;
-        match deed {
-            Deed::Send => return pair.send(at),
-            Deed::Batch => return pair.send_batch(at, 3) > 1,
-            Deed::Large => return pair.send_large(at, 100),
-            Deed::Fragments => return pair.send_fragments(at, 100),
-            Deed::Hold => return pair.hold_back(at),
-            Deed::ReleaseNewest => pair.release(at, false),
-            Deed::Flush => {
+        match side_event {
+            SideEvent::Send => return pair.send(at),
+            SideEvent::Batch => return pair.send_batch(at, 3) > 1,
+            SideEvent::Large => return pair.send_large(at, 100),
+            SideEvent::Fragments => return pair.send_fragments(at, 100),
+            SideEvent::Hold => return pair.hold_back(at),
+            SideEvent::ReleaseNewest => pair.release(at, false),
+            SideEvent::Flush => {
                 let sent = pair.sides[at].sent;
                 self.flushes.push((at, pair.flush(at), sent));
             }
-            // Its effect is that nothing is released.
-            Deed::Keep => {}
-            Deed::Finish => pair.finish_sending(at),
-            Deed::Close => pair.close(at),
-            Deed::LoseMarkers => {
+            // This event has the effect that the application releases no message.
+            SideEvent::Keep => {}
+            SideEvent::Finish => pair.finish_sending(at),
+            SideEvent::Close => pair.close(at),
+            SideEvent::LoseMarkers => {
                 let keeps = |completion: &Completion| !matches!(completion, Completion::Drained(_));
                 pair.sides[at].cq.retain(keeps);
             }
-            Deed::Feed => {
-                pair.sides[at].starving = false;
+            SideEvent::Feed => {
+                pair.sides[at].lacks_memory = false;
                 pair.feed(at);
             }
-            Deed::Wait => self.pass(),
-            Deed::Starve => pair.sides[at].starving = true,
-            Deed::Abort => pair.abort(at, 3),
-            Deed::Kill => pair.kill(at),
-            Deed::Vanish => pair.vanish(at),
-            Deed::Remove => pair.remove_device(at),
-            Deed::GiveUp => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
-            Deed::Refuse => pair.sides[at].give_up(WcStatus::REM_ACCESS_ERR),
+            SideEvent::Wait => self.pass(),
+            SideEvent::LoseMemory => pair.sides[at].lacks_memory = true,
+            SideEvent::Abort => pair.abort(at, 3),
+            SideEvent::Kill => pair.kill(at),
+            SideEvent::Vanish => pair.vanish(at),
+            SideEvent::Remove => pair.remove_device(at),
+            SideEvent::GiveUp => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
+            SideEvent::Refuse => pair.sides[at].give_up(WcStatus::REM_ACCESS_ERR),
         }
         true
     }
@@ -384,7 +387,7 @@ impl World {
             Act::Release(at) => format!("{} releases a message", name(at)),
             Act::Exhaust(at) => format!("{}'s device gives up a host without power", name(at)),
             Act::Pass => "time passes until the next deadline".to_owned(),
-            Act::Do(deed, at) => format!("{}: {deed:?}", name(at)),
+            Act::Do(side_event, at) => format!("{}: {side_event:?}", name(at)),
             Act::Mistake(at) => format!("{:?}: a mistake of {}", self.mistake, name(at)),
         }
     }
@@ -395,21 +398,21 @@ fn has_markers(side: &Side) -> bool {
     side.cq.iter().any(is_marker)
 }
 
-/// Whether the device has a work request that it may give up.
+/// Whether the device has a work request that it can give up.
 fn has_work(side: &Side) -> bool {
     side.ended.is_none() && !(side.unacknowledged.is_empty() && side.sending.is_empty())
 }
 
 fn oldest_is_read(side: &Side) -> bool {
     let oldest = side.unacknowledged.front().or_else(|| side.sending.front());
-    oldest.is_some_and(|oldest| matches!(oldest.what, What::Read(_)))
+    oldest.is_some_and(|oldest| matches!(oldest.what, WorkKind::Read(_)))
 }
 
-fn what(what: &What) -> String {
+fn what(what: &WorkKind) -> String {
     match what {
-        What::Frame(frame) => kind(frame),
-        What::Read(read) => format!("READ of large message {}", read.id),
-        What::Nudge => "empty WRITE".to_owned(),
+        WorkKind::Frame(frame) => kind(frame),
+        WorkKind::Read(read) => format!("READ of large message {}", read.id),
+        WorkKind::Nudge => "empty WRITE".to_owned(),
     }
 }
 

@@ -5,16 +5,16 @@ use std::ptr::{self, NonNull};
 use super::{keys::ExposedPart, receive_queue::Receive, socket::Span};
 use crate::os::SharedBytes;
 
-/// Payload on its way to its place.
+/// The payload of the present PDU, and its destination.
 #[derive(Debug)]
-pub(super) struct Coming {
+pub(super) struct IncomingPayload {
     pub(super) left: usize,
     pub(super) to: Place,
 }
 
 #[derive(Debug)]
 pub(super) enum Place {
-    /// The front receive.
+    /// A receive buffer.
     Receive {
         receive: Receive,
         len: u32,
@@ -24,7 +24,7 @@ pub(super) enum Place {
     /// has been taken.
     Exposed {
         part: Option<ExposedPart>,
-        /// The number of bytes of the write so far, with this part.
+        /// The number of bytes of the write up to and including this part.
         written: u32,
         last: bool,
         signalled: bool,
@@ -34,12 +34,12 @@ pub(super) enum Place {
     Answer { to: Span, len: u32, last: bool },
 }
 
-// SAFETY: `to` is memory of a work request, which is the queue pair's until it completes, in
-// whichever thread.
+// SAFETY: `to` is memory of a work request, which belongs to the queue pair until it completes, in
+// any thread.
 unsafe impl Send for Place {}
 
-impl Coming {
-    /// Whether the place is still there.
+impl IncomingPayload {
+    /// Whether the destination still exists.
     pub(super) fn is_open(&self) -> bool {
         match &self.to {
             Place::Exposed {
@@ -51,8 +51,8 @@ impl Coming {
         }
     }
 
-    /// Calls `f` with the rest of the place, which cannot end during the call; with `None` if it
-    /// has ended.
+    /// Calls `f` with the unfilled rest of the destination, which exists during the call, or with
+    /// `None` if the destination has ended.
     pub(super) fn with_rest<T>(&self, f: impl FnOnce(Option<Span>) -> T) -> T {
         let rest = |start: *mut u8, len: usize| Span {
             start: start.wrapping_add(len - self.left),
@@ -74,18 +74,18 @@ impl Coming {
         }
     }
 
-    /// Copies bytes to their place, unless its registration has ended.
+    /// Copies bytes to their destination, unless its registration has ended.
     pub(super) fn copy(&self, bytes: &[u8]) {
         self.with_rest(|rest| {
             if let Some(rest) = rest {
                 let count = bytes.len().min(rest.len);
                 let bytes = &bytes[..count];
                 if let Place::Receive { .. } = self.to {
-                    // SAFETY: the receive's memory is the queue pair's alone until it completes.
+                    // SAFETY: only the queue pair accesses the receive's memory until it completes.
                     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
                 } else {
-                    // SAFETY: the place is a work request's memory, which is the queue pair's until
-                    // it completes, or exposed memory, whose lock is held.
+                    // SAFETY: the destination is memory of a work request, which belongs to the
+                    // queue pair until it completes, or exposed memory, whose lock is held.
                     unsafe { copy_shared(bytes, rest.start) };
                 }
             }
@@ -100,14 +100,14 @@ impl Coming {
 /// There are `bytes.len()` bytes at `to`, in whole pages of a [`Mapping`](crate::os::Mapping), and
 /// there is no reference to them.
 pub(super) unsafe fn copy_shared(bytes: &[u8], to: *mut u8) {
-    // Whole words: so `SharedBytes` treats each as the memory's owner does, whose pages are made of
-    // them.
+    // The access covers whole words, as the accesses of the memory's owner do, because
+    // `SharedBytes` must use the same word boundaries for the same memory.
     let before = to.addr() % size_of::<u64>();
     let len = (before + bytes.len()).next_multiple_of(size_of::<u64>());
     let Some(start) = NonNull::new(to.wrapping_sub(before)) else {
         return;
     };
-    // SAFETY: the words lie in the pages that the caller vouches for.
+    // SAFETY: the words lie in the mapped pages that the caller guarantees.
     let words = unsafe { SharedBytes::new(start, len) };
     words.write(before, bytes);
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// One side's record of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Book {
+pub(crate) struct Record {
     pub(crate) connection: u32,
     /// Messages that were given to `send`.
     pub(crate) begun: u64,
