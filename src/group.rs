@@ -10,11 +10,12 @@ use crate::{
     os::PerProcess,
 };
 
-/// One receiver for everything that happens on many connections.
+/// One receiver for the completions of many connections.
 ///
 /// A [`select!`](crossbeam_channel::select) over n channels looks at all of them each time; a group
-/// costs the same for each completion, however many connections are in it. Endpoints are added and
-/// removed at any time, from any thread. The [`Engine`](crate::Engine)'s thread polls them.
+/// costs the same for each completion, independently of the number of connections in it. Endpoints
+/// are added and removed at any time, from any thread. The [`Engine`](crate::Engine)'s thread polls
+/// them.
 ///
 /// The number of waiting completions is bounded as without a group: each connection has its window.
 ///
@@ -124,7 +125,7 @@ impl Group {
         endpoint.leave(&self.inner.queue)
     }
 
-    /// Returns everything that happens on the connections, each with its connection's key.
+    /// Returns the completions of the connections, each with its connection's key.
     ///
     /// It is for [`crossbeam_channel::select!`], and for threads that wait in
     /// [`recv`](Receiver::recv) or iterate. Several threads may take from it. It does not end while

@@ -43,9 +43,9 @@ pub use self::{builder::ListenerBuilder, requests::RequestListener};
 ///
 /// A program that inspects requests before it accepts them uses a [`RequestListener`].
 ///
-/// Dropping the listener closes it, as [`close`](Self::close) does, and turns away the connections
+/// Dropping the listener closes it, as [`close`](Self::close) does, and rejects the connections
 /// that the program has not taken. Their peers get [`PeerBusy`](crate::CloseReason::PeerBusy): the
-/// program has seen none of their messages. Connections that were taken go on.
+/// program has seen none of their messages. Connections that were taken continue.
 ///
 /// A child that inherits the listener by fork(2) cannot use it: calls fail with [`Error::Forked`].
 /// Bind after the fork: see [the guide](crate::guide::processes).
@@ -166,7 +166,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when no connection was established. The listener goes on.
+    /// * [`Error::TimedOut`] when no connection was established. The listener continues.
     /// * [`Error::ListenerEnded`] when the device or address of the listener was removed.
     /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
@@ -265,7 +265,7 @@ impl Listener {
 
     /// Returns the established connections as a channel, for [`crossbeam_channel::select!`].
     ///
-    /// The error with which the listener ends comes once, as the last item; then the channel ends.
+    /// The error that ends the listener is returned once, as the last item; then the channel ends.
     /// After a [`close`](Self::close) it ends without an error.
     ///
     /// # Examples
@@ -301,17 +301,17 @@ impl Listener {
     /// Requests whose connections are not established are rejected; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy), and try again if
     /// [`retry_refused`](crate::Connector::retry_refused) is set. [`accept`](Self::accept),
-    /// [`incoming`](Self::incoming) and [`accepted`](Self::accepted) return the connections
-    /// that were established before, and then end: `incoming` and `accepted` without an error,
-    /// `accept` with [`Error::ListenerClosed`], also in threads that wait in them. Established
-    /// connections go on, and [`Engine::drain`] waits for their ends.
+    /// [`incoming`](Self::incoming) and [`accepted`](Self::accepted) return the connections that
+    /// were established before, and then end: `incoming` and `accepted` without an error, `accept`
+    /// with [`Error::ListenerClosed`], also in threads that wait in them. Established connections
+    /// continue, and [`Engine::drain`] waits for their ends.
     pub fn close(&self) {
         self.socket.close();
     }
 
     /// Returns an iterator over the connections as they are accepted.
     ///
-    /// It waits for each. The error with which the listener ends comes once, as the last item.
+    /// It waits for each. The error that ends the listener is returned once, as the last item.
     /// After a [`close`](Self::close) it ends without an error.
     pub fn incoming(&self) -> impl FusedIterator<Item = Result<Endpoint, Error>> + '_ {
         let mut ended = false;

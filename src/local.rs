@@ -2,7 +2,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use crate::os::{Process, leak};
 
-/// A handle of a shared object, for the process that made it alone.
+/// A handle of a shared object, which only the process that created it uses.
 ///
 /// In a child of a fork the handle dereferences to a [stand-in](StandIn): an object of the child,
 /// in the state that the real object has after its end. The drop of an inherited handle leaks the
@@ -32,7 +32,7 @@ impl<T: StandIn> Local<T> {
         !self.process.is_this()
     }
 
-    /// Returns the object itself, also if it is inherited. The caller uses only fields that never
+    /// Returns the object itself, even if it is inherited. The caller uses only fields that never
     /// change and have no lock.
     pub(crate) fn original(&self) -> &Arc<T> {
         &self.object
@@ -82,7 +82,7 @@ impl<T: StandIn> Clone for Local<T> {
 impl<T: StandIn> Drop for Local<T> {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // One more handle, which is never dropped.
+            // A handle of the object is leaked, so that the object is never dropped.
             leak(Arc::clone(&self.object));
         }
     }

@@ -131,7 +131,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// None; it is as [`TcpStream::try_clone`](std::net::TcpStream::try_clone) is.
+    /// This never fails. It returns a `Result` because
+    /// [`TcpStream::try_clone`](std::net::TcpStream::try_clone) does.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             shared: self.shared.clone(),
@@ -151,7 +152,7 @@ impl Stream {
         (ReadHalf::new(self), WriteHalf::new(writing))
     }
 
-    /// Copies bytes that are next without taking them. Waits for some as [`read`](Read::read) does.
+    /// Copies the next bytes without taking them. Waits for some as [`read`](Read::read) does.
     ///
     /// It copies from all bytes that have arrived, up to the length of `buf`. A read of that many
     /// bytes returns them all.
@@ -218,8 +219,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the error with which the connection has ended, if it has and the peer had not
-    /// finished.
+    /// Returns the error that ended the connection, or `None` while it is open or if the peer had
+    /// finished before.
     ///
     /// # Errors
     ///
@@ -274,7 +275,7 @@ impl StandIn for Shared {
 }
 
 impl Shared {
-    /// When a call that may wait gives up; `None` if it does not wait.
+    /// Returns the deadline of a call that may wait; `None` if it does not wait.
     fn deadline(&self, timeout: &Timeout) -> Option<Deadline> {
         if self.nonblocking.load(Ordering::Relaxed) {
             return None;
@@ -508,7 +509,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`read`](io::Read::read), except for those of a time that is over.
+    /// Those of [`read`](io::Read::read), except for timeouts.
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
@@ -522,20 +523,20 @@ impl Stream {
         Poll::Ready(Ok(count))
     }
 
-    /// Writes some of these bytes, and returns how many.
+    /// Writes some of these bytes, and returns their number.
     ///
     /// # Errors
     ///
-    /// Those of [`write`](io::Write::write), except for those of a time that is over.
+    /// Those of [`write`](io::Write::write), except for timeouts.
     pub fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
-    /// Writes some of the bytes of these parts, one after the other, and returns how many.
+    /// Writes some of the bytes of these parts, one after the other, and returns their number.
     ///
     /// # Errors
     ///
-    /// Those of [`write`](io::Write::write), except for those of a time that is over.
+    /// Those of [`write`](io::Write::write), except for timeouts.
     pub fn poll_write_vectored(
         &self,
         cx: &mut Context<'_>,

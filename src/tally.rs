@@ -1,7 +1,7 @@
 //! Counters of events of this process's connections, by reason.
 //!
-//! They are here and not in `observe` because the engine and connections add to them. All counters
-//! are atomic, so no lock is taken.
+//! The counters are in this file and not in `observe` because the engine and connections add to
+//! them. All counters are atomic, so no lock is taken.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 
 use crate::{error::Error, os::PerProcess, proto::CloseReason};
 
-/// Whether the program asked for statistics.
+/// Whether the program has enabled statistics.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
 static TALLY: PerProcess<Tally> = PerProcess::new(Tally::new);
@@ -21,7 +21,7 @@ pub(crate) fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the program asked for statistics. Connections that began before are not counted.
+/// Whether the program has enabled statistics. Connections that began before are not counted.
 pub(crate) fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
@@ -49,7 +49,7 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 pub(crate) struct ByReason(BTreeMap<&'static str, AtomicU64>);
 
-/// Counters of the times between two neighbours of [`BOUNDS`] each.
+/// A histogram: each counter counts the times between two adjacent values of [`BOUNDS`].
 #[derive(Debug)]
 pub(crate) struct RoundTripTally {
     counts: [AtomicU64; BOUNDS.len() + 1],

@@ -233,8 +233,8 @@ const STYLE: [(&str, &str); 8] = [
 /// raise one.
 #[rustfmt::skip]
 const BOUNDS: [(&str, usize); 8] = [
-    ("src", 5), ("proto", 7), ("verbs", 5), ("integration", 3), ("docs", 3), ("tests", 2),
-    ("poll", 2), ("", 4),
+    ("src", 2), ("proto", 3), ("verbs", 2), ("integration", 2), ("docs", 1), ("tests", 2),
+    ("poll", 1), ("", 2),
 ];
 
 /// Returns the sentences of a page, or of a source's comments, with the numbers of their lines.

@@ -6,11 +6,11 @@
 //!   line over a connection.
 //! * [`call`] stops a panic, so that it ends neither the engine's thread nor a destructor. A waker
 //!   that panics ends the connection that its task waits on, because that task may never be polled
-//!   again. A logger that panics loses the line that it was given and nothing else: no connection
-//!   is at fault, and a second line about the first would meet the same logger.
-//! * A thread that others depend on, the engine's, [collects](collect) its foreign code as
-//!   [deferred calls](ForeignCall) and runs them when it can be relieved. All other threads run
-//!   foreign code at once, and are the only ones that it delays.
+//!   again. If the logger panics, only that line is lost: no connection caused the panic, and a
+//!   line about it would go to the same logger.
+//! * The engine's thread, on which others depend, [collects](collect) its foreign code as [deferred
+//!   calls](ForeignCall) and runs them when it can be relieved. All other threads run foreign code
+//!   at once, and such code delays only them.
 //!
 //! A program that is built with `panic = "abort"` ends at the first panic, as always.
 //!
@@ -33,9 +33,10 @@ use crate::{PerProcess, lock};
 
 pub use log::Level;
 
-/// The target of a log line, by which a logger filters: the part of the library that it concerns.
+/// The target of a log line, by which a logger can filter: the part of the library that the line
+/// concerns.
 ///
-/// The guide lists the names, which stay when source files move.
+/// The guide lists the names, which do not change when source files move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
@@ -103,7 +104,7 @@ impl Target {
 /// [`Target`]. The lint `disallowed_macros` refuses the originals.
 macro_rules! levels {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
-        /// Logs as the macro of this name of the crate `log`, with a target, through
+        /// Logs as the macro with this name of the crate `log`, with a target, through
         /// [`foreign`](crate::foreign).
         #[macro_export]
         macro_rules! $name {
@@ -127,7 +128,8 @@ pub struct Panicked;
 /// Runs foreign code. The caller holds no lock.
 pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
-        // The payload is foreign too: its drop may panic. That second payload is leaked.
+        // The payload of the panic is foreign too, so its drop may panic. The payload of that
+        // second panic is leaked.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
         let _leaked = dropped.map_err(ManuallyDrop::new);
         Panicked
@@ -136,7 +138,7 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 
 thread_local! {
     /// Whether this thread collects foreign calls. It is a variable of its own because it needs no
-    /// destructor, so that other threads pay for one look.
+    /// destructor, so that it costs other threads only one load.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }
@@ -147,7 +149,7 @@ pub trait ForeignCall: Send + Sync {
     fn run(self: Arc<Self>);
 }
 
-/// Has this thread collect its foreign code, or run it at once.
+/// Sets whether this thread collects its foreign code, or runs it at once.
 pub fn collect(collects: bool) {
     COLLECTS.set(collects);
 }
@@ -174,7 +176,7 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     impl<F: FnOnce() + Send> ForeignCall for Once<F> {
         fn run(self: Arc<Self>) {
             let code = lock(&self.0).take();
-            // The caller has seen to a panic, or it concerns nothing.
+            // `code` has handled a panic itself, or a panic has no consequence.
             let _ = code.map(call);
         }
     }
@@ -186,12 +188,12 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Work for one kind of foreign code, such as a connection's. One thread at a time does it, so that
-/// foreign code that never returns stops one thread only.
+/// The queued work of one source of foreign code, such as a connection. One thread at a time does
+/// it, so that foreign code that never returns blocks one thread only.
 #[derive(Debug, Default)]
 pub struct PendingWork<T> {
     state: Mutex<PendingState<T>>,
-    /// No thread does the work any longer.
+    /// Notified when no thread does the work.
     idle: Condvar,
 }
 
@@ -222,7 +224,7 @@ impl<T: Default> PendingWork<T> {
         work
     }
 
-    /// Waits until no thread does the work, for `bound` at most.
+    /// Waits until no thread does the work, for at most `bound`.
     fn wait(&self, bound: Duration) {
         let is_taken = |state: &mut PendingState<T>| state.is_taken;
         drop(
@@ -240,18 +242,18 @@ struct Line {
     text: String,
 }
 
-/// The lines of all engines' threads that the logger has not taken, and how many were lost after
-/// them because there were [`MAX_LINES`].
+/// The lines of all engines' threads that the logger has not taken, and the number of later lines
+/// that were lost because [`MAX_LINES`] were queued.
 #[derive(Default)]
 struct Lines(VecDeque<Line>, usize);
 
-/// The number of lines that wait for a logger that blocks. A logger that is merely slow gets all
-/// lines of a burst.
+/// The greatest number of lines that are queued while the logger blocks. It is large enough that a
+/// slow logger gets all lines of a burst.
 const MAX_LINES: usize = 4096;
 
 static LINES: PerProcess<PendingWork<Lines>> = PerProcess::new(PendingWork::default);
 
-/// Waits until the logger has the lines of all engines' threads, for `bound` at most.
+/// Waits until the logger has taken the lines of all engines' threads, for at most `bound`.
 pub fn wait_for_log(bound: Duration) {
     LINES.get().wait(bound);
 }
@@ -281,8 +283,8 @@ impl ForeignCall for Writer {
     }
 }
 
-/// Has the logger write a line, if it takes lines of this level. The caller holds no lock, or
-/// collects.
+/// Passes a line to the logger, if it accepts lines of this level. The caller holds no lock, or its
+/// thread collects foreign code.
 #[track_caller]
 pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {

@@ -3,9 +3,9 @@
 //! The crates of rdmsg share it: `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` itself. It is no
 //! interface for programs, and changes with each version.
 //!
-//! * [`Process`], [`PerProcess`] and [`Unshared`] tell the objects of this process from those that
-//!   it inherited by fork(2). [`at_exit`] runs a function before the process ends.
-//! * [`Mapping`] makes memory that a device, the kernel or a peer accesses, and [`SharedBytes`]
+//! * [`Process`], [`PerProcess`] and [`Unshared`] distinguish the objects of this process from
+//!   those that it inherited by fork(2). [`at_exit`] runs a function before the process ends.
+//! * [`Mapping`] allocates memory that a device, the kernel or a peer accesses, and [`SharedBytes`]
 //!   reads and writes it.
 //! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions, [`failed`] converts
 //!   errors of `nix` and `std`, and [`millis`] time limits.

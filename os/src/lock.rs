@@ -2,8 +2,8 @@ use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Takes a lock, whether or not a thread panicked while it held the lock.
 ///
-/// State machines apply each input whole, so a panic leaves no state behind that matters more than
-/// going on.
+/// That is safe here: state machines apply each input completely, so a panic leaves no inconsistent
+/// state that would be worse than continuing.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }

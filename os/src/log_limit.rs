@@ -1,4 +1,4 @@
-//! Log lines that a peer or the network can cause at will.
+//! Limits the rate of log lines that a peer or the network can trigger.
 
 use std::{
     fmt,
@@ -11,7 +11,8 @@ use crate::lock;
 /// The time between two lines of a kind.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Lets one line of a kind pass in a second, and counts the others, so that no peer fills the log.
+/// Passes at most one line of a kind per second, and counts the others, so that no peer can fill
+/// the log.
 #[derive(Debug)]
 pub struct LogLimit(Mutex<Recent>);
 
@@ -19,16 +20,16 @@ pub struct LogLimit(Mutex<Recent>);
 struct Recent {
     /// The time of the last line.
     passed: Option<Instant>,
-    /// The number of lines since then.
+    /// The number of lines that were suppressed since then.
     held: u64,
 }
 
-/// The number of lines that were held before this one. Its text follows the line's.
+/// The number of lines that were suppressed before this one. Its text is appended to the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuppressedLines(u64);
 
 impl Default for LogLimit {
-    /// Makes a limit that no line has used.
+    /// Creates a limit that no line has used.
     fn default() -> Self {
         let recent = Recent {
             passed: None,

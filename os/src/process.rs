@@ -6,9 +6,9 @@
 //! A child of fork(2) has a copy of the parent's memory, shares the parent's descriptors, and has
 //! one thread. A lock that another thread held during the fork stays locked in the child, and the
 //! engines' threads do not exist there. So an object notes the [`Process`] that made it, and the
-//! child leaves inherited objects alone. Each process makes its own global values ([`PerProcess`]).
-//! A child replaces the descriptors that would keep a connection open or an address in use
-//! ([`Unshared`]).
+//! child does not use or destroy inherited objects. Each process creates its own global values
+//! ([`PerProcess`]). A child replaces the descriptors that would keep a connection open or an
+//! address in use ([`Unshared`]).
 //!
 //! Handlers of `pthread_atfork` count the forks. They run in fork(3), and neither in vfork(2) nor
 //! in posix_spawn(3), whose child executes another program.
@@ -45,12 +45,12 @@ thread_local! {
 
 /// The process that made an object: this one, or one of its ancestors.
 ///
-/// The number of forks is enough to tell these apart.
+/// The number of forks identifies the process among its ancestors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// Returns this process. From the first call on forks are counted.
+    /// Returns this process. Forks are counted from the first call on.
     pub fn this() -> Self {
         WATCHED.call_once(|| {
             // SAFETY: the handlers take no argument, and stay loaded with the crate.
@@ -80,7 +80,7 @@ impl Process {
     }
 }
 
-/// Leaves a part of an inherited object alone instead of dropping it.
+/// Leaks a part of an inherited object instead of dropping it.
 pub fn leak<T>(part: T) {
     let _leaked = ManuallyDrop::new(part);
 }
@@ -92,7 +92,8 @@ fn unshared() -> MutexGuard<'static, DescriptorSet> {
 /// Holds the lock during the fork, so that the child inherits it in a known state.
 extern "C" fn prepare() {
     let guard = unshared();
-    // Without thread-local storage, which a thread that ends has not, the child keeps descriptors.
+    // In a thread that is ending, the access to thread-local storage fails, and the child keeps its
+    // descriptors.
     let _ = HELD.try_with(|held| held.set(Some(guard)));
 }
 
@@ -131,8 +132,8 @@ impl DescriptorSet {
         }
     }
 
-    /// Replaces all of them by descriptors of an unused eventfd, so that their numbers stay in use.
-    /// Makes only calls that are safe in a child of a process with threads.
+    /// Replaces all of them by duplicates of an unused eventfd, so that their numbers stay in use.
+    /// Calls only async-signal-safe functions, because the parent may have had other threads.
     fn give_up(&mut self) {
         // SAFETY: it has no preconditions.
         let dummy = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -141,7 +142,8 @@ impl DescriptorSet {
                 let fd = at as u32 * u64::BITS + word.trailing_zeros();
                 *word &= *word - 1;
                 let fd = fd.cast_signed();
-                // Without a descriptor for the eventfd the numbers become free.
+                // If the eventfd cannot be created, the descriptors are closed, and their numbers
+                // become free.
                 if dummy < 0 {
                     // SAFETY: the descriptor is this crate's, and inherited objects are not used.
                     unsafe { libc::close(fd) };
@@ -178,7 +180,7 @@ impl<T: AsFd> Unshared<T> {
 }
 
 impl<T: AsFd> Unshared<T> {
-    /// Returns whether another process opened it, so that it stands for nothing here.
+    /// Returns whether another process opened the descriptor, so that it is not valid here.
     pub fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }

@@ -11,7 +11,7 @@ use super::{
 
 /// The time between two checks by the engine of the connections that the application polls. A
 /// program that mixes `recv` with `select!` may see a message up to twice this time after its
-/// arrival. If a program polls often, the engine looks once in this time instead of handling one
+/// arrival. If a program polls often, the engine checks once in this time, instead of handling an
 /// interrupt for each message.
 const ROUND: Duration = Duration::from_millis(10);
 
@@ -20,11 +20,11 @@ const ROUND: Duration = Duration::from_millis(10);
 const HELD_BACK_ROUND: Duration = Duration::from_millis(1);
 
 /// The connections that threads or loops of the application poll, and that the engine's thread
-/// looks after: one table, and one timer.
+/// checks with one table and one timer.
 ///
-/// It has the connections that threads own, except those whose leader sleeps in the kernel, because
-/// that leader is certain to wake up. It has the connections that loops own if they had an event at
-/// the last look, or hold a message back.
+/// The table contains the connections that threads own, except those whose leader sleeps in the
+/// kernel, because that leader is certain to wake up. It contains the connections that loops own if
+/// they had an event at the last check, or hold a message back.
 #[derive(Debug, Default)]
 pub struct Attended {
     /// The count of visits at the last check, by key.
@@ -42,22 +42,22 @@ pub struct Attended {
     soon: Option<Instant>,
 }
 
-/// A connection, as [`Attended`] needs it.
+/// A connection, as [`Attended`] uses it.
 pub trait AttendedConnection {
-    /// Returns its poller.
+    /// Returns the connection's poller.
     fn poller(&self) -> &Poller;
 
-    /// Whether it holds a message back.
+    /// Whether the connection holds a message back.
     fn holds_back(&self) -> bool;
 }
 
 impl Attended {
-    /// Takes a connection into the table, after a notice from its new owner.
+    /// Adds a connection to the table, after a notice from its new owner.
     pub fn attend(&mut self, key: u64, who: &impl AttendedConnection) {
         let poller = who.poller();
         let held_back = poller.is_held_back();
         match poller.owner() {
-            // The engine has taken it back since.
+            // The engine has become the owner since.
             Owner::Engine => return,
             Owner::Loop if !held_back => return,
             Owner::Threads | Owner::Loop => {}
@@ -85,7 +85,7 @@ impl Attended {
     }
 
     /// Notes a connection that a thread of the application is polling. The engine polls it again
-    /// soon, because that thread may be stopped.
+    /// within 1 ms, because that thread may have been preempted.
     pub fn poll_soon(&mut self, key: u64) {
         self.busy.insert(key);
         self.soon

@@ -42,8 +42,7 @@ pub trait Completions {
     /// instead of once after [`arm_and_poll`](Self::arm_and_poll). A poll costs a system call then.
     fn stays_readable(&self) -> bool;
 
-    /// Returns the same queue for a thread that takes no message itself: all its messages go to the
-    /// channel.
+    /// Returns the same queue without a direct handoff: all its messages go to the channel.
     fn without_handoff(&self) -> Self
     where
         Self: Sized;
@@ -51,9 +50,9 @@ pub trait Completions {
     /// Whether a large message is being transferred.
     fn awaits_large(&self) -> bool;
 
-    /// Waits in the system call that receives, which saves a call. Only bytes, the connection's end
-    /// and a bound of seconds end this wait. It ends early if `is_woken` returns true. Returns
-    /// false, without a wait, if the transport or the deadline does not allow it.
+    /// Waits in the system call that receives, which saves a call. The wait ends when bytes arrive,
+    /// when the connection ends, or after a few seconds. It ends early if `is_woken` returns true.
+    /// Returns false, without a wait, if the transport or the deadline does not allow it.
     fn receive(
         &self,
         events: &Self::Events,
@@ -62,10 +61,11 @@ pub trait Completions {
     ) -> bool;
 }
 
-/// Whether polling answers the peer at once, if this side's program does that instead of a device.
+/// Whether a poll acknowledges at once, on a transport whose acknowledgements this process sends
+/// instead of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
-    /// Acknowledgements leave with the poll.
+    /// The poll sends acknowledgements at once.
     AtOnce,
     /// Acknowledgements that the peer does not need now may wait for a message, or until a poll
     /// finds nothing, or [`Events::answer`].
@@ -77,7 +77,7 @@ pub trait Events: Send + Sync {
     /// Takes a raised event, if there is one.
     fn clear(&self);
 
-    /// Sends acknowledgements that waited for company.
+    /// Sends delayed acknowledgements.
     fn answer(&self);
 
     /// Sleeps until there is an event, the alarm rings, or no time is `left`.

@@ -3,8 +3,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The end of a wait. It reads the clock, which costs several polls, only after the first empty
-/// poll.
+/// The end of a wait. The clock is read only after the first empty poll, because reading it costs
+/// several polls.
 #[derive(Debug)]
 pub struct Deadline(Cell<End>);
 
@@ -16,19 +16,19 @@ enum End {
 }
 
 impl Deadline {
-    /// The wait has no end.
+    /// Creates a deadline that never passes.
     #[inline]
     pub fn never() -> Self {
         Self(Cell::new(End::Never))
     }
 
-    /// The wait takes no longer than this.
+    /// Creates a deadline `timeout` from now.
     #[inline]
     pub fn after(timeout: Duration) -> Self {
         Self(Cell::new(End::In(timeout)))
     }
 
-    /// The end, if there is one.
+    /// Returns the end, if there is one.
     #[inline]
     pub(super) fn at(&self) -> Option<Instant> {
         if let End::In(timeout) = self.0.get() {
@@ -42,7 +42,7 @@ impl Deadline {
         }
     }
 
-    /// How long it is until then, if there is an end.
+    /// Returns the remaining time, if there is an end.
     #[inline]
     pub fn left(&self) -> Option<Duration> {
         if let End::In(timeout) = self.0.get() {
@@ -53,7 +53,7 @@ impl Deadline {
         self.at().map(left)
     }
 
-    /// Whether it is more than `wait` away.
+    /// Whether the deadline is more than `wait` away.
     #[inline]
     pub fn is_beyond(&self, wait: Duration) -> bool {
         self.left().is_none_or(|left| left > wait)
@@ -65,7 +65,7 @@ impl Deadline {
         Self::after(self.left().map_or(most, |left| left.min(most)))
     }
 
-    /// Whether it is past now. Without an end it does not read the clock.
+    /// Whether the deadline has passed. Without an end it does not read the clock.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.at().is_some_and(|at| Instant::now() >= at)

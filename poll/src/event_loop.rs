@@ -1,10 +1,10 @@
-//! How an event loop waits: on a file descriptor of the connection.
+//! Implements waiting in an event loop, on a file descriptor of the connection.
 //!
 //! An event loop sleeps on the completion events themselves, and its thread polls when the fd is
-//! readable, so that no other thread stands between it and the device. The loop may be busy, or
-//! ignore the fd. So the engine's thread looks regularly for events that the loop leaves, and takes
-//! them, because pings and grants are among them. While a loop waits for room the engine's thread
-//! is the owner, because the loop may watch the writable fd alone.
+//! readable, without a switch to another thread. The loop may be busy, or ignore the fd. So the
+//! engine's thread regularly checks for events that the loop leaves, and handles them, because they
+//! may be pings and grants. While a loop waits for room, the engine's thread is the owner, because
+//! the loop may watch only the writable fd.
 
 use super::{
     completions::{Answers, Completions, Events, Progress},
@@ -41,7 +41,7 @@ impl Poller {
         if !is_loop || queue.stays_readable() {
             return None;
         }
-        // The loop has taken everything, and sleeps next: it may own the connection.
+        // The loop has taken all completions and sleeps next, so it may own the connection.
         if self.owner() != Owner::Loop {
             if waits_for_room() {
                 return None;

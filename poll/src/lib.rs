@@ -21,23 +21,23 @@
 //!          +------+
 //! ```
 //!
-//! The thread that waits polls, so no other thread stands between it and the device. It acquires
-//! the connection and takes the events out of the engine's epoll. An event loop or a runtime moves
-//! them to its own. The engine's thread [looks](Attended) every 10 ms whether the owner has polled
-//! since. It leaves a thread that sleeps in the kernel alone, because only that thread is certain
-//! to wake up. A runtime is not: its threads may be busy, or outside of `block_on`.
+//! The thread that waits polls, without a switch to another thread. It acquires the connection and
+//! removes the events from the engine's epoll. An event loop or a runtime moves them to its own
+//! epoll. The engine's thread [checks](Attended) every 10 ms whether the owner has polled since. It
+//! does not check a thread that sleeps in the kernel, because that thread is certain to wake up. A
+//! runtime is not: its threads may be busy, or outside of `block_on`.
 //!
 //! Some users need the engine's thread ([`Reliance`]): the receiver of a group, a task outside of a
-//! runtime, a loop that waits for room. While there is one the engine stays the owner, and waiting
-//! threads poll as well.
+//! runtime, a loop that waits for room. While there is such a user, the engine stays the owner, and
+//! waiting threads poll as well.
 //!
 //! Of several threads that wait on one connection one *leads*: it polls, first spinning, then
 //! asleep on the completion events. The others *follow*: they are parked until a thread wakes them
 //! or the lead is free.
 //!
-//! This crate does not know connections. It gets their queues as [`Completions`]. The model checker
-//! loom runs all of it through the interleavings of threads:
-//! `RUSTFLAGS="--cfg loom" cargo test --package rdmsg-poll --lib --release`.
+//! This crate does not depend on connections. It gets their queues as [`Completions`]. The model
+//! checker loom explores the interleavings of threads in all of it: `RUSTFLAGS="--cfg loom" cargo
+//! test --package rdmsg-poll --lib --release`.
 //!
 //! It is no interface for programs, which use the crate `rdmsg`, and changes with each version.
 #![deny(unsafe_code)]

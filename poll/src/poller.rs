@@ -25,34 +25,34 @@ use crate::sync::{NoticeKind, Readiness};
 /// polls passes the queue as [`Completions`](super::Completions).
 ///
 /// It has two locks, `registration` around changes of the epolls and `wakes` around parking. A
-/// thread takes one at a time, and no other lock while it holds one.
+/// thread takes one of them at a time, and no other lock while it holds one.
 pub struct Poller {
     word: Word,
     /// Tasks that wait.
     pub tasks: Tasks,
     pub(super) policy: Policy,
-    /// The way to the engine's thread.
+    /// Sends notices to the engine's thread.
     line: Line,
     /// The number of wakes while there were followers.
     wakes: Mutex<u64>,
     changed: Condvar,
     /// Ends the leader's sleep. It exists before any thread can wait, so that a wait cannot fail
-    /// for want of a file descriptor.
+    /// for lack of a file descriptor.
     alarm: OnceLock<Alarm>,
     /// The epolls with the completion events, while these exist.
     registration: Mutex<Option<Registration>>,
     /// The fd of an event loop, from the first request for it.
     loop_fd: LoopFd,
-    /// Whether an error of the system was logged.
+    /// Whether a failed system call was logged.
     reported: AtomicBool,
 }
 
-/// How long a thread spins before it sleeps.
+/// Determines how long a thread spins before it sleeps.
 #[derive(Debug)]
 pub(super) struct Policy {
     pub(super) polling: Polling,
     pub(super) record: SpinRecord,
-    /// For the longer spins of large messages.
+    /// The record of the longer spins of large messages.
     pub(super) large: SpinRecord,
 }
 
@@ -83,7 +83,7 @@ pub(super) enum Spin {
     Large,
 }
 
-/// The lead. Its drop gives it up.
+/// The role of the leader. Dropping it gives up the lead.
 pub(super) struct Leader<'a>(&'a Poller);
 
 /// A place among the followers. It sees every wake after its creation.
@@ -99,7 +99,7 @@ impl fmt::Debug for Poller {
 }
 
 impl Poller {
-    /// Makes the poller of a connection that the engine owns.
+    /// Creates the poller of a connection that the engine owns.
     pub fn new(polling: Polling, line: Line) -> Self {
         Self {
             word: Word::new(),
@@ -130,7 +130,7 @@ impl Poller {
 
     // Registration.
 
-    /// Takes the registration of new completion events, which the engine's epoll has.
+    /// Stores the registration of new completion events, which are in the engine's epoll.
     pub fn register(&self, registration: Registration) {
         *lock(&self.registration) = Some(registration);
     }
@@ -150,8 +150,8 @@ impl Poller {
         }
     }
 
-    /// Registers the events for the current owner. A call follows each change of the owner, and
-    /// reads the owner under a lock, so the last call registers for the last owner.
+    /// Registers the events for the current owner. It is called after each change of the owner, and
+    /// reads the owner under a lock, so that the last call registers for the last owner.
     fn follow_owner(&self) {
         let failed = {
             let mut registration = lock(&self.registration);
@@ -165,7 +165,7 @@ impl Poller {
             let again = registration.set(Owner::Engine, &self.loop_fd);
             [Some(error), again.err()]
         };
-        // The engine arms and polls.
+        // The engine takes over, and arms and polls.
         self.call_engine();
         for error in failed.iter().flatten() {
             self.report(error);
@@ -182,8 +182,8 @@ impl Poller {
         );
     }
 
-    /// Logs an error of the system, only the first for each connection, because each wait may fail
-    /// again. The caller holds no lock.
+    /// Logs a failed system call. Only the first failure of each connection is logged, because each
+    /// wait may fail again. The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
             error!(
@@ -223,8 +223,8 @@ impl Poller {
         };
         self.follow_owner();
         if tell {
-            // The engine takes it with all others of the next milliseconds. Otherwise a thread that
-            // polls many connections in turn would wake the engine for each.
+            // The engine handles this notice together with others, within some milliseconds. If it
+            // woke at once, a thread that polls many connections in turn would wake it for each.
             self.line.leave(NoticeKind::Acquired);
         }
     }
@@ -258,7 +258,7 @@ impl Poller {
         self.follow_owner();
     }
 
-    /// Leaves a connection that the engine owns to a thread of the application, because that thread
+    /// Gives a connection that the engine owns to a thread of the application, because that thread
     /// is polling. Events do not wake the engine until it [takes over](Self::expire) again.
     pub fn yield_to_threads(&self) {
         if self.word.yield_to_threads() {
@@ -266,7 +266,7 @@ impl Poller {
         }
     }
 
-    /// The number of polls by the application.
+    /// Returns the number of polls by the application.
     #[inline]
     pub fn visits(&self) -> u32 {
         self.word.visits()
@@ -308,7 +308,7 @@ impl Poller {
     // Holding back.
 
     /// Notes that a message is held back until a poll finds room. The owner may not poll again, so
-    /// the engine looks every millisecond.
+    /// the engine checks every millisecond.
     #[inline]
     pub fn note_held_back(&self) {
         match self.word.note_held_back() {
@@ -323,7 +323,7 @@ impl Poller {
         self.word.is_held_back()
     }
 
-    /// Clears the note. The caller checks afterwards whether something is held back, and if so
+    /// Clears the note. The caller checks afterwards whether a message is held back, and if so
     /// calls [`note_held_again`](Self::note_held_again).
     #[inline]
     pub fn relax(&self) {
@@ -339,7 +339,8 @@ impl Poller {
 
     // Waking.
 
-    /// Wakes the threads that wait, to check again. Without any it costs one atomic operation.
+    /// Wakes the waiting threads, which check their conditions again. If none waits, the call costs
+    /// one atomic operation.
     #[inline]
     pub fn wake(&self) {
         let sleepers = self.word.sleepers();
@@ -359,7 +360,7 @@ impl Poller {
         self.changed.notify_all();
     }
 
-    // Leading and following.
+    // Calls for leading and following.
 
     /// Takes the lead. Returns `None` if another thread has it.
     #[inline]
@@ -414,24 +415,24 @@ impl Drop for Follower<'_> {
 }
 
 impl Leader<'_> {
-    /// The leader is about to sleep. A wake after this call ends the sleep.
+    /// Announces that the leader is about to sleep. A wake after this call ends the sleep.
     #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.word.fall_asleep();
     }
 
-    /// Whether a wake came since [`fall_asleep`](Self::fall_asleep).
+    /// Whether a wake occurred since [`fall_asleep`](Self::fall_asleep).
     #[inline]
     pub(super) fn is_woken(&self) -> bool {
         self.0.word.is_notified()
     }
 
-    /// The leader is awake. `alarmed`: the alarm ended the sleep.
+    /// Announces that the leader is awake. `alarmed` is set if the alarm ended the sleep.
     #[inline]
     pub(super) fn wake_up(&self, alarmed: bool) {
-        // The alarm first. A ring between the two calls stays, and the next sleep takes it. In the
-        // other order it would be taken here, and the note of it would stay, with which no thread
-        // rings again.
+        // The alarm is cleared first. A ring between the two calls then remains, and ends the next
+        // sleep. In the other order such a ring would be cleared here while its note in `word`
+        // remained, so that no thread would ring again.
         if let (true, Some(alarm)) = (alarmed || self.0.word.is_notified(), self.0.alarm()) {
             alarm.clear();
         }

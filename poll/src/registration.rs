@@ -19,8 +19,8 @@ impl<T: Events + AsFd + fmt::Debug> FdEvents for T {}
 /// The epolls that have a connection's completion events.
 ///
 /// While threads own the connection, no epoll has the events. With an empty interest set they would
-/// stay in the engine's epoll, and the device's driver, which reports no kinds of events, would
-/// wake the engine's thread for each: two switches a message without any work.
+/// stay in the engine's epoll, and each event would wake the engine's thread, because the device's
+/// driver does not distinguish kinds of events: two context switches per message without any work.
 #[derive(Debug)]
 pub struct Registration {
     epolls: Arc<Epolls>,
@@ -34,9 +34,10 @@ pub struct Registration {
 /// The epolls of the engine's thread.
 #[derive(Debug)]
 pub struct Epolls {
-    /// The thread sleeps on this one.
+    /// The epoll on which the thread sleeps.
     pub engine: Epoll,
-    /// Events for loops. The thread looks through this one every 10 ms while it has some.
+    /// The epoll with the events of loops. The thread checks it every 10 ms while it has pending
+    /// events.
     pub loops: Epoll,
 }
 
@@ -91,7 +92,7 @@ impl Epolls {
     ///
     /// # Errors
     ///
-    /// The process lacks descriptors.
+    /// If the process has no file descriptor left.
     pub fn new() -> Result<Self, OsError> {
         Ok(Self {
             engine: epoll()?,
@@ -124,7 +125,7 @@ impl LoopFd {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         fd.add(readiness.fd()?, event)
             .map_err(failed("epoll_ctl"))?;
-        // If two threads ask at the same time, one of them closes its epoll here.
+        // If two threads create it at the same time, one of them closes its epoll here.
         Ok(self.0.get_or_init(|| fd).0.as_fd())
     }
 }

@@ -7,18 +7,18 @@ use std::{
 
 /// How a thread waits for completions.
 ///
-/// The waiting thread itself polls; no other thread stands in between.
+/// The waiting thread polls by itself, without a switch to another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polling {
     /// Polls for up to `spin`, then sleeps until the device raises an event.
     ///
     /// The latency is low while messages flow, and an idle connection uses no processor time. Each
-    /// connection learns from its spins. Only a spin that finds something counts as a success;
-    /// after a sleep, however short, nothing is known of spinning. A failed spin makes the next
-    /// wait sleep without spinning, and each further one the next 3, 7, 15 and up to 255 waits. A
-    /// success ends this backoff. A wait whose time limit is below `spin` spins all the same,
-    /// because a sleep ends up to a millisecond late.
+    /// connection learns from its spins. Only a spin that finds a completion counts as a success.
+    /// The length of a sleep does not count, because it does not show whether a spin would have
+    /// succeeded. A failed spin makes the next wait sleep without spinning, and each further one
+    /// the next 3, 7, 15 and up to 255 waits. A success ends this backoff. A wait whose time limit
+    /// is below `spin` always spins, because a sleep ends up to a millisecond late.
     ///
     /// If one processor is available, no wait spins: the spinning thread would keep the peer or the
     /// engine from running. The engine reads that number once, when it starts, by
@@ -31,7 +31,7 @@ pub enum Polling {
         /// longer spins have a backoff of their own.
         spin: Duration,
     },
-    /// Polls until there is something.
+    /// Polls until there is a result.
     ///
     /// The latency is the lowest, at the cost of one processor for each waiting thread.
     Busy,
@@ -62,15 +62,15 @@ impl Default for Polling {
 
 /// Decides whether the next waits spin before they sleep, from the results of earlier spins.
 ///
-/// Only a spin that finds something after an empty first poll has saved a sleep. The length of a
+/// Only a spin that finds a completion after an empty first poll has saved a sleep. The length of a
 /// sleep proves nothing, because the sleep may have given the processor to the peer. After a failed
 /// spin 1 wait sleeps at once; after further failed spins 3, 7 and up to 255 waits do. So if spins
-/// never succeed, one wait in 256 spins, and if they begin to succeed, the record notices.
+/// never succeed, one wait in 256 spins, and thereby detects when spins begin to succeed.
 #[derive(Debug, Default)]
 pub(super) struct SpinRecord {
     /// The number of waits that sleep at once before the next spin.
     skip: AtomicU8,
-    /// The same after the next failed spin.
+    /// The number of waits that sleep at once after the next failed spin.
     penalty: AtomicU8,
 }
 
@@ -86,10 +86,11 @@ impl SpinRecord {
         skip == 0
     }
 
-    /// Counts a spin that found something.
+    /// Counts a spin that found a completion.
     #[inline]
     pub(super) fn paid(&self) {
-        // A store by each wait would take the cache line from other processors each time.
+        // The store is skipped if it changes nothing, because each store would take the cache line
+        // from other processors.
         if self.penalty.load(Ordering::Relaxed) != 0 {
             self.penalty.store(0, Ordering::Relaxed);
         }
@@ -109,7 +110,7 @@ impl SpinRecord {
 mod tests {
     use super::*;
 
-    /// The number of the next waits that sleep at once.
+    /// Returns the number of next waits that sleep at once.
     fn skipped(record: &SpinRecord) -> usize {
         std::iter::repeat_with(|| record.spins())
             .take_while(|spins| !spins)

@@ -22,7 +22,8 @@ use rdmsg_os::{failed, millis};
 use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
 pub(super) use rdmsg_os::lock;
 
-/// The longest single sleep. It bounds the harm of a bug; no code relies on it.
+/// The longest single sleep. It limits the effect of a lost wake-up, which would be a bug; no code
+/// relies on it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// The pause after a sleep that failed.
@@ -39,7 +40,7 @@ pub enum Woken {
     Time,
 }
 
-/// The connection's way to the engine's thread.
+/// The connection's sender of notices to the engine's thread.
 #[derive(Debug)]
 pub struct Line {
     key: u64,
@@ -108,12 +109,12 @@ impl Alarm {
         ];
         match poll(&mut fds, timeout) {
             Ok(0) => Ok(Woken::Time),
-            // Events and alarms that come all the time do not put the end off.
+            // The time limit holds even if events and alarms arrive continuously.
             Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::Time),
             Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
             Err(errno) => {
-                // The pause keeps the caller, which tries again at once, from spinning if each call
+                // The caller tries again at once, so without this pause it would spin if each call
                 // fails.
                 thread::sleep(BACK_OFF);
                 Err(failed("poll")(errno))
@@ -121,7 +122,7 @@ impl Alarm {
         }
     }
 
-    /// Silences the alarm. Only the leader does, so it takes no alarm from another thread.
+    /// Clears the alarm. Only the leader calls this, so it takes no alarm from another thread.
     pub(super) fn clear(&self) {
         let _ = self.0.read();
     }
@@ -137,7 +138,7 @@ pub(super) fn park<T>(
     drop(changed.wait_timeout_while(guard, bounded(left), idle));
 }
 
-/// The longest sleep with this time `left`.
+/// Returns the time of the next sleep, if this time is `left`.
 fn bounded(left: Option<Duration>) -> Duration {
     left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
 }

@@ -1,7 +1,7 @@
-//! How a task waits: with a waker instead of a thread.
+//! Implements waiting in a task, with a waker instead of a thread.
 //!
-//! A task polls the queue itself, as a thread does, and leaves its waker if there is nothing. Then
-//! the next poll is by:
+//! A task polls the queue itself, as a thread does, and registers its waker if it finds nothing.
+//! The next poll is then made by:
 //!
 //! * in a tokio runtime, which watches the completion events: the first task that the runtime polls
 //!   after it has woken them all. The runtime is a [loop](super::word::Owner::Loop);
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::sync::Seat;
 
-/// Polls of the queue in one poll of a task, so that other tasks have their turn.
+/// The number of polls of the queue in one poll of a task, after which other tasks have their turn.
 #[cfg(feature = "tokio")]
 const MAX_POLLS_PER_TURN: u32 = 8;
 
@@ -33,8 +33,8 @@ const ELSEWHERE: &[Reliance] = &[
 ];
 
 impl Poller {
-    /// As [`wait_until`](Self::wait_until) for a task: returns the result of `ready`, or leaves the
-    /// waker for the next event that may change the result.
+    /// As [`wait_until`](Self::wait_until) for a task: returns the result of `ready`, or registers
+    /// the waker for the next event that may change the result.
     pub fn poll_task<T>(
         &self,
         queue: &impl Completions,
@@ -52,7 +52,7 @@ impl Poller {
         self.rely(Reliance::Tasks);
         #[cfg(feature = "tokio")]
         if self.tasks.are_in_runtime() {
-            // The runtime took over in between.
+            // A runtime took over in between.
             self.stop_relying(Reliance::Tasks);
         }
         queue.poll(1, Answers::AtOnce);
@@ -62,7 +62,7 @@ impl Poller {
         self.wait_seated(cx, who, &mut ready)
     }
 
-    /// Leaves the task's waker, unless `ready` returns something.
+    /// Registers the task's waker, unless `ready` returns something.
     pub(super) fn wait_seated<T>(
         &self,
         cx: &Context<'_>,
@@ -111,9 +111,9 @@ impl Poller {
             return None;
         }
         let acquired = self.visit_as_loop(ELSEWHERE);
-        // If a poll costs a system call, it waits for the runtime to report an event. A poll that
-        // finds nothing is followed by another one, or by a call of `ready` after the task has left
-        // its waker.
+        // If a poll costs a system call, it waits for the runtime to report an event. After a poll
+        // that finds nothing, another poll follows, or a call of `ready` after the task has
+        // registered its waker.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
             progress = if acquired {
@@ -140,9 +140,9 @@ impl Poller {
                 });
                 match seen {
                     Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
-                    // The runtime reports changes, and there may be no further one. Or tokio
-                    // reports the end of the stream at every poll, which would keep the task awake
-                    // until the engine's thread ends the connection.
+                    // The runtime reports changes of readiness, and there may be no further one. Or
+                    // the stream has ended, which tokio reports at every poll, so that the task
+                    // would spin until the engine's thread ends the connection.
                     Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
                         self.pause_runtime();
                         return None;
@@ -153,7 +153,7 @@ impl Poller {
                         if waits.is_ready() || watch.calls() == calls {
                             return Some(waits);
                         }
-                        // It called before the task had left its waker.
+                        // The runtime called the waker before the task had registered.
                         self.tasks.leave(who.0);
                         progress = Progress::Nothing;
                     }
@@ -175,8 +175,8 @@ impl Poller {
         Some(Poll::Pending)
     }
 
-    /// Sends acknowledgements that waited for company, before a task waits. Returns whether the
-    /// events stay readable, so that the runtime reports no further change.
+    /// Sends delayed acknowledgements, before a task waits. Returns whether the events stay
+    /// readable, so that the runtime reports no further change.
     fn is_silent(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;

@@ -12,13 +12,13 @@ use rdma_status::OsError;
 
 use super::registration::FdEvents;
 
-/// Completion events as a tokio runtime watches them.
+/// Completion events that a tokio runtime watches.
 pub(crate) struct TaskEvents(AsyncFd<Watched>);
 
 struct Watched(Arc<dyn FdEvents>);
 
 impl TaskEvents {
-    /// Has the runtime of the calling context watch these events.
+    /// Registers these events with the current runtime.
     ///
     /// # Panics
     ///
@@ -52,7 +52,7 @@ impl TaskEvents {
     }
 }
 
-/// A runtime that is going says no number.
+/// The error of a runtime that shuts down has no error number.
 fn os_error(error: io::Error) -> OsError {
     OsError::new("epoll_ctl", error.raw_os_error().unwrap_or(libc::ESHUTDOWN))
 }

@@ -40,7 +40,7 @@ pub struct Tasks {
     watch: Mutex<Watch>,
 }
 
-/// How a runtime takes part.
+/// The runtime that watches the completion events, if there is one.
 #[cfg(feature = "tokio")]
 #[derive(Debug, Default)]
 enum Watch {
@@ -86,7 +86,7 @@ impl Tasks {
         self.wakers.leave(seat);
     }
 
-    /// Leaves the waker of the task in this seat for the next event that it awaits.
+    /// Registers the waker of the task in this seat for the next event that it awaits.
     pub(super) fn wait(&self, seat: Seat, awaited: Awaited, waker: &Waker) {
         self.wakers.wait(seat, awaited as u8, waker);
     }
@@ -110,7 +110,7 @@ impl Tasks {
         self.change(|_| Watch::Active(Arc::new(watch)));
     }
 
-    /// Leaves the completion events of the next connection to this runtime.
+    /// Lets this runtime watch the completion events of the next connection.
     #[cfg(feature = "tokio")]
     pub fn await_transport(&self, runtime: Handle) {
         self.change(|_| Watch::Paused(runtime));
@@ -150,7 +150,7 @@ impl Tasks {
         self.in_runtime.store(watches, Ordering::Relaxed);
         let before = mem::replace(&mut *watch, next);
         drop(watch);
-        // Dropped without the lock.
+        // The watch is dropped without the lock.
         matches!(before, Watch::Active(_))
     }
 

@@ -1,4 +1,4 @@
-//! How a thread waits: it leads or follows, spins, and sleeps.
+//! Implements waiting in a thread, which leads or follows, spins, and sleeps.
 
 use std::{
     thread,
@@ -19,8 +19,8 @@ use super::{
 /// Empty polls between two reads of the clock. A read costs several polls.
 const POLLS_PER_CLOCK: u32 = 32;
 
-/// Factor for the length of a spin while a large message is transferred: its end is near, and a
-/// sleep until then costs more.
+/// The factor for the length of a spin while a large message is transferred. Its end is near, so a
+/// sleep would cost more than the spin.
 const LARGE_FACTOR: u32 = 8;
 
 /// The deadline has passed.
@@ -68,7 +68,7 @@ impl Poller {
     ) -> Result<T, TimedOut> {
         let policy = &self.policy;
         let spin = match policy.polling {
-            // A sleep ends milliseconds late when its time is up.
+            // A sleep ends up to milliseconds after its time limit, so a short wait spins instead.
             Polling::Adaptive { spin } if policy.record.spins() || !deadline.is_beyond(spin) => {
                 spin
             }
@@ -79,8 +79,8 @@ impl Poller {
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() {
-            // No poll: it costs a system call, and the sleep ends at once if a completion has
-            // arrived.
+            // The poll is skipped, because it costs a system call, and the sleep ends at once if a
+            // completion has arrived.
             None
         } else {
             // If the poll finds nothing, the caller calls `ready` before the sleep.
@@ -163,7 +163,7 @@ impl Poller {
     }
 
     /// Sleeps once, unless `ready` returns something before. It reads the clock again only if
-    /// nothing has come.
+    /// `ready` has returned nothing.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,
@@ -181,8 +181,8 @@ impl Poller {
                 Some(_) | None => Ok(()),
             };
         };
-        // A thread that delivers something after this call rings the alarm. So does the engine's
-        // thread after it has taken other events into use.
+        // A thread that delivers a completion after this call rings the alarm. So does the engine's
+        // thread after it has installed other completion events.
         leader.fall_asleep();
         let Some((events, has_ended)) = queue.events() else {
             return self.sleep_without_events(leader, alarm, deadline, value, ready);
@@ -198,8 +198,9 @@ impl Poller {
         let slept = if value.is_some() || progress == Progress::More {
             Ok(Woken::Event)
         } else if has_ended {
-            // The fd stays readable. The engine's thread takes over and delivers the end. It would
-            // come late to each of many connections if their threads spun at that time.
+            // The fd stays readable. The engine's thread takes over and delivers the end. If the
+            // threads of many connections spun meanwhile, the engine would be late for each of
+            // them.
             self.call_engine();
             alarm.sleep_until_event(deadline.left())
         } else if stays_readable
@@ -222,8 +223,8 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// As [`sleep`](Self::sleep), behind [`Leader::fall_asleep`], while there is no completion
-    /// queue: the connection was lost. A wake follows when there is another one, or when the
+    /// As [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while there is no completion queue
+    /// because the connection was lost. A wake follows when there is another queue, or when the
     /// connection ends.
     fn sleep_without_events<T>(
         &self,

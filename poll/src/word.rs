@@ -3,11 +3,11 @@
 //! ```text
 //!  63        32 31       16 15    12 11  8    7         6        5        4       3      2   1   0
 //! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
-//! |   visits   | followers | relied |      | pressed |attended| notified | asleep | led | owner |
+//! |   visits   | followers | relied |      | held    |attended| notified | asleep | led | owner |
 //! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
 //! ```
 //!
-//! All of it is one word because each transition depends on several parts. Read-modify-write
+//! The state is one word because each transition depends on several parts. Read-modify-write
 //! operations on one atomic have a single order, so a thread that goes to sleep and a thread that
 //! wakes it, or the engine that leaves a connection and a thread that begins to poll it, cannot
 //! miss each other, and no fence is needed. The model checker runs all interleavings.
@@ -57,11 +57,11 @@ pub enum OwnerCheck {
     /// The owner has polled since the last check. The caller passes this count to the next check.
     Visited(u32),
     /// A thread sleeps in the kernel and notifies the engine when it wakes up. The engine stops
-    /// looking.
+    /// checking.
     Left,
     /// The owner has not polled: the engine owns the connection again.
     Expired,
-    /// The engine owns it already.
+    /// The engine owns the connection already.
     Owned,
 }
 
@@ -78,14 +78,14 @@ pub(super) struct Sleepers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resigned {
     pub(super) followers: bool,
-    /// It had not woken up.
+    /// The leader had not woken up.
     pub(super) asleep: bool,
 }
 
-/// Whether the engine knows of something that is held back.
+/// Whether the engine knows that a message is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// It does, or need not: it polls itself, or a thread is certain to poll.
+    /// The engine knows, or need not know because it polls itself or a thread is certain to poll.
     Known,
     /// The caller notifies the engine.
     Tell,
@@ -101,13 +101,14 @@ const LOOP: u64 = 2;
 const HAS_LEADER: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
-/// The engine has the connection in its table, or a notice is under way, or it looks again soon.
+/// The engine has the connection in its table, or a notice is in its mailbox, or it checks again
+/// soon.
 const ATTENDED: u64 = 1 << 5;
 const HELD_BACK: u64 = 1 << 6;
 const RELIANCE: u64 = 0b1111 << 12;
 const FOLLOWER: u64 = 1 << 16;
 const FOLLOWERS: u64 = 0xffff << 16;
-/// The count wraps out of the top of the word.
+/// The count wraps at the top of the word.
 const VISIT: u64 = 1 << 32;
 
 impl Word {
@@ -116,7 +117,7 @@ impl Word {
         Self(AtomicU64::new(ENGINE))
     }
 
-    // Leading and following.
+    // Calls for leading and following.
 
     /// Takes the lead. Returns false if another thread has it.
     #[inline]
@@ -124,7 +125,7 @@ impl Word {
         self.0.fetch_or(HAS_LEADER, Ordering::AcqRel) & HAS_LEADER == 0
     }
 
-    /// Gives the lead up.
+    /// Gives up the lead.
     #[inline]
     pub(super) fn resign(&self) -> Resigned {
         let word = self.0.fetch_and(!(HAS_LEADER | ASLEEP), Ordering::AcqRel);
@@ -150,15 +151,15 @@ impl Word {
         self.0.fetch_sub(FOLLOWER, Ordering::AcqRel);
     }
 
-    // Sleeping and waking.
+    // Calls for sleeping and waking.
 
-    /// The leader is about to sleep. A wake after this call notifies it.
+    /// Announces that the leader is about to sleep. A wake after this call notifies it.
     #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.fetch_or(ASLEEP, Ordering::AcqRel);
     }
 
-    /// The leader is awake.
+    /// Announces that the leader is awake.
     #[inline]
     pub(super) fn wake_up(&self) {
         self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel);
@@ -223,7 +224,7 @@ impl Word {
         let relied = but.iter().fold(0, |all, one| all | *one as u64);
         self.acquire(word.wrapping_add(VISIT), |word| {
             let free = word & relied == 0 && owner(word) != Owner::Loop;
-            // A thread that sleeps wakes up all the same.
+            // A sleeping thread still wakes up by itself.
             free.then_some((word & !(OWNER | ATTENDED)) | LOOP)
         })
     }
@@ -302,7 +303,7 @@ impl Word {
     #[inline]
     pub(super) fn rely(&self, who: Reliance) -> bool {
         let bit = who as u64;
-        // A load is enough for each poll of a task but the first.
+        // Except in the first poll of a task, a load suffices, because the bit is set already.
         self.0.load(Ordering::Relaxed) & bit == 0
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
@@ -334,7 +335,7 @@ impl Word {
         }
         let word = self.0.fetch_or(HELD_BACK, Ordering::AcqRel);
         match owner(word) {
-            // The engine polls. A thread that sleeps wakes up and polls when room comes.
+            // The engine polls by itself. A sleeping thread wakes up and polls when there is room.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,
             Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::Tell,

@@ -31,7 +31,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Makes the account of `total` receives, all of them posted and free.
+    /// Creates the account of `total` receives, which are all posted and free.
     pub fn new(total: u32) -> Self {
         Self {
             total,

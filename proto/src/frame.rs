@@ -32,7 +32,7 @@ pub(crate) enum Control {
     /// Answers a Ping: the sender of the Pong has processed everything that was sent before the
     /// Ping.
     Pong,
-    /// Announces that nothing but control frames follows.
+    /// Announces that only control frames follow.
     Close,
     /// Ends the connection at once; `arg` is the application's code.
     Abort,
@@ -138,7 +138,7 @@ pub(crate) struct Header {
 /// The length in bytes of a [`Descriptor`] on the wire.
 pub(crate) const DESCRIPTOR_LEN: usize = 24;
 
-/// The place of a large message in its sender's memory.
+/// The location of a large message in its sender's memory.
 ///
 /// On the wire, in network order: address `u64`, length `u64`, rkey `u32`, reserved `u32` = 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::Capabilities;
 
 /// The first bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;
-/// The protocol version that this crate speaks.
+/// The protocol version of this crate.
 pub(super) const VERSION: u8 = 3;
 /// The feature bit of a side whose application uses the connection as a byte stream.
 pub(super) const STREAM: u16 = 1;
@@ -101,7 +101,7 @@ impl Hello {
         out
     }
 
-    /// Parses a hello and the application's bytes behind it.
+    /// Parses a hello and the application's bytes after it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), HelloError> {
         let mut reader = Reader(bytes);
         let mut header = || Some((reader.u32()?, reader.u8()?, reader.u8()?));

@@ -21,7 +21,7 @@ use super::{
 pub(super) struct Inbound {
     /// Undelivered messages, oldest first. Empty unless the front is a large message.
     queue: VecDeque<Queued>,
-    /// The number of large messages in `queue` that have not been read whole.
+    /// The number of large messages in `queue` that have not been read completely.
     incomplete: u32,
     /// The memory that the driver has to provide before the next read.
     demand: Demand,
@@ -36,7 +36,7 @@ pub(super) struct Inbound {
     started: u32,
     /// The number of large messages that the peer has announced.
     announced: u32,
-    /// The number of large messages that have been read whole.
+    /// The number of large messages that have been read completely.
     taken: u32,
     /// The value of `taken` that was last sent to the peer.
     reported: u32,
@@ -152,8 +152,8 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Makes an empty queue that holds at most `most_held` large messages and `limit` bytes of them
-    /// at a time, and reads in chunks of at most `longest_chunk` bytes.
+    /// Creates an empty queue that holds at most `most_held` large messages and `limit` bytes of
+    /// them at a time, and reads in chunks of at most `longest_chunk` bytes.
     pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),

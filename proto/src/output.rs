@@ -141,7 +141,7 @@ pub enum Output {
     /// Call `next_timeout`, whose result has changed. After the end of the connection there is no
     /// deadline, which this output does not report.
     Timer,
-    /// Report something to the application.
+    /// Report an event to the application.
     Event(Event),
     /// Write this line to the log. The driver must not hold a lock then.
     Note(Note),

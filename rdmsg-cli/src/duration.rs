@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// Seconds, as `0.5` or `30s`.
+/// Parses seconds, such as `0.5` or `30s`.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     let number: f64 = number.parse().map_err(|_| "expected seconds".to_owned())?;
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
-/// The time for which a lost connection is resumed: that of `Config::resume`.
+/// Parses the time for which a lost connection is resumed, as in `Config::resume`.
 pub(crate) fn resume(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     if duration > Duration::from_secs(3600) {
@@ -18,7 +18,7 @@ pub(crate) fn resume(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Some seconds, more than none.
+/// Parses a positive number of seconds.
 pub(crate) fn positive(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     if duration.is_zero() {

@@ -5,19 +5,19 @@ use std::{
 
 use crate::terminal;
 
-/// The time between two updates of a line; the eye follows no faster.
+/// The time between two updates of a line, which is short enough for a reader.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Lines of a program that runs: some stay, and on a terminal the last one changes.
+/// The output of a running program: lines that stay, and on a terminal a last line that changes.
 #[derive(Debug)]
 pub(crate) struct Live {
     is_shown: bool,
-    /// When the changing line was written last, if it is there.
+    /// The time of the last update of the changing line, if it is shown.
     updated: Option<Instant>,
 }
 
 impl Live {
-    /// A line that is not shown writes nothing.
+    /// Creates the output. The changing line is omitted unless `is_shown`.
     pub(crate) fn new(is_shown: bool) -> Self {
         Self {
             is_shown,
@@ -45,7 +45,7 @@ impl Live {
         }
         let mut text = Vec::new();
         write(&mut text)?;
-        // A line that wraps could not be taken back.
+        // The line is cut to the terminal's width, because a wrapped line could not be erased.
         let text: String = String::from_utf8_lossy(&text)
             .chars()
             .take(terminal::width() - 1)
@@ -63,7 +63,7 @@ impl Live {
         self.update(|out| write!(out, "{text}"))
     }
 
-    /// Takes the changing line back.
+    /// Erases the changing line.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         if self.updated.take().is_some() {
             let mut out = io::stdout().lock();

@@ -22,7 +22,7 @@ use crate::sending::SendRing;
 
 /// The number of work requests reserved for control messages, so that these never wait for data.
 const CONTROL: u32 = 4;
-/// The number of these that are reserved for shutdown and disconnect messages.
+/// The number of those work requests that are reserved for shutdown and disconnect messages.
 const CLOSING: u32 = 2;
 /// Receives beyond the peer's credits, for its control messages, which need no credits.
 const EXTRA_RECEIVES: u16 = 8;
@@ -33,8 +33,8 @@ const MIN_RNR_TIMER: u8 = 12;
 /// The buffer for updates of the peer table follows it.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
-/// The id of work requests that are no receives and no data. That of data is the number of send
-/// buffer bytes that it frees.
+/// The id of work requests other than receives and data. The id of data is the number of send
+/// buffer bytes that its completion frees.
 const OTHER: u64 = 1 << 62;
 
 /// A connection: its queue pair, its memory, and its state.
@@ -64,7 +64,7 @@ pub(super) struct Link {
     /// The number of outstanding work requests.
     posted: u32,
 
-    /// Whether the event came.
+    /// Whether ESTABLISHED has arrived.
     established: bool,
     opening: Opening,
     /// Whether the directions of writing and reading have not been shut down.
@@ -90,12 +90,12 @@ struct Peer {
 /// The state of the first message, which on iWARP the connecting side sends (RFC 5044, 7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opening {
-    /// The peer has to speak.
+    /// The peer has to send the first message.
     Awaited,
-    /// This side has spoken, and the peer has not answered. Its driver may not have noticed a
-    /// message that arrived while it took over the stream (Linux's software iWARP).
+    /// This side has sent the first message, and the peer has not answered. Its driver may not have
+    /// noticed a message that arrived while it took over the stream (Linux's software iWARP).
     Unanswered,
-    /// The peer has been heard, or it does not matter.
+    /// The peer has sent a message, or the transport needs no first message.
     Over,
 }
 
@@ -315,8 +315,8 @@ impl Link {
         }
         self.readable = false;
         if self.writable {
-            // The peer need not be notified. This side's threads that wait for bytes must be: the
-            // completion of a probe wakes them.
+            // The peer need not be notified. This side's threads that wait for bytes must be
+            // notified: the completion of a probe wakes them.
             self.keep_alive();
             Ok(())
         } else {
@@ -380,7 +380,7 @@ impl Link {
     }
 
     fn lose(&mut self, why: impl Into<String>) {
-        // The first cause is the one to report.
+        // The first cause is reported.
         self.end
             .get_or_insert_with(|| End::Lost(io::ErrorKind::ConnectionReset, why.into()));
     }

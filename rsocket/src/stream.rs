@@ -46,8 +46,8 @@ struct Options {
     keepalive: Option<Sender<()>>,
 }
 
-/// Whether a connection failed for this side's port, at once: it is in use, or was a moment ago for
-/// a connection to the same peer.
+/// Whether an attempt failed because of the local port: it is in use, or was recently used by a
+/// connection to the same peer.
 fn is_local_port_unavailable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -77,8 +77,8 @@ impl Stream {
             "the name has no address",
         ));
         for address in address.to_socket_addrs()? {
-            // The connection manager chooses this side's port without regard to TCP, of which the
-            // ports of iWARP are.
+            // iWARP uses TCP ports, but the connection manager chooses the local port without
+            // regard to TCP.
             let mut tries = CmId::FREE_PORT_TRIES;
             result = loop {
                 tries -= 1;
@@ -323,7 +323,8 @@ impl fmt::Debug for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.waiting.check().is_err() {
-            // The connection is the parent's, and a thread of the parent may hold these locks.
+            // The connection belongs to the parent, and a thread of the parent may have held these
+            // locks during the fork.
             leak(Arc::clone(&self.waiting));
             let options = unpoisoned(self.options.get_mut());
             leak(mem::take(options));

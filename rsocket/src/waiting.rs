@@ -18,18 +18,18 @@ use super::link::Link;
 const SPIN: Duration = Duration::from_micros(10);
 
 /// The time after which a peer that has not answered is nudged. The wait before each further nudge
-/// doubles, up to the last.
+/// doubles, up to [`LAST_NUDGE`].
 const FIRST_NUDGE: Duration = Duration::from_millis(20);
 const LAST_NUDGE: Duration = Duration::from_secs(1);
 
 /// A connection that several threads wait on.
 ///
 /// They are leader and followers: one of them sleeps on the descriptors. The others sleep until
-/// that one wakes up; then one of them takes its place. It has no engine, and one lock for all of
-/// its state, so it needs no `poll::Poller`.
+/// that one wakes up; then one of them takes its place. There is no engine, and one lock protects
+/// all state, so `poll::Poller` is not needed.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The process that made it.
+    /// The process that created it.
     process: Process,
     state: Mutex<State>,
     awake: Condvar,
@@ -46,13 +46,14 @@ struct State {
 
 impl State {
     fn progress(&mut self) -> bool {
-        // Events are not read while another thread sleeps, or is about to: it would not wake up.
-        // Completions may be polled, as their notification remains on the channel.
+        // Events are not read while another thread sleeps on them, or is about to, because that
+        // thread would then not wake up. Completions may be polled, because their notification
+        // remains on the channel.
         self.link.progress(!self.sleeper)
     }
 }
 
-/// The bound of a wait.
+/// The time limit of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
     /// Does not wait.
@@ -145,7 +146,7 @@ impl Waiting {
                 };
                 continue;
             }
-            // In this order no completion is missed: request a notification, poll, sleep.
+            // No completion is missed in this order: request a notification, poll, sleep.
             state.link.arm()?;
             if state.progress() {
                 continue;

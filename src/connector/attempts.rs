@@ -126,7 +126,7 @@ impl Attempts {
         Some(over(first, now + time))
     }
 
-    /// The last attempt has led to a connection.
+    /// Records that the last attempt has succeeded.
     pub(super) fn succeeded(&self) {
         if let Some(last) = &self.last {
             match last.transport {
@@ -141,7 +141,7 @@ impl Attempts {
 }
 
 impl Tried {
-    /// Goes on with the attempt over the other transport, because of this error.
+    /// Continues with the attempt over the other transport, because of this error.
     fn fall_back(&mut self, to: Attempt, error: &Error) -> Attempt {
         let (address, over) = (to.address, to.transport);
         let from = self.transport;
@@ -184,7 +184,7 @@ mod tests {
         Addresses::new((1..=count).map(address).collect())
     }
 
-    /// Attempts that know of no silent host.
+    /// Creates attempts without known silent hosts.
     fn attempts(count: u8, transport: TransportChoice, timeout: Duration) -> Attempts {
         let silent_hosts = Box::leak(Box::default());
         Attempts::new(&addresses(count), transport, timeout, silent_hosts)

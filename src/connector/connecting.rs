@@ -17,7 +17,7 @@ use crate::{
 
 /// A connection that is being established: see [`Connector::start`].
 ///
-/// Dropping it gives the connection up.
+/// Dropping it cancels the connection attempt.
 #[derive(Debug)]
 #[must_use = "a connection that is not awaited is given up"]
 pub struct Connecting {
@@ -123,7 +123,7 @@ impl Connecting {
 impl Drop for Connecting {
     fn drop(&mut self) {
         if self.engine.handle().is_inherited() {
-            // A connection that it was kept with is the parent's.
+            // The promise may hold a connection, which belongs to the parent.
             match &self.step {
                 Step::LookUp(promise) => leak(Arc::clone(promise)),
                 Step::Attempt(_, promise) => leak(Arc::clone(promise)),

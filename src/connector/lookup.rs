@@ -12,7 +12,7 @@ use crate::{
     os::{PerProcess, lock},
 };
 
-/// The most names that are looked up at a time. The others wait.
+/// The greatest number of names that are looked up at a time. Further names wait.
 const MAX_THREADS: usize = 8;
 
 /// Names that wait for a thread.
@@ -24,7 +24,7 @@ struct Lookups {
 
 static LOOKUPS: PerProcess<Mutex<Lookups>> = PerProcess::new(Mutex::default);
 
-/// Looks a name up. Dropping the promise gives the lookup up, unless it has begun.
+/// Looks a name up. Dropping the promise cancels the lookup, unless it has begun.
 pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
     let (promise, promise_sender) = Promise::new();
     let mut lookups = lock(LOOKUPS.get());
@@ -34,7 +34,7 @@ pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
         match thread.spawn(work) {
             Ok(_) => lookups.threads += 1,
             Err(_) if lookups.threads > 0 => {}
-            // The task waits itself if the system has no thread.
+            // If no thread can be started, the lookup blocks the task.
             Err(_) => {
                 lookups.threads += 1;
                 drop(lookups);

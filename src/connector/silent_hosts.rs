@@ -10,9 +10,9 @@ use std::{
 
 use crate::os::{PerProcess, lock};
 
-/// The time for which a host is remembered.
+/// The time for which a silent host is remembered.
 const MEMORY: Duration = Duration::from_secs(60);
-/// The most hosts that are remembered. A further one replaces the oldest.
+/// The greatest number of hosts that are remembered. A further one replaces the oldest.
 const MOST: usize = 256;
 
 /// The hosts, with the time at which each was silent, the oldest first.

@@ -1,4 +1,4 @@
-//! The calls of an endpoint that a [`Stream`](crate::Stream) needs.
+//! Calls of an endpoint for a [`Stream`](crate::Stream).
 
 use std::{
     io::IoSlice,
@@ -20,7 +20,7 @@ use crate::{
 const MAX_LATE: usize = 64 << 10;
 
 impl Endpoint {
-    /// Makes the connection carry the bytes of a stream, to which earlier messages belong as well.
+    /// Makes the connection a stream. Messages that arrived before belong to the stream, too.
     pub(crate) fn carry_bytes(&self) {
         let Inner { link, inflow, .. } = &*self.inner;
         if inflow.get().is_some() {
@@ -64,7 +64,7 @@ impl Endpoint {
         Some(message)
     }
 
-    /// Copies the first bytes of the queue of a stream without taking them. Returns how many.
+    /// Copies the first unread bytes of a stream without taking them. Returns their number.
     pub(crate) fn peek_bytes(&self, to: &mut [u8]) -> usize {
         // A thread that peeks in a loop may be the only thread that polls.
         self.inner.link.poll_once();
@@ -72,8 +72,8 @@ impl Endpoint {
         inflow.map_or(0, |inflow| inflow.copy_to(to))
     }
 
-    /// Takes some of the bytes of these parts, of which there is at least one, and returns how
-    /// many.
+    /// Takes bytes from the start of `parts`, which hold at least one, and returns the number of
+    /// bytes taken.
     pub(crate) fn try_write_bytes(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         self.try_in_room(|| self.write_some(parts))
     }
@@ -114,8 +114,7 @@ impl Endpoint {
         }
     }
 
-    /// Has writes after the peer's close fail from the start, because this side has ended its
-    /// direction.
+    /// Makes writes after the peer's close fail at once, because this side has ended its direction.
     pub(super) fn refuse_late_writes(&self) {
         self.inner.late.store(MAX_LATE, Ordering::Relaxed);
     }
@@ -130,8 +129,8 @@ impl Endpoint {
         }
     }
 
-    /// Receives a message; returns `None` when `stopped` is set, which a
-    /// [`wake`](Self::wake_waiting) makes known.
+    /// Receives a message; returns `None` when `stopped` is set. The thread that sets it calls
+    /// [`wake_waiting`](Self::wake_waiting) afterwards.
     pub(crate) fn recv_unless(
         &self,
         stopped: &AtomicBool,
@@ -176,8 +175,8 @@ impl Inner {
 /// Readiness of a stream for tasks.
 #[cfg(feature = "tokio")]
 impl Endpoint {
-    /// Returns whether a receive that does not wait returns something: a message, or the end. It
-    /// may return nothing for a completion of another kind, which it removes.
+    /// Returns whether a nonblocking receive may return a message or the end. The receive still
+    /// returns nothing if the channel has only completions of other kinds, which it removes.
     pub(crate) fn has_arrived(&self) -> bool {
         !self.inner.completions.is_empty() || self.inner.has_bytes() || self.peer_has_stopped()
     }
@@ -204,7 +203,7 @@ impl Endpoint {
     pub(crate) fn write_now(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.write_some(parts) {
             Err(TrySendError::Full) => {
-                // The peer's grant may be in the queue.
+                // The peer's grant may be in the completion queue.
                 self.inner.link.poll_once();
                 self.write_some(parts)
             }

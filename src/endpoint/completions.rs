@@ -17,7 +17,7 @@ use crate::{
 
 /// Completions, channels and event loops.
 impl Endpoint {
-    /// Returns everything that happens on this connection as a channel.
+    /// Returns the channel of this connection's completions.
     ///
     /// It is for [`crossbeam_channel::select!`] over several connections. Each completion is taken
     /// once, by the channel, by [`recv`](Self::recv) or by
@@ -72,7 +72,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when nothing happened. The connection goes on.
+    /// * [`Error::TimedOut`] when there was no completion in time. The connection continues.
     /// * [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
     pub fn next_completion_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
         self.next_until(&Deadline::after(timeout))
@@ -80,8 +80,8 @@ impl Endpoint {
 
     /// Takes the next completion of any kind if there is one, and never waits.
     ///
-    /// Returns `None` when nothing happened. It polls the completion queue once if nothing has been
-    /// delivered yet.
+    /// Returns `None` when there is no completion. It polls the completion queue once if nothing
+    /// has been delivered yet.
     ///
     /// # Errors
     ///
@@ -110,11 +110,10 @@ impl Endpoint {
     ///   level-triggered loop watches it only while it has something to send, as with a socket.
     ///
     /// Level-triggered and edge-triggered loops both work: each arrival, and each time that there
-    /// is room for a send that was refused, is a new edge. An edge-triggered loop calls
-    /// `try_next_completion` or `try_recv` until there is nothing, and `try_send` until it is
-    /// refused or there is nothing to send, before it waits. With `AsyncFd` make one for each
-    /// interest, and report nothing and full to `try_io` as
-    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+    /// is room for a send that was refused, is a new edge. Before it waits, an edge-triggered loop
+    /// calls `try_next_completion` or `try_recv` until it returns `None`, and `try_send` until it
+    /// is refused or no message is left. With `AsyncFd` make one for each interest, and report
+    /// nothing and full to `try_io` as [`WouldBlock`](std::io::ErrorKind::WouldBlock).
     ///
     /// Handles that are clones share these fds. They are closed with the connection's last handle
     /// and message. A completion that is taken from [`completions`](Self::completions) does not
@@ -154,7 +153,7 @@ impl Endpoint {
         self.inner.link.event_fd(interest).map_err(Error::from_os)
     }
 
-    /// Makes the fd readable if there is anything to take.
+    /// Makes the fd readable if there is a completion to take.
     pub(super) fn update_readiness(&self) {
         let inner = &*self.inner;
         let unread = || !inner.completions.is_empty() || inner.has_bytes();
@@ -181,8 +180,8 @@ impl Endpoint {
         taken
     }
 
-    /// Returns the end of the connection, also if a handle has taken it from the channel already,
-    /// or an error while a group gets the completions.
+    /// Returns the end of the connection, even if a handle has taken it from the channel before, or
+    /// an error while a group gets the completions.
     pub(super) fn take_end<T>(&self) -> Option<Result<T, Error>> {
         let link = &self.inner.link;
         if link.is_grouped() {
@@ -230,7 +229,7 @@ impl Endpoint {
         self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
         self.lock_set_aside().push_back(completion);
         if self.inner.link.is_grouped() {
-            // It joined while this thread had it.
+            // The connection joined a group while this thread had the completion.
             self.inner.link.put_after_join(|| self.take_set_aside());
         }
     }

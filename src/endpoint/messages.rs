@@ -40,10 +40,10 @@ impl Endpoint {
     /// # Errors
     ///
     /// * [`Error::MessageTooLong`] above [`Info::send_limit`](crate::Info::send_limit). The
-    ///   connection goes on.
+    ///   connection continues.
     /// * [`Error::Disconnected`] when the connection has ended.
     /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
-    ///   goes on.
+    ///   continues.
     /// * [`Error::CompletionsNotTaken`] for a message with an id when too many completions wait to
     ///   be taken, and no other thread takes them.
     /// * [`Error::ForeignMemory`] for a buffer of another connection.
@@ -105,8 +105,8 @@ impl Endpoint {
     /// Sends of other threads fail from this call on. The call delivers earlier messages, notifies
     /// the peer and waits for its answer. That takes at most
     /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until the
-    /// device has returned the work requests. Keepalive goes on until then, so the wait for a dead
-    /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
+    /// device has returned the work requests. Keepalive continues until then, so the wait for a
+    /// dead peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
     /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
     /// then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that have arrived
     /// here can still be received.
@@ -154,8 +154,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection goes
-    /// on. Otherwise those of [`send`](Self::send).
+    /// [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection
+    /// continues. Otherwise those of [`send`](Self::send).
     ///
     /// # Examples
     ///
@@ -224,7 +224,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when no message came. The connection goes on.
+    /// * [`Error::TimedOut`] when no message came. The connection continues.
     /// * [`Error::Disconnected`] when the connection has ended and all messages were received.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Message, Error> {
         self.recv_until(&Deadline::after(timeout))
@@ -244,7 +244,7 @@ impl Endpoint {
         link.look(&handoff, || self.take_from(&handoff)).transpose()
     }
 
-    /// Has `send` try to send a message. A buffer that is not sent stays with its owner.
+    /// Calls `send` with a message. A buffer that is not sent stays with its owner.
     pub(super) fn with_sending<T, E: From<Error>>(
         &self,
         message: Outgoing<'_>,
@@ -281,7 +281,7 @@ impl Endpoint {
         }
         let mut sending = Sending::owned(memory, id);
         let result = send(&mut sending);
-        // The memory is gone if the message was sent, or if the peer may have read a part of it.
+        // No memory is returned if the message was sent, or if the peer may have read a part of it.
         *buffer.memory() = sending.into_memory();
         result
     }
@@ -307,8 +307,7 @@ impl Endpoint {
         self.try_in_room(|| self.inner.link.try_buffer(len))
     }
 
-    /// Makes an attempt that does not wait for room. If there is none, requests a notification of
-    /// room.
+    /// Makes an attempt that does not wait. If there is no room, requests a notification.
     pub(super) fn try_in_room<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, TrySendError>,
@@ -316,7 +315,7 @@ impl Endpoint {
         let mut result = attempt();
         if let Err(TrySendError::Full) = result {
             let link = &self.inner.link;
-            // A grant may have arrived without a thread having polled it.
+            // A grant may have arrived that no thread has polled yet.
             link.poll_once();
             link.prepare_room_fd();
             result = attempt();
@@ -335,7 +334,7 @@ impl Endpoint {
         match link.try_send(sending) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full | TrySendError::Failed(Error::CompletionsNotTaken)) => {
-                // A grant may have arrived without a thread having polled it.
+                // A grant may have arrived that no thread has polled yet.
                 link.poll_again();
                 self.wait_for_room(&Deadline::never(), || link.try_send(sending))
             }
@@ -345,8 +344,8 @@ impl Endpoint {
 
     /// Repeats an attempt until it succeeds, fails, or the deadline passes.
     ///
-    /// It repeats an attempt that lacks a place for its completion while the place may become free
-    /// without the calling thread.
+    /// If the attempt lacks a place for its completion, it is repeated only while a place may
+    /// become free without the calling thread.
     pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,
@@ -368,7 +367,8 @@ impl Endpoint {
                 Ok(Err(Error::CompletionsNotTaken))
                     if !deadline.is_over() && link.may_gain_place(&mut untaken_since) =>
                 {
-                    // A channel does not notify threads that wait for room in it.
+                    // A channel does not notify threads when it has room, so this thread checks
+                    // periodically.
                     let look = deadline.at_most(PLACE_CHECK_INTERVAL);
                     let _ = link.wait_until(&look, None, || None::<()>);
                 }
@@ -431,7 +431,7 @@ impl Endpoint {
                     break Some(Err(Error::Disconnected(reason)));
                 }
                 Ok(Completion::Finished) => break Some(Err(Error::PeerFinished)),
-                // A program that calls `recv` has no use for these.
+                // A program that calls `recv` does not need these completions, so they are dropped.
                 Ok(
                     Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. },
                 ) => {}
@@ -451,13 +451,13 @@ impl Endpoint {
         finished.then_some(Err(Error::PeerFinished))
     }
 
-    /// Ends the messages of this side, and goes on receiving: half close.
+    /// Ends the messages of this side, and continues to receive: half close.
     ///
     /// The peer receives everything that was sent before, then its [`recv`](Self::recv) returns
-    /// [`Error::PeerFinished`], or [`Completion::Finished`] comes. It may go on sending, and this
-    /// side receiving. Later sends of this side fail with [`Error::Finished`]; one-sided operations
-    /// go on, except for [`write_with_imm`](crate::OneSided::write_with_imm). It does not wait, and
-    /// a second call does nothing. The connection stays until one side closes it.
+    /// [`Error::PeerFinished`], or [`Completion::Finished`] comes. It may continue to send, and
+    /// this side receiving. Later sends of this side fail with [`Error::Finished`]; one-sided
+    /// operations continue, except for [`write_with_imm`](crate::OneSided::write_with_imm). It does
+    /// not wait, and a second call does nothing. The connection stays until one side closes it.
     ///
     /// # Errors
     ///
@@ -505,7 +505,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when the peer's answer has not come in time. The connection goes on.
+    /// * [`Error::TimedOut`] when the peer's answer has not come in time. The connection continues.
     /// * [`Error::Disconnected`] when the connection has ended: messages may not have arrived.
     pub fn flush_timeout(&self, timeout: Duration) -> Result<(), Error> {
         self.flush_until(&Deadline::after(timeout))

@@ -24,8 +24,8 @@ use crate::{
 /// One task at a time may wait for messages or completions, one for room to send, and one for the
 /// connection's end. If several wait for the same event, it wakes the task that called last. With
 /// [`std::future::poll_fn`] each becomes a future. The feature `tokio` has types with `async`
-/// methods, for which no other thread stands between a task and the device; elsewhere the engine's
-/// thread polls the connection from the first such call on.
+/// methods, which poll the device in the task itself; elsewhere the engine's thread polls the
+/// connection from the first such call on.
 impl Endpoint {
     /// Receives the next message.
     ///
@@ -190,8 +190,8 @@ impl Endpoint {
 
     /// Closes the connection, and waits until everything that was sent is acknowledged.
     ///
-    /// As [`close`](Self::close), for tasks. Closing begins with the first call, and goes on
-    /// whether or not there is another one.
+    /// As [`close`](Self::close), for tasks. Closing begins with the first call, and continues even
+    /// without another one.
     ///
     /// # Errors
     ///

@@ -63,7 +63,8 @@ const LOOPS: u64 = 5;
 const FIRST_KEY: u64 = 16;
 
 /// The key of the next connection or listener. All engines of the process share it, so that a
-/// number identifies one connection in logs, metrics and groups. A forked child goes on counting.
+/// number identifies one connection in logs, metrics and groups. A forked child continues the
+/// count.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
 /// The delay of a deadline whose check needs the completion queue, while a thread of the

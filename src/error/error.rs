@@ -132,7 +132,7 @@ pub enum Error {
     )]
     NotConnected,
 
-    /// The message is longer than the peer accepts. Nothing was sent; the connection goes on.
+    /// The message is longer than the peer accepts. Nothing was sent; the connection continues.
     #[error(
         "a message of {len} bytes is too long: the peer takes at most {limit}; raise max_message \
          in its Config"
@@ -146,7 +146,7 @@ pub enum Error {
 
     /// The peer's window or the send ring is full, and the call does not wait.
     ///
-    /// Nothing was sent; the connection goes on, and a retry later may succeed.
+    /// Nothing was sent; the connection continues, and a retry later may succeed.
     #[error("the peer's receive window is full")]
     WindowFull,
 
@@ -158,7 +158,7 @@ pub enum Error {
 
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
-    /// All of its messages were received; this side may go on sending.
+    /// All of its messages were received; this side may continue to send.
     #[error("nothing more will arrive: the peer has finished sending")]
     PeerFinished,
 
@@ -175,7 +175,7 @@ pub enum Error {
 
     /// Too many completions wait to be taken for another id, and no other thread takes them.
     ///
-    /// Nothing was sent; the connection goes on. While another thread takes completions, a call
+    /// Nothing was sent; the connection continues. While another thread takes completions, a call
     /// that may wait does so instead: see [`Outgoing::with_id`](crate::Outgoing::with_id).
     #[error(
         "too many completions wait to be taken: take some from Endpoint::completions or with \
@@ -190,7 +190,7 @@ pub enum Error {
     )]
     Grouped,
 
-    /// A one-sided operation exceeds the memory. Nothing was done; the connection goes on.
+    /// A one-sided operation exceeds the memory. Nothing was done; the connection continues.
     #[error("{len} bytes at offset {start} do not fit {what} of {limit} bytes")]
     OutOfBounds {
         /// The memory.
@@ -203,7 +203,7 @@ pub enum Error {
         limit: u64,
     },
 
-    /// The peer's region does not allow the operation. Nothing was done; the connection goes on.
+    /// The peer's region does not allow the operation. Nothing was done; the connection continues.
     #[error(
         "the peer does not allow it: its region allows {allowed}, the operation needs {needed}"
     )]
@@ -216,7 +216,7 @@ pub enum Error {
 
     /// The remote address of an atomic operation is not a multiple of 8.
     ///
-    /// Nothing was done; the connection goes on.
+    /// Nothing was done; the connection continues.
     #[error(
         "atomic operations need an 8-byte-aligned remote address; offset {offset} is not aligned"
     )]
@@ -228,7 +228,7 @@ pub enum Error {
     /// The device of this side, or the peer's, cannot do that: see
     /// [`Capabilities`](crate::Capabilities).
     ///
-    /// Nothing was done; the connection goes on.
+    /// Nothing was done; the connection continues.
     #[error("{operation} is not supported by {device}: {because}")]
     NotSupported {
         /// The operation.
@@ -241,17 +241,17 @@ pub enum Error {
 
     /// The buffer or region belongs to another connection.
     ///
-    /// Nothing was done; the connection goes on.
+    /// Nothing was done; the connection continues.
     #[error("this memory belongs to another connection and can be used only there")]
     ForeignMemory,
 
-    /// The timeout of the call passed. The connection goes on.
+    /// The timeout of the call passed. The connection continues.
     #[error("timed out")]
     TimedOut,
 
     /// Too few shared receive buffers are free for another connection.
     ///
-    /// The others go on; a retry may succeed when one of them has ended.
+    /// The others continue; a retry may succeed when one of them has ended.
     #[error(
         "the {total} shared receive buffers are in use: {free} are free, and a connection needs \
          {needed}; raise shared_receive in the Config, close connections, or drop held messages"

@@ -42,7 +42,7 @@ pub enum Completion {
     Immediate(Immediate),
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
-    /// It comes after all messages of the peer, at most once. This side may go on sending.
+    /// It comes after all messages of the peer, at most once. This side may continue to send.
     Finished,
     /// An operation with an id failed, or the connection ended before its outcome was known.
     Failed {

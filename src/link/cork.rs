@@ -125,7 +125,7 @@ impl Cork {
         self.bytes[self.last - PART_HEADER_LEN..self.last].copy_from_slice(&len.to_be_bytes());
     }
 
-    /// Returns the first messages, as many as fit one frame.
+    /// Returns the first messages, up to the number that fits one frame.
     pub(super) fn front(&self, room: BatchRoom) -> Front {
         let mut front = Front { count: 0, len: 0 };
         for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MAX_PARTS)) {

@@ -483,7 +483,7 @@ impl Link {
         });
     }
 
-    /// Sends again what the peer has not received, as far as there is room for it.
+    /// Sends the kept messages again that the peer has not received, while there is room.
     pub(crate) fn send_again(self: &Arc<Self>) {
         let allocator = self.allocator();
         while self.in_engine(|core| core.send_again(allocator.as_deref())) {}

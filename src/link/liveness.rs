@@ -24,7 +24,7 @@ struct Counts {
 }
 
 impl PeerLiveness {
-    /// Counts a sign of life, and a chunk, if `now` shows one that `before` does not.
+    /// Counts a sign of life if `now` has more signs than `before`, and likewise a chunk.
     pub(super) fn add(&self, before: Activity, now: Activity) {
         if now.signs != before.signs {
             self.0.signs.fetch_add(1, Ordering::Relaxed);

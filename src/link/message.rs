@@ -270,8 +270,8 @@ const USUAL: usize = 32;
 /// application has not released.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    /// Pairs of a buffer and its number of messages. There are at most as many as the window has
-    /// places. The memory is kept, so that no message allocates any.
+    /// Pairs of a buffer and its number of messages. Their number is bounded by the places of the
+    /// window. The memory is kept, so that no message allocates any.
     held: Vec<(u32, u32)>,
 }
 

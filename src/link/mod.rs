@@ -2,10 +2,9 @@
 //! state machine on a transport.
 //!
 //! A message leaves and arrives in the thread of the application that sends or waits, under the
-//! connection's locks ([`link`]): no other thread stands between it and the device. The engine's
-//! thread polls a connection only while no thread of the application does ([`poll`](crate::poll)).
-//! A connection asks the engine's thread for the remaining work with a notice, and never waits for
-//! the engine.
+//! connection's locks ([`link`]): it needs no switch to another thread. The engine's thread polls a
+//! connection only while no thread of the application does ([`poll`](crate::poll)). A connection
+//! asks the engine's thread for the remaining work with a notice, and never waits for the engine.
 //!
 //! | subject | file |
 //! |---|---|

@@ -62,7 +62,7 @@ enum Arming {
 }
 
 impl Link {
-    // Polling by the engine's thread.
+    // Calls of the engine's thread, which polls.
 
     /// Polls the completion queue once. Also returns whether the connection has outputs for the
     /// engine.

@@ -26,7 +26,7 @@ use crate::{
 const FIRST_WAIT: Duration = Duration::from_millis(25);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// What the engine's thread does next for a suspended session.
+/// The next step of the engine's thread for a suspended session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Remove the transport.
@@ -236,7 +236,7 @@ impl Core {
 
 /// Calls of the engine's thread.
 impl Core {
-    /// Returns what the engine's thread does next.
+    /// Returns the next step of the engine's thread.
     pub(crate) fn next_session_step(&mut self, now: Instant) -> Next {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         match suspension.map(|suspension| suspension.step) {

@@ -131,7 +131,8 @@ impl<T> Arrivals<T> {
         self.tasks.wakers.seat()
     }
 
-    /// Has the task woken when there is an item or the end. The caller looks once more afterwards.
+    /// Registers the task to be woken when there is an item or the end. The caller checks once more
+    /// afterwards.
     pub(super) fn wait(&self, seat: Seat, waker: &Waker) {
         self.tasks.wakers.wait(seat, 1, waker);
     }
@@ -155,7 +156,7 @@ impl<T> Arrivals<T> {
         appended
     }
 
-    /// Ends the channel for this reason, behind a `last` item.
+    /// Ends the channel for this reason, after a `last` item.
     fn close(&self, why: Error, last: Option<T>) {
         let sender = lock(&self.sender).take();
         // A second reason changes nothing.
@@ -175,7 +176,7 @@ impl Connections {
         })
     }
 
-    /// Turns away the connections that the program has not taken.
+    /// Rejects the connections that the program has not taken, as busy.
     pub(super) fn reject_untaken(&self) {
         for endpoint in self.arrivals.items.try_iter().flatten() {
             endpoint.reject_untaken();
@@ -265,7 +266,8 @@ impl Incoming<Request> for Arrivals<Request> {
 impl Tasks {
     fn wake(&self) {
         if self.wakers.wake(u8::MAX).is_err() {
-            // The listener goes on: the panic is no connection's, and another task may accept.
+            // The listener continues: the panic concerns no connection, and another task may
+            // accept.
             error!(
                 Listener,
                 "{}: the waker of a waiting task panicked; the listener continues",

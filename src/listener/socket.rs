@@ -18,7 +18,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Listens on the first of the addresses on which that is possible.
+    /// Listens on the first of the addresses on which a bind succeeds.
     pub(super) fn bind(
         address: impl ToAddresses,
         config: &Config,
@@ -61,7 +61,7 @@ impl Socket {
         })
     }
 
-    /// Returns its name for the log.
+    /// Returns the listener's name for the log.
     pub(super) fn name(&self, label: &Label) -> String {
         ListenerName(self.bound.key, label, self.bound.local).to_string()
     }
@@ -85,7 +85,7 @@ impl Socket {
         }
     }
 
-    /// Stops listening soon. The address is free a moment later.
+    /// Starts to stop listening. The address becomes free soon after the call.
     pub(super) fn start_close(&self) {
         // The reply is not awaited.
         let (reply, _) = bounded(1);

@@ -2,10 +2,10 @@
 //!
 //! The memory is looked up when an engine starts, for its default limits, and the processor when
 //! the first device is used. Everything else is looked up in `/dev`, `/sys` and `/proc` when an
-//! error is created. These answers are guesses for a person to read, and a lookup that fails leaves
-//! its part of the text out. Connections that succeed depend on this module in two ways. It has
-//! their addresses: the device's address that stands for `0.0.0.0`, and the network interface of a
-//! link-local address. And the processor decides about relaxed ordering.
+//! error is created. These answers are hints for a person, and a lookup that fails omits its part
+//! of the text. Connections that succeed depend on this module in two ways. It determines
+//! addresses: the device's address that replaces `0.0.0.0`, and the network interface of a
+//! link-local address. And it decides by the processor whether relaxed ordering is used.
 
 mod access;
 mod addresses;

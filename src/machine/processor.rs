@@ -1,6 +1,6 @@
 use std::{fs, sync::OnceLock};
 
-/// Returns whether relaxed ordering of PCIe writes to the memory of this machine pays.
+/// Returns whether relaxed ordering of PCIe writes is faster on this machine.
 pub(crate) fn prefers_relaxed_ordering() -> bool {
     static PREFERS: OnceLock<bool> = OnceLock::new();
     *PREFERS.get_or_init(|| prefers(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()))

@@ -24,7 +24,7 @@ use crate::os::{Process, leak};
 /// The time limit of one request; the thread serves one at a time.
 const TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// The wait after a failed `accept`, for instance because the process has too many open files.
+/// The pause after a failed `accept`, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A longer request is not read to its end.
@@ -32,7 +32,7 @@ const LONGEST: usize = 4096;
 
 /// Offers the statistics of this process on a local socket until it is dropped.
 ///
-/// `rdmsg top` shows them. The socket answers HTTP, whatever is asked, with the text of
+/// `rdmsg top` shows them. The socket answers each HTTP request with the text of
 /// [`Snapshot::to_prometheus`](super::Snapshot::to_prometheus):
 ///
 /// ```sh
@@ -56,7 +56,7 @@ const LONGEST: usize = 4096;
 /// ```
 #[derive(Debug)]
 pub struct Export {
-    /// The process that started it.
+    /// The process that started the export.
     process: Process,
     path: PathBuf,
     stop: Arc<AtomicBool>,
@@ -64,7 +64,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Starts where `rdmsg top` looks, with the process's id as the name.
+    /// Starts in the folder in which `rdmsg top` searches, with the process's id as the name.
     ///
     /// That is `rdmsg` in `XDG_RUNTIME_DIR` or in `/run/user/UID`, or `/tmp/rdmsg-UID` if neither
     /// exists.
@@ -111,7 +111,7 @@ impl Export {
             .name("rdmsg-export".into())
             .spawn(move || serve(&listener, &stopped))
             .inspect_err(|_| {
-                // No thread answers there.
+                // No thread serves this socket.
                 let _ = fs::remove_file(&path);
             })?;
         Ok(Self {
@@ -171,7 +171,7 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
     }
 }
 
-/// Whatever is asked, there is one answer.
+/// Answers any request with the same text.
 fn answer(mut stream: UnixStream) -> io::Result<()> {
     let start = Instant::now();
     stream.set_write_timeout(Some(TIME_LIMIT))?;
@@ -179,7 +179,7 @@ fn answer(mut stream: UnixStream) -> io::Result<()> {
     let mut part = [0; 512];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
         let left = TIME_LIMIT.saturating_sub(start.elapsed());
-        // No time would be any time.
+        // A timeout of zero would mean no timeout, so it is at least 1 ms.
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match stream.read(&mut part)? {
             0 => break,

@@ -8,7 +8,7 @@
 //!
 //! * [`snapshot()`] returns all of it, and [`Snapshot::to_prometheus`] writes it as text for
 //!   Prometheus.
-//! * An [`Export`] offers that text on a local socket: to `rdmsg top`, and to whatever speaks HTTP.
+//! * An [`Export`] offers that text on a local socket: to `rdmsg top`, and to any HTTP client.
 //! * With the feature `metrics`, `record_metrics` passes the totals on to the recorder of the crate
 //!   `metrics`.
 //!

@@ -20,7 +20,7 @@ const DEVICE_EVENTS: &str = "rdmsg_device_events_total";
 const AGE: &str = "rdmsg_connection_age_seconds";
 const STATE: &str = "rdmsg_connection_state";
 
-/// Whether a value only grows.
+/// The kind of a value: a counter only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Counter,

@@ -15,7 +15,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The statistics of the connections of this process, at one moment.
+/// A snapshot of the statistics of this process's connections.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -65,7 +65,7 @@ pub struct RoundTrips {
     pub sum: Duration,
 }
 
-/// A connection at one moment.
+/// A snapshot of one connection.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionSnapshot {
@@ -104,10 +104,10 @@ struct Entry {
     since: Instant,
 }
 
-/// Keeps a connection in the registry. It leaves when this is dropped.
+/// Keeps a connection in the registry until this is dropped.
 pub(crate) struct Registered(Option<u64>);
 
-/// Starts to keep track of connections.
+/// Enables the statistics.
 ///
 /// Earlier connections are not listed. [`Export`](super::Export) does the same.
 pub fn enable() {
@@ -167,12 +167,12 @@ impl Registry {
 }
 
 impl Registered {
-    /// Returns the place of a connection that is not counted.
+    /// Returns the registration of a connection that is not counted.
     pub(crate) fn nowhere() -> Self {
         Self(None)
     }
 
-    /// Enters a new connection, if connections are kept track of.
+    /// Registers a new connection, if statistics are enabled.
     pub(crate) fn enter(link: &Arc<Link>) -> Self {
         if !link.is_counted() {
             return Self(None);

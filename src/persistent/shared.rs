@@ -187,7 +187,7 @@ impl Shared {
     pub(super) fn end(&self) {
         let state = lock(&self.state);
         if let Phase::Connected(connection) = self.end_phase(state) {
-            // The thread of `events` may still poll it.
+            // The thread of `events` may still poll the connection.
             connection.endpoint.start_close();
         }
     }
@@ -252,7 +252,7 @@ impl Shared {
         let (connecting, polled) = self.poll_dial(connecting);
         let mut state = turn.end();
         let Phase::Dialing(place) = &mut state.phase else {
-            // The client was closed. The dial is given up without the lock.
+            // The client was closed. The dial is dropped without the lock.
             drop(state);
             drop((connecting, polled));
             return Ok(lock(&self.state));
@@ -317,7 +317,8 @@ impl Shared {
         self.wait_at_most(state, deadline, Duration::MAX)
     }
 
-    /// Waits for a change, the deadline or the end of `most`. Fails when the deadline is over.
+    /// Waits for a change, for at most `most`, or until the deadline. Fails when the deadline has
+    /// passed.
     fn wait_at_most<'a>(
         &'a self,
         mut state: Guard<'a>,
@@ -345,7 +346,8 @@ impl Shared {
 }
 
 impl<'a> Turn<'a> {
-    /// Passes the turn on. The thread has the lock until it has applied its result.
+    /// Passes the turn to the next thread. The caller keeps the lock until it has applied its
+    /// result.
     fn end(mut self) -> Guard<'a> {
         self.is_over = true;
         self.shared.pass_turn()
@@ -380,7 +382,7 @@ impl Wake for Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The lock may be that of another process.
+        // The lock may have been inherited from another process.
         f.debug_struct("Persistent")
             .field("target", &self.target)
             .finish_non_exhaustive()

@@ -14,7 +14,7 @@ pub(super) struct State {
     pub(super) dials: Dials,
     /// Whether a thread has the turn: it polls the connection or the dial, without the lock.
     pub(super) has_turn: bool,
-    /// Whether the dial may have a result that no thread has looked for.
+    /// Whether the dial may have a result that no thread has checked for.
     pub(super) is_woken: bool,
     /// The number of threads that wait for a change.
     pub(super) waiting: usize,
@@ -41,7 +41,7 @@ pub(super) struct Connection {
     pub(super) is_reported: bool,
     /// Whether the program has closed the client.
     pub(super) is_closing: bool,
-    /// The ids that came back as failed, in the order of sending.
+    /// The ids of failed messages, in the order of sending.
     pub(super) unacknowledged: Vec<u64>,
 }
 

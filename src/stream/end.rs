@@ -22,7 +22,7 @@ pub(crate) struct StreamEnd {
     nodelay: AtomicBool,
 }
 
-/// The code of the abort that stands for a reset.
+/// The abort code that means a reset.
 const RESET: u32 = 0;
 
 impl StreamEnd {
@@ -35,7 +35,7 @@ impl StreamEnd {
         }
     }
 
-    /// Returns the error with which the connection has ended, unless that end is clean.
+    /// Returns the error that ended the connection, or `None` after a clean end.
     pub(crate) fn end_error(&self) -> Option<io::Error> {
         let reason = self.endpoint.close_reason();
         reason
@@ -59,7 +59,7 @@ impl StreamEnd {
         *lock(&self.linger) = linger;
     }
 
-    /// Has reads return the bytes that have arrived, and then the end.
+    /// Makes reads return the bytes that have arrived, and then the end.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.wake_waiting();

@@ -70,7 +70,8 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// None; it is as [`TcpListener::try_clone`](std::net::TcpListener::try_clone) is.
+    /// This never fails. It returns a `Result` because
+    /// [`TcpListener::try_clone`](std::net::TcpListener::try_clone) does.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             shared: Arc::clone(&self.shared),
@@ -131,7 +132,7 @@ impl StreamListener {
         Ok(())
     }
 
-    /// Returns the error with which the listener has ended, if it has.
+    /// Returns the error that ended the listener, if it has ended.
     ///
     /// # Errors
     ///
@@ -145,7 +146,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](io::ErrorKind::Unsupported) if it listens over RDMA alone.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if it listens only over RDMA.
     pub fn ttl(&self) -> io::Result<u32> {
         self.shared.ttl.get(&self.shared.listener)
     }
@@ -156,7 +157,7 @@ impl StreamListener {
     /// # Errors
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) if it listens over RDMA alone.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) if it listens only over RDMA.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.ttl.set(ttl, &self.shared.listener)
     }

@@ -27,7 +27,7 @@ impl Stream {
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the limit of hops is set when the
-    ///   route is resolved, and no call changes it. The stream goes on.
+    ///   route is resolved, and no call changes it. The stream continues.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.endpoint.set_ttl(ttl)
@@ -94,7 +94,7 @@ impl Timeout {
         }
     }
 
-    /// Sets it. A duration of zero is refused, as by [`std::net::TcpStream`].
+    /// Sets the time limit. A duration of zero is refused, as by [`std::net::TcpStream`].
     pub(super) fn set(&self, timeout: Option<Duration>) -> io::Result<()> {
         let nanos = match timeout {
             None => 0,
@@ -140,14 +140,14 @@ impl ListenerTtl {
         Ok(())
     }
 
-    /// Sets it for a stream over TCP that was accepted.
+    /// Sets the time to live of an accepted stream over TCP.
     pub(crate) fn apply(&self, accepted: &Endpoint) {
         let hops = self.hops.load(Ordering::Relaxed);
         if hops == 0 || accepted.transport() != Transport::Tcp {
             return;
         }
         if let Err(error) = accepted.set_hop_limit(hops) {
-            // The connection has ended, and a read returns that.
+            // The connection has ended, and the next read returns that.
             debug!(
                 Connection,
                 "{}: cannot set the time to live (TTL): {error}",

@@ -10,15 +10,15 @@ use crate::{
     link::{Deadline, Message},
 };
 
-/// How many empty messages a read that does not wait takes.
+/// The number of empty messages that a nonblocking read skips.
 const MAX_EMPTY: u32 = 64;
 
 /// The reading side of a stream: the message whose bytes are next.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// Some of its bytes have not been read.
+    /// The message with unread bytes, if there is one.
     message: Option<Message>,
-    /// How many of them have been.
+    /// The number of its bytes that have been read.
     read: usize,
     /// Whether the peer has finished.
     finished: bool,
@@ -27,15 +27,15 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Returns the bytes that are here.
+    /// Returns the unread bytes of the present message.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.message
             .as_ref()
             .map_or(&[], |message| &message[self.read..])
     }
 
-    /// Waits until there are bytes, or the end: then there are none. Without a deadline it does not
-    /// wait. After `stopped` is set, it returns the end when no bytes have arrived.
+    /// Waits until there are bytes, or the end, after which there are none. Without a deadline it
+    /// does not wait. After `stopped` is set, it returns the end when no bytes have arrived.
     pub(crate) fn fill(
         &mut self,
         endpoint: &Endpoint,
@@ -103,7 +103,7 @@ impl Reading {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies bytes that have arrived without taking them, and returns how many.
+    /// Copies bytes that have arrived without taking them, and returns their number.
     /// [`fill`](Self::fill) has waited for some.
     pub(crate) fn peek(&self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let bytes = self.bytes();
@@ -116,7 +116,7 @@ impl Reading {
         here + endpoint.peek_bytes(rest)
     }
 
-    /// Takes bytes that have arrived, and returns how many.
+    /// Takes bytes that have arrived, and returns their number.
     pub(crate) fn read(&mut self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let mut read = 0;
         loop {
@@ -148,8 +148,8 @@ impl Reading {
         }
     }
 
-    /// Keeps the fd readable while this struct holds bytes or the end, which the endpoint has
-    /// handed over already.
+    /// Keeps the fd readable while this struct holds bytes or the end, because the endpoint no
+    /// longer has them.
     pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
         let readable = self.message.is_some() || self.finished;
         if readable != self.announced {

@@ -1,4 +1,4 @@
-//! Whose turn it is to read a stream.
+//! Serializes the reads of a stream's handles.
 
 use std::{
     fmt, mem,
@@ -13,10 +13,11 @@ use crate::{
     os::{lock, unpoisoned},
 };
 
-/// The reading side of a stream, of which one handle at a time has its [`Turn`].
+/// The reading side of a stream, which one handle at a time may use, by its [`Turn`].
 ///
-/// A handle keeps its turn while it waits for bytes, so that their order is that of the turns. For
-/// its turn, another handle waits no longer than it would wait for bytes.
+/// A handle keeps its turn while it waits for bytes, so that handles get bytes in the order of
+/// their turns. The wait of another handle for its turn has the same time limit as a wait for
+/// bytes.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,
@@ -114,7 +115,7 @@ impl Turns {
         &mut unpoisoned(self.state.get_mut()).reading
     }
 
-    /// Returns whether a turn may find bytes here. It may be wrong while another handle has its
+    /// Returns whether a turn may find bytes. The result may be wrong while another handle has its
     /// turn.
     #[cfg(feature = "tokio")]
     pub(crate) fn may_have_bytes(&self) -> bool {
@@ -145,8 +146,8 @@ impl Drop for Turn<'_> {
             state.reading = mem::take(&mut self.reading);
             state.turn = TurnOwner::Free;
             if state.threads > 0 {
-                // All: the next turn may begin without bytes, so that those for which some were
-                // worth waiting give up.
+                // All waiting threads are woken: the next turn may find no bytes, and then the
+                // threads that wait only while bytes are taken return.
                 self.turns.ended.notify_all();
             }
             state.task.take()

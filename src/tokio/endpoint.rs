@@ -40,7 +40,7 @@ impl Endpoint {
     /// Connects to a listener, with the default [`Config`](crate::Config) and engine.
     ///
     /// Another thread looks a name up, and its addresses are tried one after the other. Dropping
-    /// the future gives the connection up.
+    /// the future cancels the connection attempt.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Endpoint {
         Self::new(endpoint)
     }
 
-    /// Has the runtime watch a connection that was made otherwise.
+    /// Registers an existing connection with the runtime.
     ///
     /// # Errors
     ///
@@ -173,7 +173,8 @@ impl Endpoint {
 
     /// Closes the connection and waits until everything that was sent is acknowledged.
     ///
-    /// As [`close`](crate::Endpoint::close). It goes on in the background if the future is dropped.
+    /// As [`close`](crate::Endpoint::close). The close continues in the background if the future is
+    /// dropped.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::{error::Error, poll::Seat};
 /// A [`futures` stream](futures_core::Stream) of the connections that a [`StreamListener`] accepts:
 /// see [`StreamListener::incoming`] and [`StreamListener::into_incoming`].
 ///
-/// It yields the error with which the listener ends once, as the last item. After a
+/// It yields the error that ends the listener once, as the last item. After a
 /// [`close`](StreamListener::close) it ends without an error. A connection that the runtime cannot
 /// watch is an error too, and the next item follows it.
 #[derive(Debug)]

@@ -61,7 +61,7 @@ impl Listener {
         accept(&self.inner).await.and_then(Endpoint::new)
     }
 
-    /// As [`accept`](Self::accept), without a future. One task at a time waits so.
+    /// As [`accept`](Self::accept), without a future. One task at a time waits in this way.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl Listener {
     /// Stops listening, as [`close`](crate::Listener::close) does.
     ///
     /// [`accept`](Self::accept) still returns waiting connections, and then
-    /// [`Error::ListenerClosed`]. Established connections go on.
+    /// [`Error::ListenerClosed`]. Established connections continue.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -108,7 +108,7 @@ impl From<crate::listener::Listener> for Listener {
     }
 }
 
-/// The place of a task among the accepting tasks. Dropping its future leaves it.
+/// The seat of a task among the accepting tasks, which dropping its future releases.
 struct Turn<'a> {
     listener: &'a crate::listener::Listener,
     seat: Seat,

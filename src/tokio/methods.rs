@@ -6,10 +6,10 @@ macro_rules! reading_methods {
     ($type:ty) => {
         /// Reading without waiting, and waiting without reading.
         impl $type {
-            /// Copies bytes that are next without taking them. Waits for some as a read does.
+            /// Copies the next bytes without taking them. Waits for some as a read does.
             ///
-            /// It may return fewer bytes than there are, and 0 at the end. A future that is dropped
-            /// has taken nothing.
+            /// It may return fewer bytes than there are, and 0 at the end. A dropped future has
+            /// taken nothing.
             ///
             /// # Errors
             ///
@@ -82,7 +82,7 @@ macro_rules! reading_methods {
                 self.read.poll_read_ready(cx)
             }
 
-            /// Reads the bytes that are here, and never waits. Returns 0 at the end.
+            /// Reads the bytes that have arrived, and never waits. Returns 0 at the end.
             ///
             /// # Errors
             ///
@@ -174,7 +174,7 @@ macro_rules! writing_methods {
                 self.write.poll_write_ready(cx)
             }
 
-            /// Writes some of these bytes, and never waits. Returns how many it has taken.
+            /// Writes some of these bytes, and never waits. Returns the number of bytes taken.
             ///
             /// # Errors
             ///

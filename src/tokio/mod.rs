@@ -9,13 +9,13 @@
 //! The features `axum`, `hyper-util` and `tonic` implement the traits of these crates for streams
 //! and listeners, so that a service takes the types as they are.
 //!
-//! * No thread stands between a task and the device: the runtime watches the connection's
-//!   completion events, as it does a socket, and the task that is polled polls the completion queue
-//!   itself. It sleeps rather than spins, whatever [`Polling`](crate::Polling) says.
+//! * Tasks need no switch to another thread: the runtime watches the connection's completion
+//!   events, as it does a socket, and the task that is polled polls the completion queue itself. It
+//!   sleeps rather than spins, whatever [`Polling`](crate::Polling) says.
 //! * Every future may be dropped at any time. A `recv` that is dropped loses no message; a `send`
-//!   has sent the whole message, or nothing; a `connect` gives the connection up.
+//!   has sent the whole message, or nothing; a `connect` cancels the attempt.
 //! * Calls count against a task's budget of [`coop`](::tokio::task::coop), so that a connection
-//!   that always has something holds up no other task.
+//!   that always has completions delays no other task.
 //! * A connection belongs to the runtime in whose context it is made. Making one outside of any
 //!   panics, as with tokio's own.
 //!

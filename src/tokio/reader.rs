@@ -18,7 +18,7 @@ use crate::{
     stream::{Reading, StreamEnd, Turns, read_error},
 };
 
-/// A call of any task, which has no seat of its own.
+/// The seat of tasks that have no seat of their own.
 const COMMON: (Seat, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
 
 /// Reads the bytes of a stream, for its handle or half.
@@ -27,7 +27,7 @@ pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
     /// Whether the last read found bytes or the end, so that the next read probably does too. As
-    /// with tokio's types, readiness lasts until a read finds nothing.
+    /// with tokio's types, the stream counts as readable until a read finds nothing.
     assumed: AtomicBool,
 }
 
@@ -93,7 +93,7 @@ impl Reader {
         self.turns.get_mut().consume(count);
     }
 
-    // With a reference that others have as well.
+    // Calls with a shared reference.
 
     pub(super) async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         take_turn(&self.end, |cx, seat| {
@@ -169,7 +169,7 @@ impl Reader {
         })
     }
 
-    /// Returns the state that the last read has left, as far as `interest` names it.
+    /// Returns the readiness after the last read, as far as `interest` contains it.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_readable() && self.assumed.load(Ordering::Relaxed) {
             Ready::READABLE
@@ -178,7 +178,7 @@ impl Reader {
         }
     }
 
-    /// Returns the states of this direction, as far as `interest` names them.
+    /// Returns the readiness of this direction, as far as `interest` contains it.
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
         if interest.is_readable() {
@@ -228,7 +228,7 @@ impl Reader {
         }
         match self.try_with(take) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Something else has arrived, or another task reads at this moment.
+                // Another kind of completion has arrived, or another task is reading now.
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

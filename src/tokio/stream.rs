@@ -167,7 +167,7 @@ impl Stream {
         )
     }
 
-    /// Returns the error with which the connection has ended, unless that end is clean.
+    /// Returns the error that ended the connection, or `None` after a clean end.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl Stream {
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the limit of hops is set when the
-    ///   route is resolved, and no call changes it. The stream goes on.
+    ///   route is resolved, and no call changes it. The stream continues.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.read.end().set_ttl(ttl)
@@ -223,7 +223,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Has the drop of the stream, or of its last half, reset the connection.
+    /// Makes the drop of the stream, or of its last half, reset the connection.
     ///
     /// Bytes that have not arrived are lost, and a read of the peer fails with
     /// [`ConnectionReset`](io::ErrorKind::ConnectionReset).

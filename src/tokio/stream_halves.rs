@@ -40,7 +40,7 @@ pub struct WriteHalf<'a> {
     write: &'a mut Writer,
 }
 
-/// The halves that were to be [reunited](OwnedReadHalf::reunite) are not of one stream.
+/// The error of [`reunite`](OwnedReadHalf::reunite) for halves of different streams.
 #[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 

@@ -99,7 +99,7 @@ impl StreamListener {
         self.stream(endpoint)
     }
 
-    /// As [`accept`](Self::accept), without a future. One task at a time waits so.
+    /// As [`accept`](Self::accept), without a future. One task at a time waits in this way.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// None; it is as that of tokio's listener is.
+    /// This never fails. It returns a `Result` because the method of tokio's listener does.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.inner.local_addr())
     }
@@ -149,7 +149,7 @@ impl StreamListener {
         self.inner.transports()
     }
 
-    /// Stops listening. Established streams go on.
+    /// Stops listening. Established streams continue.
     pub fn close(&self) {
         self.inner.close();
     }

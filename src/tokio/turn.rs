@@ -7,7 +7,8 @@ use ::tokio::{io::Ready, task::coop::poll_proceed};
 
 use crate::{endpoint::Endpoint, link::Awaited, poll::Seat};
 
-/// The place of a task among the tasks that wait on a connection. Dropping its future leaves it.
+/// The seat of a task among the tasks that wait on a connection, which dropping its future
+/// releases.
 struct Turn<'a> {
     endpoint: &'a Endpoint,
     seat: Seat,

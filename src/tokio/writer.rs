@@ -54,14 +54,15 @@ impl Writer {
     /// Finishes the direction: the peer reads the bytes that were written before, and then the end.
     pub(super) fn shut_down(&self) -> io::Result<()> {
         match self.end.finish() {
-            // As a socket whose connection has ended.
+            // A socket whose connection has ended returns success, too.
             Ok(()) | Err(Error::Disconnected(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
     pub(super) async fn writable(&self) {
-        // It uses none of the task's budget, like the methods of tokio's types.
+        // This wait does not consume the task's budget in tokio's scheduler, just as `writable` of
+        // tokio's types does not.
         if self.refused.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -89,7 +90,7 @@ impl Writer {
         self.refused.store(refused, Ordering::Relaxed);
     }
 
-    /// Returns the state that the last write has left, as far as `interest` names it.
+    /// Returns the readiness after the last write, as far as `interest` contains it.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_writable() && self.refused.load(Ordering::Relaxed) == 0 {
             Ready::WRITABLE

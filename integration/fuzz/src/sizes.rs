@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::proto::{Params, ReadDepth, SessionOffer};
 
-/// As many READs as most devices do.
+/// The READ depths that most devices support.
 pub(crate) const BOTH_WAYS: ReadDepth = ReadDepth {
     outgoing: 16,
     incoming: 16,

@@ -118,7 +118,7 @@ pub(crate) struct Exec {
     #[arg(long, conflicts_with = "device")]
     pub(crate) native: bool,
 
-    /// Run it in a guest whose clock counts instructions, to compare what programs cost.
+    /// Run it in a guest whose clock counts instructions, to compare the costs of programs.
     ///
     /// The clock moves by one nanosecond with each instruction that the guest executes: its kernel,
     /// the driver, and all processes. A time measured inside is the number of instructions of the

@@ -34,7 +34,7 @@ impl Mapping {
     }
 
     /// Reserves addresses for `len` bytes, which [`make_usable`](Self::make_usable) makes usable.
-    /// Before, they are not memory that the system promises (`Committed_AS`).
+    /// Before that, they do not count as committed memory (`Committed_AS`).
     ///
     /// Otherwise the same as [`new`](Self::new).
     pub fn reserve(len: usize) -> Result<Self, OsError> {
@@ -61,7 +61,7 @@ impl Mapping {
         })
     }
 
-    /// Prepares the pages for a device, which goes on using them after a fork.
+    /// Prepares the pages for a device, which continues to use them after a fork.
     ///
     /// Linux 5.12 and newer give a child a copy of these pages. On older kernels a write after a
     /// fork would move this process to another page, and leave the old one to the device. There a

@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     device: Mutex<Device>,
     /// Messages that arrived. Waiting threads read it without a lock.
     messages: AtomicU64,
-    /// Whether something waits for the next poll to be sent.
+    /// Whether a message is held back until the next poll.
     held_back: Mutex<bool>,
     mistake: Option<Mistake>,
 }
@@ -67,7 +67,7 @@ impl Connection {
 
     // The device.
 
-    /// One more message arrives.
+    /// Adds an arriving message.
     pub(crate) fn complete(&self) {
         let mut device = lock(&self.device);
         device.completions += 1;
@@ -125,7 +125,7 @@ impl Connection {
         self.poller.try_once(&self, || false, || self.take())
     }
 
-    /// Holds something back until the next poll.
+    /// Holds a message back until the next poll.
     pub(crate) fn hold_back(&self) {
         *lock(&self.held_back) = true;
         self.poller.note_held_back();
@@ -137,7 +137,7 @@ impl Connection {
 
     // The engine.
 
-    /// Starts the engine's thread. It ends when it is stopped and has nothing to do.
+    /// Starts the engine's thread. It ends when it was stopped and has no work left.
     pub(crate) fn engine(connection: &Arc<Self>) -> JoinHandle<()> {
         let connection = Arc::clone(connection);
         thread::spawn(move || connection.run_engine())

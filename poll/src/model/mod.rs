@@ -1,9 +1,9 @@
-//! Runs the pollers of connections through all interleavings, and all that weak memory allows.
+//! Checks the pollers of connections in all interleavings of threads that the memory model permits.
 //!
 //! The system is one connection: a device that completes work, the engine's thread, and threads of
 //! an application. A sleep ends only by a wake-up, so a lost wake-up is a deadlock, which the
-//! checker reports. Time passes at once: the engine looks again as soon as it can, because the
-//! shortest interval allows the most interleavings.
+//! checker reports. Timers expire at once: the engine checks again as soon as possible, because the
+//! shortest interval permits the most interleavings.
 
 mod connection;
 #[allow(missing_docs, unnameable_types, reason = "no interface")]

@@ -16,7 +16,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
-/// Waits without an end: a wake-up that is lost is a deadlock.
+/// Waits without a time limit, so that a lost wake-up is a deadlock.
 pub(crate) fn park<T>(
     changed: &Condvar,
     mut guard: MutexGuard<'_, T>,
@@ -63,7 +63,7 @@ struct State {
     alarmed: bool,
     /// Whether the completion channel has an event.
     raised: bool,
-    /// Whose epoll has the completion channel.
+    /// The owner of the epoll that has the completion channel.
     owner: Owner,
     /// The mailbox of the engine's thread.
     notices: Vec<NoticeKind>,
@@ -165,7 +165,7 @@ impl LoopFd {
     }
 }
 
-/// The way to the engine's thread.
+/// The connection's sender of notices to the engine's thread.
 #[derive(Debug)]
 pub struct Line(pub Option<Mistake>);
 
@@ -201,7 +201,7 @@ pub(crate) enum Input {
 }
 
 /// Waits for the next input of the engine's thread. An event for loops counts once, until it is
-/// `expected`. Timers are over at once.
+/// `expected`. Timers expire at once.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);
     loop {
@@ -229,7 +229,7 @@ pub(crate) fn is_pending() -> bool {
     state.raised && state.owner == Owner::Loop
 }
 
-/// Ends the engine's thread when it has nothing to do.
+/// Ends the engine's thread when it has no work left.
 pub(crate) fn stop() {
     SYSTEM.change(|state| state.stopped = true);
 }

@@ -1,4 +1,4 @@
-//! Each kind of waiter, with the engine.
+//! Checks each kind of waiter, together with the engine.
 
 use loom::{model::Builder, sync::Arc, thread};
 
@@ -21,7 +21,7 @@ fn spawn(
     thread::spawn(move || run(&connection))
 }
 
-/// A thread waits for a message, and leaves while another one arrives.
+/// A thread waits for a message, and stops polling while another one arrives.
 fn thread_waits(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -35,7 +35,7 @@ fn thread_waits(mistake: Option<Mistake>) {
     assert_eq!(connection.messages(), 1, "nobody polls");
 }
 
-/// A thread looks once and does not come back, while a message arrives.
+/// A thread polls once and makes no further call, while a message arrives.
 fn thread_stops_polling(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -160,7 +160,7 @@ fn engine_sends_what_a_thread_held_back() {
         holder.join().unwrap();
         let owned = connection.poller.owner() == Owner::Engine;
         connection.stop(engine);
-        // An engine that owns the connection polls when room comes.
+        // If the engine owns the connection, it polls when there is room.
         assert!(owned || !AttendedConnection::holds_back(&*connection));
     });
 }

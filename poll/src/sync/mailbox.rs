@@ -22,11 +22,11 @@ pub struct Mailbox<T> {
 #[derive(Debug)]
 struct Queue<T> {
     letters: VecDeque<T>,
-    /// Whether the reading thread comes soon, independently of a wake-up.
+    /// Whether the reading thread will read soon, even without a wake-up.
     is_expected: bool,
 }
 
-/// Asks the engine's thread to do something for one connection. A notice that arrives after the
+/// A request to the engine's thread about one connection. A notice that arrives after the
 /// connection's end is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
@@ -43,11 +43,11 @@ pub enum NoticeKind {
     Drive,
     /// The memory that the connection waits for is available, or may be.
     Feed,
-    /// Threads or a loop of the application have acquired the connection: look whether they poll.
+    /// Threads or a loop of the application have acquired the connection: check whether they poll.
     Acquired,
-    /// Threads or a loop hold a message back: look at the connection soon.
+    /// Threads or a loop hold a message back: check the connection within 1 ms.
     HeldBack,
-    /// Acquire the connection.
+    /// Take the connection over.
     TakeOver,
 }
 
@@ -82,15 +82,15 @@ impl<T> Mailbox<T> {
         is_read
     }
 
-    /// Queues a letter that has time until the reading thread comes by itself, and wakes it only if
-    /// it does not.
+    /// Queues a letter that can wait until the reading thread reads by itself. Wakes the thread
+    /// only if it is not expected to.
     pub fn leave(&self, letter: T) {
         if self.queue(letter) == Some(false) {
             self.wake();
         }
     }
 
-    /// Returns whether the reading thread comes by itself, or `None` if it has ended.
+    /// Returns whether the reading thread will read by itself, or `None` if it has ended.
     fn queue(&self, letter: T) -> Option<bool> {
         let mut queue = lock(&self.queue);
         let queue = queue.as_mut()?;
@@ -105,16 +105,16 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// The reading thread will come by itself, until it [says](Self::end_expectation) that it does
-    /// not.
+    /// Records that the reading thread will read by itself, until
+    /// [`end_expectation`](Self::end_expectation).
     pub fn expect(&self) {
         if let Some(queue) = &mut *lock(&self.queue) {
             queue.is_expected = true;
         }
     }
 
-    /// Ends [`expect`](Self::expect), unless letters are left. Returns whether the reading thread
-    /// has to come once more for them.
+    /// Ends the effect of [`expect`](Self::expect), unless letters are left. Returns whether the
+    /// reading thread has to read once more, because letters are left.
     pub fn end_expectation(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
             queue.is_expected &= !queue.letters.is_empty();
@@ -132,8 +132,8 @@ impl<T> Mailbox<T> {
         lock(&self.queue).is_some()
     }
 
-    /// Drops all letters, those in the mailbox and later ones. The drop tells a thread that waits
-    /// for a reply that none follows.
+    /// Drops all letters, those in the mailbox and later ones. The drop of a letter notifies a
+    /// thread that waits for a reply.
     pub fn abandon(&self) {
         let left = lock(&self.queue).take();
         drop(left);

@@ -1,5 +1,5 @@
-//! Tools for threads that work together: a queue that wakes its reader, a file descriptor that is
-//! readable while something is ready, and the wakers of tasks that wait.
+//! Primitives for communication between threads: a queue that wakes its reader, a file descriptor
+//! that is readable while something is ready, and the wakers of tasks that wait.
 //!
 //! Only [`Notice`] refers to a connection, by its key.
 

@@ -7,12 +7,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use rdma_status::OsError;
 use rdmsg_os::{failed, lock};
 
-/// A file descriptor that is readable exactly while there is something to take. It is made at the
-/// first request; without one a change costs one load of an atomic.
+/// A file descriptor that is readable exactly while an item is available. It is created at the
+/// first request. Before that, a change costs one load of an atomic.
 ///
-/// A thread calls [`announce`](Self::announce) after it has put something there, and
-/// [`update`](Self::update) after it has taken something. These calls are serialized, so the last
-/// one has seen all changes, and its result is right.
+/// A thread calls [`announce`](Self::announce) after it has added an item, and
+/// [`update`](Self::update) after it has taken one. These calls are serialized, so the last one
+/// sees all changes.
 #[derive(Debug, Default)]
 pub struct Readiness {
     fd: OnceLock<EventFd>,
@@ -21,7 +21,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// The fd, made when it is first asked for. Call [`announce`](Self::announce) afterwards.
+    /// Returns the fd, which is created at the first call. The caller calls
+    /// [`announce`](Self::announce) afterwards.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
         let fd = match self.fd.get() {
             Some(fd) => fd,
@@ -33,13 +34,13 @@ impl Readiness {
         Ok(fd.as_fd())
     }
 
-    /// Whether the fd was asked for.
+    /// Whether the fd was requested.
     #[inline]
     pub fn is_fd_requested(&self) -> bool {
         self.fd.get().is_some()
     }
 
-    /// Whether the fd was asked for and is not readable.
+    /// Whether the fd was requested and is not readable.
     #[inline]
     pub fn is_lowered(&self) -> bool {
         self.is_fd_requested() && !*lock(&self.raised)
@@ -52,9 +53,9 @@ impl Readiness {
         self.set(ready, false);
     }
 
-    /// As [`update`](Self::update), after something new has arrived. Edge-triggered loops get an
-    /// event even if the fd was readable before, because the loop may have handled the earlier
-    /// event already.
+    /// As [`update`](Self::update), after a new item has arrived. Edge-triggered loops get an event
+    /// even if the fd was readable before, because the loop may have handled the earlier event
+    /// already.
     #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);
@@ -71,8 +72,8 @@ impl Readiness {
     fn set_fd(&self, fd: &EventFd, ready: impl FnOnce() -> bool, news: bool) {
         let mut raised = lock(&self.raised);
         let ready = ready();
-        // Neither can fail: the counter has room for more than anybody will write, and it is read
-        // only when it is not 0.
+        // Neither call can fail: the counter never reaches its maximum, and it is read only when it
+        // is not 0.
         if ready && (news || !*raised) {
             let _ = fd.write(1);
         } else if !ready && *raised {
@@ -82,7 +83,7 @@ impl Readiness {
     }
 }
 
-/// Makes an eventfd with close-on-exec that does not block.
+/// Creates a nonblocking eventfd with close-on-exec.
 ///
 /// # Errors
 ///

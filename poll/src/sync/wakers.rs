@@ -4,17 +4,17 @@ use rdmsg_os::foreign::{self, Panicked};
 
 use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
 
-/// How many tasks are woken before the lock is taken again.
+/// The number of tasks that are woken before the lock is taken again.
 const BATCH: usize = 4;
 
-/// Tasks that wait, each for some of up to eight things that happen.
+/// Waiting tasks, each of which awaits a subset of eight events.
 ///
-/// A task that finds nothing calls [`wait`](Self::wait), looks once more, and only then is pending.
-/// A thread that brings something calls [`wake`](Self::wake) afterwards. Each writes before a fence
-/// and reads behind it, so one of them sees the other.
+/// A task that finds nothing calls [`wait`](Self::wait), checks once more, and only then returns
+/// pending. A thread that causes an event calls [`wake`](Self::wake) afterwards. Both write before
+/// a fence and read after it, so at least one of them sees the other's write.
 ///
 /// Wakers are foreign code: they are cloned, called and dropped without the lock. Each may poll or
-/// drop a task, and so [wait](Self::wait) or [leave](Self::leave) here.
+/// drop a task, which calls [`wait`](Self::wait) or [`leave`](Self::leave).
 #[derive(Debug)]
 pub struct Wakers {
     /// The union of awaited events. If it lacks the event, `wake` returns after one load.
@@ -30,7 +30,7 @@ pub struct Seat(u64);
 #[derive(Debug)]
 struct Waiting {
     seat: Seat,
-    /// A bit for each thing.
+    /// The awaited events, as bits.
     awaited: u8,
     waker: Waker,
 }
@@ -48,7 +48,8 @@ impl Default for Wakers {
     fn default() -> Self {
         Self {
             awaited: AtomicU8::new(0),
-            // A task that waits for the first time, maybe after hours, allocates nothing.
+            // The capacity is reserved now, so that a task that waits for the first time allocates
+            // nothing.
             waiting: Mutex::new(Vec::with_capacity(BATCH)),
             seats: AtomicU64::new(0),
         }
@@ -59,7 +60,7 @@ impl Wakers {
     /// Returns a unique seat.
     pub fn seat(&self) -> Seat {
         let number = self.seats.fetch_add(1, Ordering::Relaxed);
-        // Behind the common ones.
+        // The numbers of unique seats follow those of the common seats.
         Seat(number + u64::from(u8::MAX) + 1)
     }
 
@@ -93,7 +94,7 @@ impl Wakers {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether this very waker waits in this seat. Comparing two runs no foreign code.
+    /// Whether this waker is registered for this seat. Comparing two wakers runs no foreign code.
     fn has(&self, seat: Seat, awaited: u8, waker: &Waker) -> bool {
         let is_it = |other: &Waiting| other.seat == seat && other.awaited == awaited;
         let waiting = lock(&self.waiting);
@@ -116,8 +117,8 @@ impl Wakers {
         drop(left);
     }
 
-    /// Whether a task waits for a bit of `happened`. A task that waits later sees the event, which
-    /// the caller has brought before this call.
+    /// Whether a task waits for a bit of `happened`. A task that registers later sees the event,
+    /// which the caller has caused before this call.
     #[inline]
     pub fn is_awaited(&self, happened: u8) -> bool {
         fence(Ordering::SeqCst);
@@ -132,7 +133,7 @@ impl Wakers {
             return Ok(());
         }
         let mut all = Ok(());
-        // Tasks that register again now are behind the present ones.
+        // Tasks that register again from now on follow the present ones in the list.
         let mut unseen = usize::MAX;
         while unseen > 0 {
             let mut woken = [const { None }; BATCH];
@@ -162,7 +163,7 @@ impl Wakers {
         all
     }
 
-    /// Called under the lock.
+    /// Updates `awaited`. The caller holds the lock.
     fn count(&self, waiting: &[Waiting]) {
         let awaited = waiting.iter().fold(0, |all, one| all | one.awaited);
         self.awaited.store(awaited, Ordering::Relaxed);
@@ -172,7 +173,7 @@ impl Wakers {
 impl Drop for Wakers {
     fn drop(&mut self) {
         let waiting = mem::take(&mut *lock(&self.waiting));
-        // The connection is gone, so a panic has none to end.
+        // The connection no longer exists, so a panic of the waker is ignored.
         for Waiting { waker, .. } in waiting {
             foreign::call_once(|| drop(waker));
         }

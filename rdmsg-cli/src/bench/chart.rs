@@ -5,10 +5,10 @@ use anstyle::{AnsiColor, Style};
 use super::plot::{Plot, Series};
 use crate::{carrier::Carrier, terminal};
 
-/// Lines of the plot itself.
+/// The number of lines of the plot, without the axes.
 const HEIGHT: usize = 14;
 
-/// The columns to the left of it, for labels of the vertical axis.
+/// The number of columns to the left of the plot, for labels of the vertical axis.
 const MARGIN: usize = 11;
 
 /// Prints a plot, in characters.
@@ -53,7 +53,7 @@ fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
         let at = column(x_range.place(x), width);
         axis[at] = '┴';
         let start = at.saturating_sub(label.len() / 2);
-        // Labels that would touch are left out.
+        // Labels that would touch are omitted.
         if start >= free {
             names.splice(start..start + label.len(), label.chars());
             free = start + label.len() + 1;
@@ -75,7 +75,7 @@ fn draw(plot: &Plot, width: usize) -> Grid {
             .map(|(x, y)| (x_range.place(*x), y_range.place(*y)))
             .collect()
     };
-    // Points stand on lines, and the first series on the others.
+    // Points overwrite lines, and the first series overwrites the others.
     for series in plot.series.iter().rev() {
         for pair in places(series).windows(2) {
             let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);

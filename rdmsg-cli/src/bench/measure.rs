@@ -17,7 +17,7 @@ use crate::{
     stop::Stop,
 };
 
-/// Between two looks at the clock, where messages are short.
+/// The number of short messages between two reads of the clock.
 const BATCH: u64 = 16;
 
 /// The result of one point.
@@ -26,9 +26,9 @@ pub(super) struct Measured {
     /// The transport of the connections.
     pub(super) transport: String,
     pub(super) messages: u64,
-    /// Of all connections together.
+    /// The rate of all connections together.
     pub(super) messages_per_second: f64,
-    /// Round trips, of a test of latency.
+    /// The round-trip times of a latency test.
     pub(super) times: Times,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn measure(
             let ended = worker?.join().map_err(|_| anyhow!("a thread panicked"));
             ended.and_then(|part| part)
         });
-        // Each is waited for, whatever another one came to.
+        // All are collected before the first error is returned, so that no thread is left running.
         ended.collect::<Vec<Result<Part>>>()
     });
     let mut measured = Measured {

@@ -1,11 +1,11 @@
 use super::options::{Options, Test};
 use crate::{carrier::Carrier, measure::Size};
 
-/// The points to measure, in order. Points that are compared come one after the other.
+/// The points to measure, in order. Compared points are adjacent.
 #[derive(Clone, Debug)]
 pub(super) struct Plan(Vec<Point>);
 
-/// One number to measure.
+/// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) test: Test,
@@ -42,7 +42,7 @@ impl Plan {
         &self.0
     }
 
-    /// The carriers of a test, each once.
+    /// Returns the carriers of a test, without duplicates.
     pub(super) fn carriers(&self) -> Vec<Carrier> {
         let mut carriers = Vec::new();
         for point in &self.0 {

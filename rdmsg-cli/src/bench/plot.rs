@@ -4,7 +4,7 @@ use crate::{
     measure::{Size, bytes_per_second, micros, per_second},
 };
 
-/// A plot: lines of points in a plane whose axes grow by factors.
+/// A plot of lines of points, with logarithmic axes.
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
     pub(super) title: String,
@@ -36,7 +36,7 @@ pub(super) struct Range {
 }
 
 impl Plot {
-    /// A plot of each test that has more than a point to show.
+    /// Returns a plot of each test with more than one point.
     pub(super) fn all(results: &Results) -> Vec<Self> {
         let tests = [Test::Latency, Test::Bandwidth, Test::Rate];
         let plots = tests.map(|test| Self::of_test(test, results));
@@ -52,7 +52,8 @@ impl Plot {
         let mut sizes: Vec<u64> = of_test().map(|(point, _)| point.size.0).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        // Sizes go across, and each number of connections has its line; with one size it is these.
+        // The horizontal axis shows sizes, with a line for each number of connections. With one
+        // size, it shows the numbers of connections.
         let across = if sizes.len() > 1 {
             XAxis::Sizes
         } else {
@@ -128,7 +129,8 @@ impl Plot {
         all.into_iter().map(|x| (x, label(x))).collect()
     }
 
-    /// 1, 2 and 5 of each power of ten that is shown, or the powers alone where these are many.
+    /// Returns the ticks of the vertical axis: 1, 2 and 5 times each visible power of ten, or the
+    /// powers alone if there are many.
     pub(super) fn ticks_up(&self) -> Vec<(f64, String)> {
         let Range { least, most } = self.y_range();
         let decades = (most / least).log10();
@@ -158,7 +160,7 @@ impl Plot {
         Range::of(self.points().map(|(x, _)| x), 1.0)
     }
 
-    /// With some room above and below.
+    /// Returns the range of the vertical axis, with some room above and below.
     pub(super) fn y_range(&self) -> Range {
         Range::of(self.points().map(|(_, y)| y), 1.3)
     }

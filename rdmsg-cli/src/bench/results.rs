@@ -28,7 +28,7 @@ impl Results {
             if stop.is_requested() {
                 break;
             }
-            // Where connections fail, others would as well.
+            // If connections over a transport failed, further ones would fail as well.
             let failed = this.0.iter().any(|(other, result)| {
                 result.is_err()
                     && (other.carrier, other.connections) == (point.carrier, point.connections)
@@ -42,7 +42,7 @@ impl Results {
             if let Err(error) = &result {
                 live.line(format_args!("{point}: {error:#}"))?;
             }
-            // Cut short, it says little.
+            // A measurement that was cut short is discarded.
             if !stop.is_requested() {
                 this.0
                     .push((*point, result.map_err(|error| format!("{error:#}"))));

@@ -86,7 +86,7 @@ fn text_of(point: &Point, measured: &Measured) -> String {
     }
 }
 
-/// How the first stands to the second.
+/// Returns the ratio of the first result to the second.
 fn compare(test: Test, ours: &Measured, other: &Measured) -> (Style, String) {
     let value = |measured: &Measured| match test {
         Test::Latency => measured

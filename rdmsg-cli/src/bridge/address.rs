@@ -56,7 +56,7 @@ impl Address {
         &self.place
     }
 
-    /// The same, with the place that was found.
+    /// Returns the same address with the host and port that were found.
     pub(super) fn at(&self, place: impl fmt::Display) -> Self {
         Self {
             scheme: self.scheme,

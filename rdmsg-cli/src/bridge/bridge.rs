@@ -31,7 +31,7 @@ use super::{
     target::{Target, connect_plain, connect_rdmsg, find_rdma},
 };
 
-/// The wait after a failed accept, for instance because the process has too many open files.
+/// The pause after a failed accept, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The time limit for the end of connections that are reset.
@@ -107,7 +107,7 @@ impl Bridge {
             Err(_) => ExitCode::FAILURE,
         };
         connections.abort_all();
-        // Each resets its ends.
+        // Each task resets both ends of its connection.
         let all_ended = async { while connections.join_next().await.is_some() {} };
         let _ = timeout(RESET_LIMIT, all_ended).await;
         shared.report();
@@ -139,7 +139,7 @@ impl Bridge {
         }
     }
 
-    /// Starts to carry a connection, if there may be one more.
+    /// Starts to serve a connection, unless the limit is reached.
     fn admit(&mut self, incoming: Incoming) {
         if let Some(open) = self.shared.counters.open(self.max_connections) {
             let shared = Arc::clone(&self.shared);
@@ -147,7 +147,7 @@ impl Bridge {
             return;
         }
         let peer = match incoming {
-            // Dropped, which resets them.
+            // The sockets are dropped, which resets them.
             Incoming::Plain(_, peer) => peer,
             Incoming::Rdmsg(mut rdmsg, peer) => {
                 rdmsg.cause = Cause::Limit;
@@ -190,7 +190,7 @@ impl Shared {
         drop(open);
     }
 
-    /// Makes the other end.
+    /// Connects to the target.
     async fn connect(&self, incoming: Incoming) -> (SocketAddr, io::Result<Session>) {
         let flow = |plain_is_target| Flow::new(&self.counters, plain_is_target);
         match (incoming, &self.target) {
@@ -253,7 +253,7 @@ impl Shared {
         }
     }
 
-    /// Waits until all that was asked for has been printed.
+    /// Waits until all requested reports were printed.
     async fn all_printed(&self) {
         loop {
             let printed = self.printed.notified();
@@ -265,7 +265,8 @@ impl Shared {
     }
 }
 
-/// Lets connections go on for a while. Returns the status to end with.
+/// Lets connections continue until they end or the drain time has passed. Returns the status to end
+/// with.
 async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,

@@ -33,7 +33,7 @@ pub(super) struct Open(Arc<Counters>);
 impl Counters {
     /// Counts a connection, unless there are `most`.
     pub(super) fn open(self: &Arc<Self>, most: u64) -> Option<Open> {
-        // One task alone opens.
+        // Only one task calls this.
         if self.open.load(Ordering::Relaxed) >= most {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;

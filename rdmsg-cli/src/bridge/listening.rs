@@ -13,14 +13,14 @@ use super::{
 /// The number of connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 4096;
 
-/// Where connections come in.
+/// The listener of a bridge.
 #[derive(Debug)]
 pub(super) enum Listening {
     Plain(TcpListener),
     Rdmsg(StreamListener),
 }
 
-/// A connection that came in.
+/// An incoming connection.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Plain(Plain, SocketAddr),
@@ -59,7 +59,7 @@ impl Listening {
             .engine(engine)
             .backlog(WAITING)
             .half_open(WAITING)
-            // A device that goes away may come back.
+            // A removed device may return.
             .rebind(true)
             .bind_stream(places)
             .and_then(StreamListener::from_std)

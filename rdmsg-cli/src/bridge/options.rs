@@ -104,10 +104,11 @@ pub(super) const EAGER_SIZE_OVER_TCP: u32 = 64 << 10;
 /// The memory of a connection for longer pieces, in bytes in each direction.
 const LARGE_MEMORY: u64 = 256 << 10;
 
-/// The longest piece in bytes in which a stream's bytes come.
+/// The longest piece in bytes in which a stream's bytes arrive.
 const LONGEST_PIECE: u64 = 1 << 20;
 
-/// The most bytes that both bridges hold of a direction beyond the window, half on each side.
+/// The greatest number of bytes of one direction that both bridges buffer beyond the window, half
+/// on each side.
 const STREAM_BUFFER: u64 = 1 << 20;
 
 /// The longest time for a close that the library takes.

@@ -37,8 +37,8 @@ pub(super) struct Session {
 
 impl Plain {
     pub(super) fn new(socket: TcpStream) -> Self {
-        // Pieces leave as they come. A client that vanished is noticed some time. Neither is
-        // refused but by a socket whose connection has ended.
+        // Pieces are sent without delay, and a vanished client is eventually detected. These calls
+        // fail only on a socket whose connection has ended.
         let _ = socket.set_nodelay(true);
         let _ = setsockopt(&socket, sockopt::KeepAlive, &true);
         Self {
@@ -51,7 +51,8 @@ impl Plain {
 impl Drop for Plain {
     fn drop(&mut self) {
         if !self.has_ended {
-            // Has the kernel reset it; a socket whose connection is reset needs none.
+            // Makes the close reset the connection. This fails only if the connection was reset
+            // already.
             let _ = self.socket.set_zero_linger();
         }
     }

@@ -13,9 +13,9 @@ pub(super) struct Signals {
 /// A signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// To end, by the signal with this number.
+    /// A signal with this number, which ends the bridge.
     End(u8),
-    /// To print the counters.
+    /// A signal that requests the counters.
     Report,
 }
 
@@ -29,7 +29,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) -> Told {
         tokio::select! {
             _ = self.interrupt.recv() => Told::End(nix::libc::SIGINT as u8),

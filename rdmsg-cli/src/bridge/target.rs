@@ -9,7 +9,7 @@ use super::{
     session::{Plain, Rdmsg},
 };
 
-/// Where connections go.
+/// The target of connections.
 #[derive(Debug)]
 pub(super) enum Target {
     Plain {
@@ -46,7 +46,7 @@ impl Target {
 /// Fails if this machine has no RDMA, or this process no right to it.
 pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
     let config = Config::default().with(|c| c.transport = TransportChoice::Rdma);
-    // It takes the same rights and libraries as to connect.
+    // Listening needs the same rights and libraries as connecting.
     Listener::builder()
         .config(&config)
         .engine(engine)

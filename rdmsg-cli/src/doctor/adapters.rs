@@ -1,5 +1,5 @@
-//! Adapters, which are not made by software: driver, firmware, slot and interrupts, and
-//! combinations that are known not to work.
+//! RDMA adapters (hardware): driver, firmware, slot and interrupts, and combinations that are known
+//! not to work.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ struct Slot {
     most: [Option<String>; 2],
 }
 
-/// A combination that is known not to work, or not as it should.
+/// A combination of hardware and software with a known fault.
 struct Known {
     driver: &'static str,
     applies: fn(&Adapter) -> bool,
@@ -94,7 +94,7 @@ pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
 }
 
 impl Adapter {
-    /// `None` for a device that is on no bus.
+    /// Reads an adapter; `None` for a device that is on no bus.
     pub(super) fn read(root: &Root, name: &str) -> Option<Self> {
         let at = format!("sys/class/infiniband/{name}");
         let device = format!("{at}/device");

@@ -37,9 +37,9 @@ const ADAPTERS: [(&str, &str); 7] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// Whether it speaks iWARP, which is TCP: it has neither packets of its own nor a UDP port.
+    /// Whether the device uses iWARP, whose packets are those of TCP, so that it has no UDP port.
     pub(super) is_iwarp: bool,
-    /// The interface of a software device. `None` for an adapter, and if the driver does not report
+    /// The interface of a software device; `None` for an adapter, or if the driver does not report
     /// it.
     made_on: Option<String>,
     ports: Vec<Port>,
@@ -102,7 +102,7 @@ impl Device {
         }
     }
 
-    /// Whether it is made by software, so that its packets pass the host's network stack.
+    /// Whether it is a software device, whose packets pass through the host's network stack.
     pub(super) fn is_software(&self) -> bool {
         self.made_on.is_some()
     }
@@ -125,7 +125,7 @@ impl Device {
         rates.max().filter(|rate| *rate > 0)
     }
 
-    /// The names of its network interfaces.
+    /// Returns the names of its network interfaces.
     pub(super) fn interfaces(&self) -> BTreeSet<&str> {
         let gids = self.ports.iter().flat_map(|port| &port.gids);
         let of_gids = gids.filter_map(|gid| gid.interface.as_deref());
@@ -256,8 +256,8 @@ impl Port {
         }
     }
 
-    /// The same of an iWARP device, whose GID is the hardware address of its interface: it has all
-    /// addresses of that.
+    /// Completes an iWARP device: its GID is the hardware address of its interface, whose addresses
+    /// it has.
     fn of_iwarp(mut self, interfaces: &Interfaces) -> Self {
         self.addresses.clear();
         for gid in &mut self.gids {
@@ -301,7 +301,7 @@ impl Port {
 }
 
 impl Gid {
-    /// `None` for an empty place in the table.
+    /// Reads a GID; `None` for an empty entry of the table.
     fn read(root: &Root, port: &str, index: String) -> Option<Self> {
         let gid: Ipv6Addr = root.text(format!("{port}/gids/{index}"))?.parse().ok()?;
         let kind = root.text(format!("{port}/gid_attrs/types/{index}"));
@@ -313,7 +313,7 @@ impl Gid {
         })
     }
 
-    /// Unless it is of a link alone.
+    /// Returns the address of the GID, unless it is link-local.
     fn address(&self) -> Option<IpAddr> {
         let address = match self.gid.to_ipv4_mapped() {
             Some(v4) => v4.into(),
@@ -381,7 +381,7 @@ pub(super) fn judge_none(interfaces: &Interfaces, towards: Option<IpAddr>) -> Fi
     }
 }
 
-/// The commands that make a software device.
+/// Returns the commands that create a software device.
 pub(super) fn software_device(name: &str, interface: &str) -> [String; 2] {
     [
         "modprobe -a rdma_rxe rdma_ucm ib_uverbs".into(),

@@ -93,11 +93,11 @@ impl Examination {
     }
 
     pub(crate) fn to_json(&self) -> String {
-        // Nothing in it has keys that are no texts.
+        // The serialization cannot fail, because all keys are strings.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The link with this address.
+    /// Returns the link with this address.
     pub(super) fn link_of(&self, address: IpAddr) -> Option<&Link> {
         let has = |link: &&Link| link.addresses.contains(&address);
         self.links.iter().find(has)
@@ -126,7 +126,7 @@ fn links(devices: &[Device], interfaces: &Interfaces) -> Vec<Link> {
     links
 }
 
-/// Whether adapters slow down where switches mark packets, as far as their drivers show it.
+/// Reports whether adapters react to congestion marks of switches, if their drivers show that.
 fn judge_ecn(root: &Root, devices: &[Device]) -> Vec<Finding> {
     let interfaces = devices.iter().flat_map(Device::interfaces);
     let of_adapters = interfaces.filter_map(|name| {

@@ -6,10 +6,10 @@ use super::{devices::Device, finding::Finding};
 
 const SUBJECT: &str = "exchange";
 
-/// The message, which has to come back.
+/// The message, which the listener echoes.
 const MESSAGE: &[u8] = b"rdmsg doctor";
 
-/// Sends a message to this host itself over each device, and has it come back.
+/// Exchanges a message with this host itself over each device.
 pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
     let with_address = devices.iter().filter_map(|device| {
         let address = device.addresses().into_iter().next()?;
@@ -56,7 +56,7 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
         let message = endpoint.recv_timeout(timeout)?;
         endpoint.send_timeout(&message, timeout)?;
         drop(message);
-        // Until the other side has closed.
+        // Waits until the other side has closed.
         match endpoint.recv_timeout(timeout) {
             Err(Error::Disconnected(_)) => Ok(()),
             Err(error) => Err(error),
@@ -77,7 +77,7 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
         endpoint.close()
     });
     if asked.is_err() {
-        // No connection follows.
+        // No connection will be accepted, so the shutdown ends the echo thread.
         engine.shutdown();
     }
     // The error of the accepting side is more precise: it names the limit that is too low.

@@ -17,7 +17,7 @@ pub(super) struct DeviceFiles(Vec<DeviceFile>);
 #[derive(Clone, Debug)]
 struct DeviceFile {
     path: String,
-    /// The device's numbers, as the kernel says: `231:192`.
+    /// The device's numbers, as the kernel writes them: `231:192`.
     numbers: String,
     access: Access,
 }
@@ -30,7 +30,7 @@ enum Access {
         group: String,
     },
     Missing,
-    /// It cannot be opened for another reason.
+    /// The file cannot be opened for another reason.
     Failed(String),
 }
 
@@ -55,12 +55,12 @@ impl DeviceFiles {
         Self(files.collect())
     }
 
-    /// Whether each of them can be used.
+    /// Whether all of the files can be used.
     pub(super) fn are_usable(&self) -> bool {
         self.0.iter().all(|file| file.access == Access::Granted)
     }
 
-    /// One finding of each kind. None if the kernel has no RDMA.
+    /// Returns one finding of each kind; none if the kernel has no RDMA.
     pub(super) fn judge(&self, around: &Surroundings) -> Vec<Finding> {
         if self.0.is_empty() {
             return Vec::new();
@@ -143,7 +143,7 @@ impl DeviceFiles {
     }
 }
 
-/// How a container gets the files.
+/// Returns the options with which a container gets the files.
 fn in_container(files: &[DeviceFile]) -> String {
     let options = files.iter().map(|file| format!("--device={}", file.path));
     let options: Vec<String> = options.collect();

@@ -14,18 +14,18 @@ pub(crate) struct Finding {
     /// Why that matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
-    /// Commands that mend it, one after the other, on that host.
+    /// The commands that remove the problem, one after the other, on that host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mend: Vec<String>,
-    /// Commands that make it last, beyond this shell or the next boot.
+    /// The commands that make the change permanent, beyond this shell or the next boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) keep: Vec<String>,
-    /// A remedy without a command, or a caution before one is typed.
+    /// A remedy without a command, or a caution about a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
 
-/// How bad it is. The last is the worst.
+/// The severity of a finding. The last one is the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
@@ -33,17 +33,17 @@ pub(crate) enum State {
     Ok,
     /// Good to know.
     Note,
-    /// It works, and not as well as it could.
+    /// It works, but not as well as it could.
     Warning,
     /// RDMA does not work.
     Error,
 }
 
-/// On which of the two hosts something is.
+/// The host that a finding concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Host {
-    /// The one on which the doctor runs.
+    /// The host on which the doctor runs.
     Here,
     /// The host that the command line names.
     Peer,
@@ -110,12 +110,12 @@ impl Finding {
     }
 }
 
-/// A command that takes root, as this user types it.
+/// Returns a command that needs root, as this user types it.
 pub(crate) fn as_root(command: &str) -> String {
     format!("{}{command}", sudo())
 }
 
-/// A command that writes a line to a file of root's, as this user types it.
+/// Returns a command that writes a line to a file of root, as this user types it.
 pub(crate) fn write_line(line: &str, file: &str) -> String {
     format!("echo '{line}' | {}tee {file}", sudo())
 }

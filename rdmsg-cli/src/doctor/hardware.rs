@@ -75,7 +75,7 @@ impl Hardware {
         }
     }
 
-    /// Returns it with each text changed by `change`.
+    /// Returns the hardware with each text changed by `change`.
     pub(super) fn with_texts(&self, change: fn(&str) -> String) -> Self {
         let optional = |text: &Option<String>| text.as_deref().map(change);
         Self {

@@ -4,7 +4,7 @@ use nix::ifaddrs::getifaddrs;
 
 use super::root::Root;
 
-/// The most bytes of a RoCE packet in front of and behind its payload.
+/// The greatest number of bytes of a RoCE packet before and after its payload.
 const HEADERS: u64 = 96;
 
 /// The network interfaces.
@@ -14,7 +14,7 @@ pub(super) struct Interfaces(Vec<Interface>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
-    /// As the kernel writes it: `52:54:00:12:34:56`.
+    /// The hardware address, as the kernel writes it: `52:54:00:12:34:56`.
     hardware: String,
     pub(super) mtu: u64,
     pub(super) is_up: bool,
@@ -25,12 +25,12 @@ pub(super) struct Interface {
     is_adapter: bool,
     /// The driver of the network adapter.
     pub(super) driver: Option<String>,
-    /// Those of the link alone left out.
+    /// The addresses, without link-local ones.
     pub(super) addresses: Vec<IpAddr>,
 }
 
 impl Interfaces {
-    /// Those of sysfs, with these addresses.
+    /// Reads the interfaces of sysfs, with these addresses.
     pub(super) fn read(root: &Root, addresses: &[(String, IpAddr)]) -> Self {
         const UP: u64 = 1;
         const LOOPBACK: u64 = 8;
@@ -78,8 +78,8 @@ impl Interfaces {
         self.0.iter()
     }
 
-    /// The one on which to make a software device: that of this address, or the first that is up
-    /// and has an address, network adapters first.
+    /// Returns the interface for a software device: the one with this address, or the first that is
+    /// up and has an address, network adapters first.
     pub(super) fn for_software(&self, address: Option<IpAddr>) -> Option<&Interface> {
         let routed = address.and_then(|address| self.with_address(address));
         let fits = |interface: &&Interface| !interface.is_loopback && interface.is_up;
@@ -89,7 +89,7 @@ impl Interfaces {
         })
     }
 
-    /// A network of private addresses that no interface is in: its first three numbers.
+    /// Returns the first three numbers of a private network that no interface is in.
     pub(super) fn free_network(&self) -> [u8; 3] {
         let taken: Vec<[u8; 2]> = self
             .0
@@ -106,7 +106,7 @@ impl Interfaces {
 }
 
 impl Interface {
-    /// The payload of an RDMA packet that fits.
+    /// Returns the payload in bytes of an RDMA packet that fits the MTU.
     pub(super) fn rdma_mtu(&self) -> u64 {
         let fits = |mtu: &u64| *mtu + HEADERS <= self.mtu;
         let mtus = [4096, 2048, 1024, 512, 256];
@@ -114,7 +114,7 @@ impl Interface {
     }
 }
 
-/// The addresses of this machine's interfaces, without those of a link alone.
+/// Returns the addresses of this machine's interfaces, without link-local ones.
 pub(super) fn addresses() -> Vec<(String, IpAddr)> {
     let all = getifaddrs().into_iter().flatten();
     all.filter_map(|interface| {

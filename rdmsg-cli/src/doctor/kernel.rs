@@ -12,13 +12,13 @@ const SUBJECT: &str = "kernel";
 const WHY: &str = "connections are made by the kernel's connection manager, which programs reach \
                    through rdma_ucm, and devices through ib_uverbs";
 
-/// The parts of the kernel that programs speak to.
+/// The interfaces of the kernel that programs use.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
     release: String,
-    /// Whether there is the connection manager's device.
+    /// Whether the connection manager's device exists.
     has_cm: bool,
-    /// Whether there is the class of verbs devices.
+    /// Whether the class of verbs devices exists.
     has_verbs: bool,
     /// Whether the missing modules could be loaded. `None` if that is unknown.
     can_load: Option<bool>,
@@ -41,7 +41,7 @@ impl Kernel {
         &self.release
     }
 
-    /// Whether a connection can be made at all.
+    /// Whether the kernel can establish connections.
     pub(super) fn is_ready(&self) -> bool {
         self.has_cm && self.has_verbs
     }

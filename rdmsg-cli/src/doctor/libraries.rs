@@ -11,7 +11,7 @@ const SUBJECT: &str = "libraries";
 pub(super) enum Libraries {
     /// Their names.
     Offer(Vec<String>),
-    /// Why there are none.
+    /// The error with which libibverbs offers no devices.
     Failed(String),
     /// This program was built without RDMA.
     NotBuilt,
@@ -42,7 +42,7 @@ impl Libraries {
                     .because("programs reach devices by librdmacm and libibverbs")
                     .mend(as_root(&install)),
             ),
-            // There are no devices: that is said already.
+            // That there are no devices is reported by another check.
             Self::Failed(_) => None,
             Self::Offer(names) => {
                 let unknown: Vec<&str> = devices
@@ -65,7 +65,7 @@ impl Libraries {
     }
 }
 
-/// The names of the devices. `None` of a program that has no way to ask.
+/// Returns the names of the devices; `None` in a program without RDMA.
 #[cfg(feature = "rdma")]
 fn offered() -> Option<Result<Vec<String>, String>> {
     let devices = rdmsg::verbs::DeviceList::new();

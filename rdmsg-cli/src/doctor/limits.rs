@@ -12,7 +12,7 @@ use super::{
 /// The locked memory of a connection with the default configuration, in bytes.
 const CONNECTION_MEMORY: u64 = 1_220_608;
 
-/// Less than this is worth a warning: a service has more than a few connections.
+/// A lower limit is a warning, because a service has more than a few connections.
 const FEW: u64 = 64 << 20;
 
 /// The bit of CAP_IPC_LOCK.
@@ -64,7 +64,7 @@ impl Limits {
         if soft == RLIM_INFINITY {
             return Finding::ok(SUBJECT, "any amount of memory may be locked");
         }
-        // A quarter is for reading long messages.
+        // A quarter of the limit is for reading long messages.
         let fit = (soft - soft / 4) / CONNECTION_MEMORY;
         let plural = if fit == 1 { "" } else { "s" };
         let what = format!(
@@ -94,7 +94,8 @@ impl Limits {
         let finding = if hard == RLIM_INFINITY {
             finding.mend("ulimit -l unlimited")
         } else {
-            // It raises the limit of the shell in which it is typed, and of later commands there.
+            // The command raises the limit of the shell in which it is typed, and of later commands
+            // there.
             finding.mend(as_root("prlimit --memlock=unlimited --pid $$"))
         };
         finding
@@ -122,7 +123,7 @@ impl Limits {
 
 impl Limit {
     fn get(resource: Resource) -> Self {
-        // It fails for unknown resources only.
+        // The call fails only for unknown resources.
         let (soft, hard) = getrlimit(resource).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
         Self { soft, hard }
     }

@@ -8,7 +8,7 @@ pub(crate) struct Link {
     pub(super) device: String,
     pub(super) interface: String,
     pub(super) mtu: u64,
-    /// Whether the device speaks iWARP, whose packets are those of TCP.
+    /// Whether the device uses iWARP, whose packets are those of TCP.
     #[serde(default)]
     pub(super) is_iwarp: bool,
     /// The payload of an RDMA packet in bytes.

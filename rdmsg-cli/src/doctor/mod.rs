@@ -43,7 +43,7 @@ pub(crate) use self::{
 };
 use self::{finding::State, peer::Peer};
 
-/// Examines this host, and the way to the peer if there is one.
+/// Examines this host, and the path to the peer if the command line names one.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let peer = options.peer.as_deref().map(Peer::find).transpose()?;
     if options.fix {
@@ -62,11 +62,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Examines this host and the way to a peer, for the report of another command.
+/// Examines this host and the path to a peer, for the report of another command.
 ///
 /// # Errors
 ///
-/// The name of the peer has no address.
+/// If the name of the peer has no address.
 pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
     Ok(examine(Some(Peer::find(peer)?), timeout))
 }

@@ -15,37 +15,38 @@ use super::{
 };
 use crate::service::{self, Request, Unserved};
 
-/// Messages that have to come back. Long ones fill packets, and the longest is read by the peer.
+/// The sizes in bytes of the messages to exchange. Long ones fill packets, and the peer reads the
+/// longest from memory.
 const SIZES: [usize; 4] = [64, 4096, 16_000, 300_000];
 
 /// How many of each.
 const COUNT: u32 = 4;
 
-/// Longer texts of a peer are cut.
+/// The greatest length of a peer's text in characters. Longer texts are cut.
 const LONGEST_TEXT: usize = 500;
 
-/// Longer answers are not received.
+/// The greatest length of an answer in bytes. Longer answers are not received.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
-/// More findings of a peer are left out.
+/// The greatest number of findings of a peer that are shown.
 const MAX_FINDINGS: usize = 40;
 
-/// More devices of a peer are left out.
+/// The greatest number of devices of a peer that are shown.
 const MAX_DEVICES: usize = 16;
 
-/// Another host, and how it is reached.
+/// Another host, and the route to it.
 #[derive(Debug)]
 pub(super) struct Peer {
     address: SocketAddr,
-    /// The way there, or why there is none.
+    /// The route to the host, or the reason that there is none.
     route: Result<Route, String>,
 }
 
-/// The findings on the way to a peer.
+/// The findings about the path to a peer.
 #[derive(Debug)]
 pub(crate) struct PeerExamined {
     pub(super) address: SocketAddr,
-    /// The part of its own examination that is no finding.
+    /// The facts from its own examination.
     pub(crate) about: Option<PeerDescription>,
     pub(crate) findings: Vec<Finding>,
 }
@@ -53,7 +54,7 @@ pub(crate) struct PeerExamined {
 /// A host as its own examination describes it.
 #[derive(Debug)]
 pub(crate) struct PeerDescription {
-    /// Of its `rdmsg serve`.
+    /// The version of its `rdmsg serve`.
     pub(crate) version: String,
     pub(crate) host: String,
     pub(crate) kernel: String,
@@ -81,12 +82,12 @@ impl Peer {
         Ok(Self { address, route })
     }
 
-    /// The address from which this host sends to it.
+    /// Returns the address from which this host sends to the peer.
     pub(super) fn local(&self) -> Option<IpAddr> {
         self.route.as_ref().ok().map(|route| route.local)
     }
 
-    /// Goes there, step by step, as far as that is possible.
+    /// Checks the path step by step, as far as that is possible.
     pub(super) fn examine(self, here: &Examination, timeout: Duration) -> PeerExamined {
         let mut findings = Vec::new();
         let link = self.judge_route(here, &mut findings);
@@ -94,7 +95,7 @@ impl Peer {
         if let (Some(link), Some(there)) = (link, &there) {
             findings.extend(self.judge_mtu(link, there));
         }
-        // RDMA may pass where TCP does not.
+        // RDMA may work although TCP does not.
         if let Some(link) = link.filter(|_| !is_refused) {
             self.exchange(link, there.is_some(), timeout, &mut findings);
         }
@@ -152,10 +153,10 @@ impl Peer {
         None
     }
 
-    /// Requests the peer's examination of itself. Also returns whether no server is there.
+    /// Requests the peer's examination of itself. Also returns whether the peer has no server.
     ///
-    /// That goes over TCP, which may pass where RDMA does not. A port of iWARP is a port of TCP,
-    /// and its listener gets no other connections.
+    /// The request uses TCP, which may work although RDMA does not. iWARP uses TCP ports, and its
+    /// listener accepts no other connections.
     fn ask(
         &self,
         link: Option<&Link>,
@@ -239,7 +240,7 @@ impl Peer {
             "the side with the larger one sends packets that the other may not take: short \
              messages arrive, and long ones never",
         );
-        // The sender remembers packets that the smaller MTU stopped.
+        // The sender's kernel remembers the smaller MTU of the path.
         let mend = |interface: &str, mtu: u64| {
             let set = format!("ip link set {interface} mtu {mtu}");
             [&set, FORGET_PATHS].map(as_root)
@@ -255,7 +256,7 @@ impl Peer {
         })
     }
 
-    /// Messages over RDMA.
+    /// Exchanges messages over RDMA.
     fn exchange(&self, link: &Link, serves: bool, timeout: Duration, findings: &mut Vec<Finding>) {
         let endpoint = match self.connect(TransportChoice::Rdma, timeout) {
             Ok(endpoint) => endpoint,
@@ -376,7 +377,7 @@ impl Peer {
     }
 }
 
-/// Whether a program answers at the peer that is no listener of messages.
+/// Whether another kind of program answers at the peer's port.
 fn is_of_another_program(error: &Error) -> bool {
     matches!(
         error,
@@ -401,7 +402,7 @@ fn is_refusal(error: &Unserved) -> bool {
     )
 }
 
-/// The median time in which messages of this size come back.
+/// Returns the median round-trip time of messages of this size.
 fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration, Error> {
     let message = vec![0x5a; size];
     let mut times = Vec::new();
@@ -418,7 +419,7 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
     Ok(times[times.len() / 2])
 }
 
-/// The first bad findings of a peer.
+/// Returns the first findings of a peer that report problems.
 fn bad_of_peer(findings: &[Finding]) -> Vec<Finding> {
     let bad = findings.iter().filter(|it| it.state > State::Note);
     bad.take(MAX_FINDINGS).map(of_peer).collect()

@@ -25,7 +25,7 @@ impl Report {
         Self { here, there }
     }
 
-    /// Returns the findings on this host, and then those on the way to the peer.
+    /// Returns the findings about this host, and then those about the path to the peer.
     pub(crate) fn findings(&self) -> impl Iterator<Item = &Finding> {
         let there = self.there.iter().flat_map(|there| &there.findings);
         self.here.findings.iter().chain(there)
@@ -147,7 +147,7 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     for (label, commands) in [("  mend", mend), ("  keep", keep)] {
         let mut label = format!("{label}{place}");
         for command in commands {
-            // In one piece, to be copied.
+            // Each command is on one line, so that it can be copied.
             writeln!(
                 out,
                 "{margin}{dim}{label:column$}{dim:#}{bold}{command}{bold:#}"

@@ -25,7 +25,8 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// The text of a file, without the end of its line. An empty place of a table cannot be read.
+    /// Returns the text of a file, without the end of its line. Files of empty table entries cannot
+    /// be read.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         Some(text.trim().to_owned())
@@ -35,7 +36,7 @@ impl Root {
         self.text(path)?.parse().ok()
     }
 
-    /// The names in a folder, in order: those with numbers at their end by these.
+    /// Returns the names in a folder in order; names that end in numbers are ordered by these.
     pub(super) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder))
             .into_iter()
@@ -84,7 +85,7 @@ pub(super) mod testing {
             Root::at(&self.0)
         }
 
-        /// With a file, and the folders that it is in.
+        /// Adds a file, and the folders that contain it.
         pub(in super::super) fn file(self, path: &str, text: &str) -> Self {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

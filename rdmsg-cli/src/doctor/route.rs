@@ -10,19 +10,19 @@ use super::{
     link::Link,
 };
 
-/// Has the kernel forget the MTUs of paths.
+/// The command that makes the kernel forget the MTUs of paths.
 pub(super) const FORGET_PATHS: &str = "ip route flush cache";
 
 /// The bytes of an RDMA packet in addition to its payload, from the IPv4 header to the end.
 const ROCE_HEADERS: u64 = 60;
 
-/// The way to another host, as the kernel knows it.
+/// The route to another host, as the kernel reports it.
 #[derive(Debug)]
 pub(super) struct Route {
     /// The address from which this host sends.
     pub(super) local: IpAddr,
-    /// The longest IP packet that goes there. That is the interface's MTU, until something on the
-    /// way takes less; it is remembered for ten minutes then. Known with IPv4.
+    /// The MTU of the path in bytes, known for IPv4 only. It is the interface's MTU until a hop has
+    /// a smaller one, which the kernel remembers for ten minutes.
     pub(super) mtu: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Route {
         })
     }
 
-    /// The packets of the device have the MTU of its interface, also if the path has a smaller one,
+    /// The packets of the device have the MTU of its interface, even if the path has a smaller one,
     /// and may not be fragmented: this host drops longer ones silently. iWARP uses TCP, whose
     /// packets have the MTU of the path.
     pub(super) fn judge_mtu(&self, peer: IpAddr, link: &Link) -> Option<Finding> {

@@ -15,7 +15,7 @@ pub(super) struct Surroundings {
     namespaces: Option<Namespaces>,
 }
 
-/// Distributions, by how they install packages.
+/// The distribution, by its package manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Distribution {
     Debian,
@@ -24,12 +24,12 @@ pub(super) enum Distribution {
     Other,
 }
 
-/// How RDMA devices belong to network namespaces.
+/// The assignment of RDMA devices to network namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Namespaces {
-    /// Each device is in all of them.
+    /// Each device is in all namespaces.
     Shared,
-    /// Each device is in one.
+    /// Each device is in one namespace.
     Exclusive,
 }
 
@@ -118,7 +118,7 @@ impl Distribution {
         }
     }
 
-    /// The command that installs a package, by its names on Debian and on Fedora.
+    /// Returns the command that installs a package, given its names on Debian and on Fedora.
     pub(super) fn install(self, debian: &str, fedora: &str) -> String {
         match self {
             Self::Debian | Self::Ubuntu | Self::Other => format!("apt install {debian}"),

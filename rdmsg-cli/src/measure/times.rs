@@ -3,7 +3,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// An hour. Longer times count as that.
+/// An hour in nanoseconds. Longer times count as an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// Measured times, in nanoseconds.
@@ -21,7 +21,7 @@ pub(crate) struct Summary {
     pub(crate) mean: f64,
 }
 
-/// How many of them are in a range of times, in microseconds.
+/// The number of times in a range, whose bounds are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bucket {
     pub(crate) from: f64,
@@ -42,7 +42,7 @@ impl Times {
     }
 
     pub(crate) fn add_all(&mut self, others: &Self) {
-        // Both have the same bounds.
+        // The addition cannot fail, because both have the same bounds.
         let _ = self.0.add(&others.0);
     }
 
@@ -63,7 +63,8 @@ impl Times {
         })
     }
 
-    /// The times by steps that grow by half, from the first that has some to the last.
+    /// Returns the histogram, from the first to the last nonempty bucket. Each bucket is half as
+    /// long again as the previous one.
     pub(crate) fn buckets(&self) -> Vec<Bucket> {
         if self.0.is_empty() {
             return Vec::new();

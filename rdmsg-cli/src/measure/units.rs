@@ -6,7 +6,7 @@ pub(crate) struct Size(pub(crate) u64);
 
 const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
 
-/// Measurements use no longer messages.
+/// The longest message of a measurement, in bytes.
 const LONGEST: u64 = 1 << 30;
 
 impl FromStr for Size {
@@ -68,7 +68,7 @@ fn scaled(number: f64) -> String {
     format!("{} {unit}", digits(number))
 }
 
-/// Three of them, of a number below a thousand.
+/// Returns a number below a thousand with three digits.
 fn digits(number: f64) -> String {
     let decimals = match number {
         number if number < 9.995 => 2,

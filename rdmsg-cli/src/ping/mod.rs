@@ -1,4 +1,4 @@
-//! `rdmsg ping`: messages that come back, and how long that takes.
+//! `rdmsg ping`: measures the round-trip times of messages.
 //!
 //! ```text
 //! options   the command line
@@ -19,7 +19,7 @@ pub(crate) use self::options::Options;
 use self::pinger::Pinger;
 use crate::stop::Stop;
 
-/// Sends messages until there were enough, or a signal comes.
+/// Sends messages until their number is reached or a signal arrives.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     let summary = Pinger::new(options)?.run(&stop)?;

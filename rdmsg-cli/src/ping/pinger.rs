@@ -19,7 +19,7 @@ use crate::{
 /// The time between two checks for a signal during a wait for an answer.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Messages faster than this share a line.
+/// The interval between messages below which they share a line.
 const READABLE: Duration = Duration::from_millis(150);
 
 /// Sends messages, one after the other.
@@ -55,7 +55,7 @@ impl<'a> Pinger<'a> {
         })
     }
 
-    /// Until there were enough, or a signal comes.
+    /// Sends messages until their number is reached or a signal arrives.
     pub(super) fn run(mut self, stop: &Stop) -> Result<Summary> {
         let mut endpoint = self.connect(self.options.transport)?;
         self.greet(&endpoint)?;
@@ -113,8 +113,8 @@ impl<'a> Pinger<'a> {
         Ok(endpoint)
     }
 
-    /// Uses the transport of the first connection, to which the numbers belong. `None` when a
-    /// signal came.
+    /// Connects over the transport of the first connection, so that the results are comparable.
+    /// Returns `None` after a signal.
     fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
         let carrier = if self.summary.transport == Transport::Tcp.to_string() {
             Carrier::Tcp
@@ -122,7 +122,7 @@ impl<'a> Pinger<'a> {
             Carrier::Rdma
         };
         loop {
-            // The wait keeps the tries from being too frequent if the peer is gone.
+            // The pause limits the rate of attempts while the peer is unreachable.
             stop.wait(self.options.interval.max(CHECK_INTERVAL));
             if stop.is_requested() {
                 return Ok(None);

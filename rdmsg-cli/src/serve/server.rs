@@ -112,7 +112,7 @@ impl Server {
 
     fn serve(&self, endpoint: &Endpoint) {
         let shared = &self.shared;
-        // This thread alone adds.
+        // Only this thread adds connections.
         if shared.open.load(Ordering::Relaxed) >= self.most {
             let most = self.most;
             return refuse(

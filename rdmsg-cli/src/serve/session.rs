@@ -61,7 +61,7 @@ fn serve_requests(
         None => {
             let said = [&[Answer::Refused.byte()][..], b"this is `rdmsg serve`"].concat();
             endpoint.send_timeout(&said, TIME_LIMIT)?;
-            // Until the other side has seen it.
+            // Waits until the other side has received it.
             endpoint.flush_timeout(TIME_LIMIT)?;
             endpoint.abort(UNKNOWN);
             Err(Error::Disconnected(CloseReason::LocallyAborted))

@@ -11,7 +11,7 @@ use super::{Answer, PORT, Request, Unserved};
 /// The longest part of a refusal that is shown, in characters.
 const LONGEST: usize = 200;
 
-/// The addresses of `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT`.
+/// Returns the addresses of `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT`.
 pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
     let fail = || format!("cannot look up {name}");
     let inner = name
@@ -40,7 +40,7 @@ pub(crate) fn ask(
         Some((first, said)) if *first == Answer::Granted.byte() => Ok(said.to_vec()),
         Some(_) | None => {
             endpoint.abort(0);
-            // A program of another kind may say anything.
+            // Another kind of program may send any text.
             let words = answer.get(1..answer.len().min(LONGEST)).unwrap_or_default();
             let words = String::from_utf8_lossy(words).escape_debug().to_string();
             Err(Unserved::Refused(words))

@@ -126,7 +126,7 @@ fn half_closes_pass_behind_a_cut() {
     way.restore();
     arrives(&mut server, b"last question");
     ends(&mut server);
-    // The other direction goes on, over another cut.
+    // The other direction continues, over another cut.
     way.cut();
     server.write_all(b"last answer").unwrap();
     drop(server);

@@ -12,19 +12,19 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 /// The id of a write that a message follows.
 pub(super) const PART: u64 = 1 << 61;
 
-/// How each side notifies the other of a write.
+/// The method by which each side notifies the other of a write.
 #[derive(Debug)]
 pub(super) enum Notification {
     /// By the immediate data of the write.
     Immediate,
-    /// By a message of the same 32 bits behind the write, in the sender's byte order. iWARP has no
+    /// By a message of the same 32 bits after the write, in the sender's byte order. iWARP has no
     /// immediate data, and rsockets in C do the same there. Such messages arrive here.
     Message(MemoryRegion),
 }
 
 impl Notification {
     const LEN: usize = size_of::<u32>();
-    /// How many bytes of a work request it takes.
+    /// The number of inline bytes that a notification needs.
     pub(super) const INLINE: u32 = Self::LEN as u32;
 
     /// Chooses the method that the device supports, for this number of receives.
@@ -37,7 +37,7 @@ impl Notification {
         Ok(Self::Message(memory))
     }
 
-    /// How many work requests a write takes.
+    /// Returns the number of work requests of a write.
     pub(super) fn requests(device: &Context) -> u32 {
         if device.transport_type() == TransportType::IWARP {
             2
@@ -46,7 +46,8 @@ impl Notification {
         }
     }
 
-    /// How many READs a side offers to serve. This protocol uses none, but iWARP wants one.
+    /// Returns the number of READs that a side offers to serve. This protocol uses none, but iWARP
+    /// requires one.
     pub(super) fn initiator_depth(&self) -> u8 {
         match self {
             Self::Immediate => 0,
@@ -54,7 +55,7 @@ impl Notification {
         }
     }
 
-    /// Whether the side that accepts waits for the first word.
+    /// Whether the connecting side has to send the first message.
     pub(super) fn active_speaks_first(&self) -> bool {
         matches!(self, Self::Message(_))
     }
@@ -71,8 +72,8 @@ impl Notification {
         Ok(qp.post_recv(&[wr])?)
     }
 
-    /// Writes these bytes, if there are any, and tells the peer this word. Returns how many work
-    /// requests that took, of which the last has this id.
+    /// Writes these bytes, if there are any, and notifies the peer with the 32-bit value `word`.
+    /// Returns the number of posted work requests, of which the last has this id.
     pub(super) fn post(
         &self,
         qp: &QueuePair,
@@ -102,7 +103,7 @@ impl Notification {
         }
     }
 
-    /// The word that a receive with this number was completed by, if it is one.
+    /// Returns the 32-bit value of the notification in a completed receive, if it is one.
     pub(super) fn heard(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
         match self {
             Self::Immediate => completion.imm_data(),

@@ -1,4 +1,4 @@
-//! Handling of completions and of connection manager events.
+//! Handles completions and connection manager events.
 
 use std::{io, mem};
 
@@ -17,7 +17,8 @@ const LOST: &str = "the peer disconnected without closing the stream";
 const NO_RSOCKET: &str = "the peer is not an rsocket of this protocol version";
 
 impl Link {
-    /// Polls completions, and with `events` also events. Returns whether there were any.
+    /// Handles completions and, if `events` is set, connection manager events. Returns whether
+    /// there were any.
     pub(crate) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
@@ -46,7 +47,7 @@ impl Link {
         debug!(Rsocket, "{}: {}", self.name, event.event());
         match event.event() {
             CmEventType::ESTABLISHED => {
-                // The passive side has it from the request already.
+                // The passive side has the parameters from the request.
                 if self.peer.is_none() {
                     match ConnData::from_bytes(event.private_data()) {
                         Some(peer) => self.peer = Some(Peer::new(peer)),
@@ -63,7 +64,7 @@ impl Link {
                 }
             }
             CmEventType::DISCONNECTED => self.lose(LOST),
-            // The peer ended before it knew that the connection is established.
+            // The peer ended before it had learned that the connection is established.
             CmEventType::REJECTED if self.established => self.lose(LOST),
             CmEventType::REJECTED => {
                 let why = rejection_cause(event.reject_reason(), event.private_data());
@@ -81,7 +82,8 @@ impl Link {
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // At most the capacity of the queue, because a peer may send faster than this loop runs.
+        // The number of completions is bounded by the capacity of the queue, because a peer may
+        // send faster than this loop runs.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
@@ -99,7 +101,8 @@ impl Link {
         let wr_id = completion.wr_id();
         let received = (wr_id & RECEIVE != 0).then_some((wr_id & !RECEIVE) as u32);
         if received.is_none() {
-            // At an end software iWARP may complete a request twice: as failed, and as flushed.
+            // At the end of a connection, software iWARP may complete a request twice: as failed,
+            // and as flushed.
             self.posted = self.posted.saturating_sub(1);
         }
         if !completion.is_success() {

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// When the runtime cannot watch an accepted connection, `accept` logs a warning, drops the
 /// connection, and accepts the next one after a pause of 1 s. After the listener's end it logs an
-/// error once and never returns: `axum::serve` goes on to serve the connections that it has.
+/// error once and never returns: `axum::serve` continues to serve its connections.
 ///
 /// # Examples
 ///

@@ -299,7 +299,7 @@ impl InboundBuffer {
         }
         let capacity = memory.mapping.len() - offset;
         let (long, pinned) = match &memory.kept {
-            // The step is as long as the longest that a later message in this mapping may need.
+            // The step has the greatest length that a later message in this mapping may need.
             Some(_) => (
                 len.next_power_of_two()
                     .max(SHORTEST_CHUNK as usize)

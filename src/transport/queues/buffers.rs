@@ -52,7 +52,7 @@ impl Buffers {
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
         let bytes = self.layout.size() * self.layout.same_piece(buffer).len();
         let memory = self.domain.allocate_buffers(bytes)?;
-        // If another thread has allocated the piece meanwhile, that piece is used.
+        // If another thread has allocated the piece first, that piece is used.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }
 

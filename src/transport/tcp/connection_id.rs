@@ -117,7 +117,7 @@ impl ConnectionId {
         let (stream, peer) = (self.carrier.stream()?, self.peer.ok_or(NO_PEER)?);
         let address = SockaddrStorage::from(peer);
         match connect(stream.fd().as_raw_fd(), &address) {
-            // The kernel goes on connecting after a signal.
+            // The kernel continues to connect after a signal.
             Ok(()) | Err(nix::Error::EINPROGRESS | nix::Error::EINTR) => {
                 self.manager.connecting(self.key, stream, private_data)
             }

@@ -291,9 +291,10 @@ impl List {
     }
 }
 
-/// Returns the error that is behind `ENODEV` if librdmacm had no descriptors to look for devices.
+/// Returns the error that caused `ENODEV` if librdmacm lacked the descriptors to search for
+/// devices.
 fn of_descriptors(error: OsError) -> OsError {
-    // As many as it uses at a time.
+    // Opens the number of files that librdmacm uses at a time.
     let files = [(); 4].map(|()| File::open("/"));
     let errors = files.iter().filter_map(|file| file.as_ref().err());
     let mut errnos = errors.filter_map(io::Error::raw_os_error);

@@ -3,7 +3,7 @@
 //! It is the only layer that knows where librdmacm and libibverbs come from: `ffi` is `dlopen`,
 //! bindings of this crate's own, or with the feature `linked` the crate `rdma_sys`. Both have the
 //! same names. It owns no object: descriptors, addresses and pointers belong to its callers,
-//! `verbs` and `cm`. Every function that is not safe states what its caller must guarantee. It
+//! `verbs` and `cm`. Every unsafe function states the guarantees that its caller must give. It
 //! decides nothing, and never blocks except in `wait_readable`, which is bounded by its caller.
 
 pub(crate) mod consts;

@@ -173,7 +173,8 @@ impl Device {
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    // But for control frames only what breaks the protocol.
+                    // Except for control frames, only frames that violate the protocol are posted
+                    // again without a release.
                     bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }
@@ -342,7 +343,7 @@ impl Device {
         } else {
             assert_eq!(word(8), len);
         }
-        // What is granted is posted, and no grant goes back.
+        // A grant covers only posted receives, and never decreases.
         let grant = word(4);
         assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
         self.reported.0 = grant;

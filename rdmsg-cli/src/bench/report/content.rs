@@ -47,7 +47,7 @@ pub(super) fn of(
     })
 }
 
-/// Leaves out the commands, which are for that host alone.
+/// Converts a finding without its commands, which are for that host only.
 fn of_finding(finding: &Finding) -> Value {
     json!({
         "host": finding.host,

@@ -25,7 +25,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// One of them exists, or cannot be created. Then neither is created.
+    /// If one of them exists, or cannot be created. Then neither is left.
     pub(super) fn create(name: &Path) -> Result<Self> {
         let create = |extension: &str| {
             let mut path = name.as_os_str().to_owned();

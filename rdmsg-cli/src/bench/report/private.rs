@@ -85,7 +85,7 @@ impl Private {
     ) -> Self {
         let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let hosts = hosts.into_iter().filter(|host| !is_address(host));
-        // The short name, too.
+        // The short name of a host is hidden, too.
         let hosts = hosts.flat_map(|host| [host, host.split('.').next().unwrap_or(host)]);
         let hosts = hosts.map(|name| (name.to_owned(), "(host)"));
         let users = identity.users.into_iter().map(|name| (name, "(user)"));

@@ -20,10 +20,10 @@ const WHY: &str = "software RoCE is UDP to port 4791, in both directions, and pa
 /// This host's firewall.
 #[derive(Clone, Debug)]
 pub(in crate::doctor) enum Firewall {
-    /// The kernel has none.
+    /// The kernel has no firewall.
     Absent,
     Rules(Ruleset),
-    /// There is one, and why it cannot be read.
+    /// The rules cannot be read, for this reason.
     Unreadable(Unreadable),
 }
 

@@ -3,7 +3,7 @@ use serde_json::Value;
 /// The UDP port of RoCE v2.
 const PORT: u64 = 4791;
 
-/// How deep chains may lead to each other. The kernel allows 16.
+/// The greatest depth of jumps between chains. The kernel allows 16.
 const MAX_DEPTH: u32 = 16;
 
 /// Rules of nftables, as `nft --json list ruleset` prints them.
@@ -31,7 +31,7 @@ struct Rule {
     expressions: Vec<Value>,
 }
 
-/// Which packets are treated.
+/// The hook of the kernel at which packets are filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     /// Incoming packets.
@@ -48,7 +48,7 @@ pub(super) enum Verdict<'a> {
         chain: &'a Chain,
         by: &'static str,
     },
-    /// A rule says more than is understood here.
+    /// The effect is unknown, because of an expression that this program does not know.
     Unclear {
         chain: &'a Chain,
     },
@@ -64,7 +64,7 @@ enum End {
     Unclear,
 }
 
-/// Whether a rule is for the packet.
+/// Whether a rule matches the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fits {
     Yes,
@@ -116,7 +116,7 @@ impl Ruleset {
         entered.map(|chain| self.verdict(chain, packet)).collect()
     }
 
-    /// Whether ufw made them.
+    /// Whether ufw created the rules.
     pub(super) fn are_of_ufw(&self) -> bool {
         self.chains
             .iter()

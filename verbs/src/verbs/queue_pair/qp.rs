@@ -289,12 +289,13 @@ impl QueuePair {
         cvt_errno("ibv_post_recv", ret)
     }
 
-    /// Modifies attributes, the state among them.
+    /// Modifies attributes, including the state.
     ///
     /// # Errors
     ///
-    /// What [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) with
-    /// the attributes that are missing or not allowed, if the rules define them.
+    /// The error of
+    /// [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html), with the
+    /// attributes that are missing or not allowed, if the rules define them.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let (mut raw, mask) = attr.to_raw();

@@ -219,7 +219,8 @@ mod tests {
         }
     }
 
-    /// Returns what a driver sees of a chain: the ids, and the addresses of the elements.
+    /// Returns the parts of a chain that a driver reads: the ids, and the addresses of the
+    /// elements.
     fn walk(mut wr: *const ffi::ibv_recv_wr) -> Vec<(u64, Vec<u64>)> {
         let mut seen = Vec::new();
         while !wr.is_null() {

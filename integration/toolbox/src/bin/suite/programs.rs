@@ -1,4 +1,4 @@
-//! The test programs, and where they run.
+//! The test programs, and the devices on which they run.
 
 use std::{
     path::{Path, PathBuf},

@@ -29,7 +29,7 @@
 //!   budget has no fault left and no side can disconnect. A side disconnects after both CloseAcks
 //!   have been sent and all frames of the side are acknowledged. A READ is not in the set, because
 //!   its arrival checks memory that the peer can revoke.
-//! * *One side goes on.* Each queue of a side that can get completions has one, and no queue pair
+//! * *One side continues.* Each queue of a side that can get completions has one, and no queue pair
 //!   can fail. Later completions are polled behind the present ones, so the set is everything that
 //!   the library and the application of this side can do.
 //! * *One side drains.* The queue pair of the side has failed, and the connection manager has
