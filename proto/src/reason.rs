@@ -375,8 +375,8 @@ impl fmt::Display for CloseReason {
             Self::PeerGaveUp(PeerTimeout::Keepalive) => write!(
                 f,
                 "the peer gave up: it saw no sign of life of this side within its \
-                 keepalive_interval and keepalive_timeout, because this process stood still or the \
-                 network lost packets; {LONG_PACKETS}"
+                 keepalive_interval and keepalive_timeout, because this process did not run or \
+                 the network lost packets; {LONG_PACKETS}"
             ),
             Self::PeerGaveUp(PeerTimeout::Read) => write!(
                 f,
@@ -386,7 +386,7 @@ impl fmt::Display for CloseReason {
             Self::PeerFailed(code) => {
                 write!(
                     f,
-                    "the peer gave up (code {code}); its own error has the cause"
+                    "the peer gave up (code {code}); the error at the peer has the cause"
                 )
             }
             Self::PeerBusy => f.write_str(
@@ -446,11 +446,11 @@ impl fmt::Display for CloseReason {
             Self::LocallyAborted => f.write_str("aborted by this side"),
             Self::WakerPanicked => f.write_str(
                 "the waker of a task that waited on the connection panicked; the panic's message \
-                 on stderr names the place",
+                 on stderr names the line of code",
             ),
             Self::Forked => f.write_str(
-                "it belongs to the process that forked this one, and goes on there; connect after \
-                 the fork",
+                "the connection belongs to the process that forked this one, and continues there; \
+                 connect after the fork",
             ),
             Self::OutOfMemory(error) => {
                 write!(
