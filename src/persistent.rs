@@ -119,7 +119,7 @@ pub struct Persistent {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PersistentEvent {
-    /// There is a connection. Sends succeed until it is lost.
+    /// The client has connected. Sends succeed until the connection is lost.
     Connected {
         /// The address of the peer, one of those of the name.
         peer: SocketAddr,
@@ -229,9 +229,9 @@ impl Persistent {
 
     /// Takes the next event, waiting no longer than `timeout`.
     ///
-    /// With a timeout of zero it never waits. After the timeout the engine's thread goes on with
-    /// the attempt at one address over one transport. The next call takes its result, or begins
-    /// the next attempt.
+    /// With a timeout of zero it never waits. After the timeout the engine's thread continues the
+    /// present attempt, at one address over one transport. The next call takes its result, or
+    /// begins the next attempt.
     ///
     /// # Errors
     ///

@@ -101,7 +101,7 @@ fn serve(address: &str) -> ! {
 }
 
 /// A client, and a record of each message that it has sent.
-struct Book {
+struct RecordingClient {
     client: Persistent,
     /// The messages without a completion, in the order in which they were sent.
     open: VecDeque<u64>,
@@ -109,7 +109,7 @@ struct Book {
     times: BTreeMap<u64, usize>,
 }
 
-impl Book {
+impl RecordingClient {
     fn send(&mut self, number: u64) {
         let bytes = number.to_le_bytes();
         let message = Outgoing::from(&bytes).with_id(number);
@@ -153,7 +153,7 @@ fn killed_server_gets_no_message_twice() {
     let mut redial = Redial::default();
     redial.longest_pause = Duration::from_millis(200);
     let connector = Connector::new().config(&config()).redial(redial);
-    let mut book = Book {
+    let mut sender = RecordingClient {
         client: connector.persist(address).unwrap(),
         open: VecDeque::new(),
         times: BTreeMap::new(),
@@ -161,33 +161,33 @@ fn killed_server_gets_no_message_twice() {
     let mut received = Vec::new();
     for _ in 0..4 {
         for _ in 0..CONFIRMED {
-            book.send_next();
-            book.await_at_most(5);
+            sender.send_next();
+            sender.await_at_most(5);
         }
-        book.await_at_most(0);
+        sender.await_at_most(0);
         server.stop();
         for _ in 0..UNCONFIRMED {
-            book.send_next();
+            sender.send_next();
         }
         received.extend(server.kill());
         let unacknowledged = loop {
-            if let Some(unacknowledged) = book.take() {
+            if let Some(unacknowledged) = sender.take() {
                 break unacknowledged;
             }
         };
         assert_eq!(unacknowledged.len(), UNCONFIRMED);
-        assert_eq!(book.open, unacknowledged);
-        book.open.clear();
+        assert_eq!(sender.open, unacknowledged);
+        sender.open.clear();
         server = Server::start(&address.to_string());
         // The program sends every second unacknowledged message again.
         for number in unacknowledged {
             if number.is_multiple_of(2) {
-                book.send(number);
+                sender.send(number);
             }
         }
     }
-    book.await_at_most(0);
-    book.client.close().unwrap();
+    sender.await_at_most(0);
+    sender.client.close().unwrap();
     received.extend(server.kill());
 
     let mut counts = BTreeMap::new();
@@ -196,7 +196,10 @@ fn killed_server_gets_no_message_twice() {
     }
     assert!(counts.len() >= 2 * CONFIRMED, "{counts:?}");
     for (number, count) in &counts {
-        assert!(*count <= book.times[number], "{number} came {count} times");
+        assert!(
+            *count <= sender.times[number],
+            "{number} came {count} times"
+        );
     }
-    assert!(book.times.values().any(|times| *times == 2));
+    assert!(sender.times.values().any(|times| *times == 2));
 }

@@ -73,12 +73,12 @@ impl Role {
             .unwrap();
         let says = BufReader::new(child.stdout.take().unwrap());
         let mut this = Self { child, says };
-        let address = this.hears("address ").parse().unwrap();
+        let address = this.wait_for("address ").parse().unwrap();
         (this, address)
     }
 
     /// Waits for a line that contains `begin`, and returns the rest of the line.
-    fn hears(&mut self, begin: &str) -> String {
+    fn wait_for(&mut self, begin: &str) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(
@@ -190,12 +190,12 @@ fn role_binds_before() {
 #[test]
 fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
     let (mut role, address) = Role::start("role_binds_before");
-    role.hears("gave up");
+    role.wait_for("gave up");
     let connected = Endpoint::connect(address);
     if is_rdma() {
         let error = connected.unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
-        let again = role.hears("again ").parse::<SocketAddr>().unwrap();
+        let again = role.wait_for("again ").parse::<SocketAddr>().unwrap();
         let endpoint = Endpoint::connect(again).unwrap();
         asks(&endpoint);
         endpoint.close().unwrap();
@@ -236,7 +236,7 @@ fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     let (mut role, address) = Role::start("role_has_a_connection_before");
     let endpoint = Endpoint::connect(address).unwrap();
     asks(&endpoint);
-    role.hears("gave up");
+    role.wait_for("gave up");
     role.send_continue();
     if is_rdma() {
         while endpoint.recv_timeout(TIME_LIMIT).is_ok() {}

@@ -7,7 +7,7 @@ const LONGEST: usize = 64;
 
 /// The program's name for a connection, or none.
 ///
-/// The text is any; each place that shows it escapes it.
+/// The text may have any characters; each place that shows it escapes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Label(Option<Arc<str>>);
 
@@ -21,7 +21,7 @@ impl Label {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] above [`LONGEST`] bytes. It has the length and not the text.
+    /// [`Error::InvalidConfig`] above [`LONGEST`] bytes. The error names the length, not the text.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.as_str() {
             Some(text) if text.len() > LONGEST => Err(Error::InvalidConfig {

@@ -32,9 +32,9 @@ pub struct RdmaTuning {
 
     /// The number of times that the device repeats a packet that the peer does not acknowledge.
     ///
-    /// After that the connection ends with
-    /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR). It waits for
-    /// [`ack_timeout`](Self::ack_timeout) before each.
+    /// The device waits for [`ack_timeout`](Self::ack_timeout) before each repetition. If the last
+    /// one is not acknowledged either, the connection ends with
+    /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR).
     ///
     /// Over TCP, bytes without an acknowledgement for the time of all tries end the connection
     /// (`TCP_USER_TIMEOUT`, at least 1 s).
@@ -44,11 +44,11 @@ pub struct RdmaTuning {
 
     /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ.
     ///
-    /// The next packet mostly reveals a lost one sooner. A shorter time is not safer, because it
-    /// repeats packets to a host that is only busy. How long [`retry_count`](Self::retry_count) of
-    /// these take depends on the device, which may wait longer from one to the next: software RoCE
-    /// does not give up within the seconds that keepalive takes with the defaults, so there even a
-    /// busy sender notices a dead host by
+    /// In most cases the peer notices a lost packet sooner, by the packet after it. A shorter time
+    /// is not safer, because the device then repeats packets to a host that is only busy. The total
+    /// time of [`retry_count`](Self::retry_count) repetitions depends on the device, which may wait
+    /// longer before each further one. Software RoCE repeats packets for longer than keepalive
+    /// waits with the defaults, so there even a busy sender detects a dead host by
     /// [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).

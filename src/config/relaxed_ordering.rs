@@ -2,10 +2,10 @@ use super::text::Text;
 
 /// Whether a device may reorder its writes of received bytes to memory on their way through PCIe.
 ///
-/// It concerns receive buffers and the memory into which large messages are read: their bytes are
-/// looked at after the completion, which is never reordered. The memory of a
-/// [`Region`](crate::Region), in which a peer's writes have an order, and memory that peers read
-/// are never concerned.
+/// It affects receive buffers and the memory into which large messages are read: the library uses
+/// their bytes only after the completion, which is never reordered. It affects neither the memory
+/// of a [`Region`](crate::Region), in which a peer's writes have an order, nor memory that peers
+/// read.
 ///
 /// On some processors relaxed ordering is needed for the full rate: UCX saw 150 instead of 200 Gb/s
 /// on AMD EPYC. On others it is slower.
@@ -21,8 +21,8 @@ pub enum RelaxedOrdering {
     /// and as [`Off`](Self::Off) on all others.
     #[default]
     Auto,
-    /// Asks the device for relaxed ordering. A device or kernel without it works in order, which
-    /// the log reports once for each device of an engine if it refuses.
+    /// Asks the device for relaxed ordering. A device or kernel without it writes in order. If it
+    /// refuses the request, the log reports this once for each device of an engine.
     On,
     /// All writes are in order.
     Off,

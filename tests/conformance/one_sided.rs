@@ -3,7 +3,7 @@ use rdmsg::{CloseReason, Completion, Endpoint, Error, RemoteAccess, RemoteRegion
 use crate::stage::{TIME_LIMIT, applies, pair, pattern};
 
 /// Sends the description of a region to the peer, and returns the peer's copy.
-fn told(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion {
+fn send_region(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion {
     let remote = region.remote();
     from.send(&remote.to_bytes()).unwrap();
     let bytes = to.recv_timeout(TIME_LIMIT).unwrap();
@@ -25,7 +25,7 @@ fn missing_capability_is_refused_by_name() {
         assert!(able.atomic && able.write_with_imm);
     }
     let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
-    let mut remote = told(&far, &near, &region).to_bytes();
+    let mut remote = send_region(&far, &near, &region).to_bytes();
     // The description claims all rights, so that only the device can refuse an operation.
     remote[23] = 7;
     let remote = RemoteRegion::from_bytes(&remote);
@@ -66,7 +66,7 @@ fn missing_capability_is_refused_by_name() {
 fn bytes_are_written_and_read_at_their_offset() {
     let (near, far) = pair();
     let region = far.one_sided().region(100_000, RemoteAccess::ALL).unwrap();
-    let remote = told(&far, &near, &region);
+    let remote = send_region(&far, &near, &region);
     assert_eq!(remote.access(), RemoteAccess::ALL);
     let here = near
         .one_sided()
@@ -101,7 +101,7 @@ fn atomic_operations_return_the_old_value() {
         return;
     }
     let region = far.one_sided().region(64, RemoteAccess::ATOMIC).unwrap();
-    let remote = told(&far, &near, &region);
+    let remote = send_region(&far, &near, &region);
     let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
     near.one_sided()
         .fetch_add(&here, 0, &remote, 8, 5, 1)
@@ -138,7 +138,7 @@ fn immediate_data_arrives_in_order_with_messages() {
         return;
     }
     let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
-    let remote = told(&far, &near, &region);
+    let remote = send_region(&far, &near, &region);
     let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
     here.copy_in(0, b"written");
     near.send(b"before").unwrap();
@@ -168,7 +168,7 @@ fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
         .one_sided()
         .region(600_000, RemoteAccess::WRITE)
         .unwrap();
-    let remote = told(far, near, &region);
+    let remote = send_region(far, near, &region);
     let here = near
         .one_sided()
         .region(600_000, RemoteAccess::NONE)
@@ -190,7 +190,7 @@ fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
 fn nonblocking_operation_reports_missing_room() {
     let (near, far) = crate::stage::pair_with(&crate::stage::small());
     let region = far.one_sided().region(64, RemoteAccess::ALL).unwrap();
-    let remote = told(&far, &near, &region);
+    let remote = send_region(&far, &near, &region);
     assert_eq!(
         RemoteRegion::try_from(&remote.to_bytes()[..]).unwrap(),
         remote
@@ -222,7 +222,7 @@ fn nonblocking_operation_reports_missing_room() {
 fn invalid_operation_is_refused_without_ending() {
     let (near, far) = pair();
     let region = far.one_sided().region(64, RemoteAccess::READ).unwrap();
-    let remote = told(&far, &near, &region);
+    let remote = send_region(&far, &near, &region);
     let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let foreign = far.one_sided().region(64, RemoteAccess::NONE).unwrap();
     for (result, expected) in [
@@ -254,7 +254,7 @@ fn invalid_operation_is_refused_without_ending() {
 fn a_region_that_is_gone_is_refused_by_the_peer() {
     let (near, far) = pair();
     let region = far.one_sided().region(64, RemoteAccess::ALL).unwrap();
-    let remote = told(&far, &near, &region);
+    let remote = send_region(&far, &near, &region);
     drop(region);
     let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
     near.one_sided().read(&here, 0..64, &remote, 0, 7).unwrap();

@@ -19,12 +19,12 @@ use rdmsg::{Config, Connector, Endpoint, Error, Listener};
 use crate::stage::{TIME_LIMIT, alone, answer, ask, assert_forked, bind, forked, pair, place};
 
 /// Sends an address through a socket.
-fn tell(mut to: &UnixStream, address: SocketAddr) {
+fn send_address(mut to: &UnixStream, address: SocketAddr) {
     to.write_all(format!("{address}\n").as_bytes()).unwrap();
 }
 
 /// Receives an address from a socket.
-fn hear(mut from: &UnixStream) -> SocketAddr {
+fn receive_address(mut from: &UnixStream) -> SocketAddr {
     let mut text = Vec::new();
     let mut byte = [0];
     loop {
@@ -53,21 +53,21 @@ fn daemon_that_bound_before_the_fork_binds_again() {
                 forked(|| {
                     assert_forked(&listener.accept().unwrap_err());
                     // This call returns after the starter has ended.
-                    hear(&wait);
+                    receive_address(&wait);
                     let again = Listener::bind(address).unwrap();
-                    tell(&theirs, again.local_addr());
+                    send_address(&theirs, again.local_addr());
                     assert_eq!(answer(&again, b"of the daemon"), *b"to the daemon");
-                    tell(&theirs, again.local_addr());
+                    send_address(&theirs, again.local_addr());
                 });
-                tell(&theirs, address);
+                send_address(&theirs, address);
                 process::exit(0);
             });
-            let bound = hear(&ours);
+            let bound = receive_address(&ours);
             starter.succeed();
-            tell(&go, bound);
-            assert_eq!(hear(&ours), bound);
+            send_address(&go, bound);
+            assert_eq!(receive_address(&ours), bound);
             assert_eq!(ask(bound, b"to the daemon"), *b"of the daemon");
-            assert_eq!(hear(&ours), bound);
+            assert_eq!(receive_address(&ours), bound);
         },
     );
 }
@@ -84,14 +84,14 @@ fn workers_listen_each_by_itself() {
             .map(|_| {
                 forked(|| {
                     let listener = bind();
-                    tell(&theirs, listener.local_addr());
+                    send_address(&theirs, listener.local_addr());
                     let id = process::id().to_string();
                     assert_eq!(answer(&listener, id.as_bytes()), *b"which one");
                 })
             })
             .collect();
         let mut answers: Vec<String> = (0..WORKERS)
-            .map(|_| String::from_utf8(ask(hear(&ours), b"which one")).unwrap())
+            .map(|_| String::from_utf8(ask(receive_address(&ours), b"which one")).unwrap())
             .collect();
         answers.sort();
         let mut ids: Vec<_> = workers.iter().map(|worker| worker.0.to_string()).collect();
@@ -119,8 +119,8 @@ fn peer_of_a_killed_parent_sees_the_end() {
                 let client = Connector::new().config(&config).connect(address).unwrap();
                 client.send(b"there").unwrap();
                 let child = forked(pause);
-                tell(&theirs, SocketAddr::from(([0, 0, 0, 0], 0)));
-                tell(&theirs, own.local_addr());
+                send_address(&theirs, SocketAddr::from(([0, 0, 0, 0], 0)));
+                send_address(&theirs, own.local_addr());
                 (&theirs)
                     .write_all(&child.0.as_raw().to_ne_bytes())
                     .unwrap();
@@ -128,8 +128,8 @@ fn peer_of_a_killed_parent_sees_the_end() {
             });
             let server = listener.accept_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"there");
-            hear(&ours);
-            let bound = hear(&ours);
+            receive_address(&ours);
+            let bound = receive_address(&ours);
             let mut child = [0; 4];
             (&ours).read_exact(&mut child).unwrap();
             kill(parent.0, Signal::SIGKILL).unwrap();

@@ -8,7 +8,7 @@ use rdmsg::{Config, Error, RelaxedOrdering, Transport};
 use crate::{
     Bystander,
     calls::{Calls, in_front},
-    config, life, place, whole_life,
+    config, life, place, run_lifecycle,
 };
 
 /// Runs `body` with a preloaded library that records the requests of connections. Over TCP, does
@@ -25,7 +25,7 @@ fn connections_take_completion_vectors_in_turn() {
         "adapters::connections_take_completion_vectors_in_turn",
         |calls| {
             let on = |vector| config().with(|c| c.rdma.completion_vector = vector);
-            let text = whole_life(&on(Some(u32::MAX))).unwrap_err().to_string();
+            let text = run_lifecycle(&on(Some(u32::MAX))).unwrap_err().to_string();
             assert_eq!(calls.notes("ibv_create_cq"), [], "{text}");
             let allowed = text.strip_prefix(
                 "invalid configuration: rdma.completion_vector is 4294967295, allowed is 0 to ",
@@ -37,11 +37,11 @@ fn connections_take_completion_vectors_in_turn() {
                 return;
             }
             for vector in 0..=last {
-                whole_life(&on(Some(vector as u32))).unwrap();
+                run_lifecycle(&on(Some(vector as u32))).unwrap();
                 assert_eq!(calls.notes("ibv_create_cq"), [vector; 2]);
             }
             for _ in 0..=last {
-                whole_life(&on(None)).unwrap();
+                run_lifecycle(&on(None)).unwrap();
             }
             let taken = calls.notes("ibv_create_cq");
             assert_eq!(taken.len() as i64, 2 * (last + 1));
@@ -78,7 +78,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
         "adapters::refused_inline_size_is_followed_by_smaller_ones",
         |calls| {
             log::set_logger(&INLINE_LOG).unwrap();
-            whole_life(&config()).unwrap();
+            run_lifecycle(&config()).unwrap();
             // Software iWARP itself refuses 96 bytes and more.
             let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
             log::set_max_level(LevelFilter::Info);
@@ -95,14 +95,15 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                     continue;
                 }
                 calls.limit_inline(most);
-                whole_life(&config().with(|c| c.rdma.max_inline = wanted)).unwrap();
+                run_lifecycle(&config().with(|c| c.rdma.max_inline = wanted)).unwrap();
                 assert_eq!(calls.notes("rdma_create_qp"), [tried, tried].concat());
                 let lines = std::mem::take(&mut *INLINE_LOG.0.lock().unwrap());
                 match tried {
                     [_] => assert_eq!(lines, [""; 0]),
                     [.., granted] => {
                         let ending = format!(
-                            ": does not support rdma.max_inline {wanted} bytes; uses {granted} bytes"
+                            ": does not support rdma.max_inline {wanted} bytes; uses {granted} \
+                             bytes"
                         );
                         assert!(lines[0].ends_with(&ending), "{lines:?}");
                         assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
@@ -124,7 +125,7 @@ fn refused_relaxed_ordering_is_requested_once() {
         "adapters::refused_relaxed_ordering_is_requested_once",
         |calls| {
             let registered = |ordering| {
-                whole_life(&config().with(|c| c.rdma.relaxed_ordering = ordering)).unwrap();
+                run_lifecycle(&config().with(|c| c.rdma.relaxed_ordering = ordering)).unwrap();
                 calls.notes("ibv_reg_mr")
             };
             let all = registered(RelaxedOrdering::On);
@@ -190,7 +191,7 @@ fn refused_traffic_class_is_named() {
         let mut texts = Vec::new();
         for number in 1..=sides {
             calls.fail(call, number);
-            let error: Error = whole_life(&classed).unwrap_err();
+            let error: Error = run_lifecycle(&classed).unwrap_err();
             assert!(calls.have_failed(), "{call} {number}");
             texts.push(error.to_string());
             bystander.assert_well();
@@ -207,7 +208,7 @@ fn refused_traffic_class_is_named() {
             );
         }
         calls.fail(call, sides + 1);
-        whole_life(&classed).unwrap();
+        run_lifecycle(&classed).unwrap();
         assert!(!calls.have_failed(), "{call} is called {sides} times");
     });
 }

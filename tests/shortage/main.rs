@@ -81,7 +81,7 @@ impl Bystander {
         let far = listener.accept_timeout(TIME_LIMIT).unwrap();
         exchange(&near, &far).unwrap();
         // This call creates the objects that all connections share.
-        whole_life(&config()).unwrap();
+        run_lifecycle(&config()).unwrap();
         thread::sleep(Duration::from_millis(100));
         Self {
             near,
@@ -154,7 +154,7 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
 
 /// Creates an engine with one connection, exchanges messages, and ends the connection and the
 /// engine.
-fn whole_life(config: &Config) -> Result<(), Error> {
+fn run_lifecycle(config: &Config) -> Result<(), Error> {
     life(config, config)
 }
 
@@ -185,7 +185,7 @@ fn each_lacking_descriptor_fails_one_request_alone() {
             let mut files: Vec<File> =
                 std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
             files.truncate(files.len() - texts.len());
-            let result = whole_life(&config());
+            let result = run_lifecycle(&config());
             exchange(&bystander.near, &bystander.far).unwrap();
             drop(files);
             bystander.assert_well();
@@ -211,12 +211,12 @@ fn each_lacking_descriptor_fails_one_request_alone() {
 fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();
-    whole_life(config).unwrap();
+    run_lifecycle(config).unwrap();
     for (function, advice) in functions {
         let mut count = 0;
         loop {
             calls.fail(function, count + 1);
-            let result = whole_life(config);
+            let result = run_lifecycle(config);
             if !calls.have_failed() {
                 result.unwrap();
                 break;

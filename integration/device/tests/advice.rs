@@ -22,7 +22,7 @@ fn example(name: &str) -> Command {
 }
 
 /// Asserts that a command failed with status 1, and that its stderr contains all expected parts.
-fn fails_saying(output: &Output, expected: &[&str]) {
+fn assert_failure(output: &Output, expected: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     for part in expected {
@@ -136,7 +136,7 @@ fn denied_device_file_is_named_with_its_group() {
             nobody("cm_server", &[&here]),
             nobody("cm_server", &[&all]),
         ] {
-            fails_saying(
+            assert_failure(
                 &output,
                 &[
                     &format!("this process may not read and write {file} (mode 0660, group root)"),
@@ -167,7 +167,7 @@ fn container_errors_name_the_start_options() {
         .arg("mount -t tmpfs none /dev/infiniband && exec \"$0\" \"$1\"")
         .arg(client)
         .arg(&address));
-    fails_saying(
+    assert_failure(
         &output,
         &[
             "this machine offers no RDMA",
@@ -181,7 +181,7 @@ fn container_errors_name_the_start_options() {
         .arg(&address)
         .uid(UNPRIVILEGED_UID)
         .gid(UNPRIVILEGED_UID));
-    fails_saying(
+    assert_failure(
         &output,
         &[
             "cannot register memory",

@@ -95,7 +95,7 @@ fn eager_messages_allocate_nothing() {
 #[test]
 fn a_full_window_and_its_grants_allocate_nothing() {
     let _test = DeviceTest::start();
-    press(&Config::default(), 0);
+    send_at_full_speed(&Config::default(), 0);
 }
 
 /// One side sends at full speed, and sends the first `ahead` messages before the other side
@@ -103,7 +103,7 @@ fn a_full_window_and_its_grants_allocate_nothing() {
 ///
 /// On a busy machine the engine takes over at times, and its notices allocate occasionally. One
 /// allocation for each grant would be 300 allocations.
-fn press(config: &Config, ahead: u32) {
+fn send_at_full_speed(config: &Config, ahead: u32) {
     const FEW: u64 = 50;
     let (client, server) = pair_with(config);
     for _ in 0..ahead {

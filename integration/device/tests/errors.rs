@@ -43,7 +43,7 @@ fn run(command: &mut Command) -> Output {
 }
 
 /// Asserts that a command failed with status 1, and that its stderr contains all expected parts.
-fn fails_saying(output: &Output, expected: &[&str]) {
+fn assert_failure(output: &Output, expected: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     for part in expected {
@@ -189,7 +189,7 @@ fn a_machine_without_rdma_is_told_what_to_load() {
     let output = run(Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .arg(cm_client()));
-    fails_saying(
+    assert_failure(
         &output,
         &[
             "this machine offers no RDMA",
@@ -216,7 +216,7 @@ fn memlock_error_names_the_limit() {
         .arg(address)
         .uid(65534)
         .gid(65534));
-    fails_saying(
+    assert_failure(
         &output,
         &[
             "cannot register memory: ibv_reg_mr",
@@ -352,7 +352,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
 
 /// iWARP uses the ports of TCP, so a listener on iWARP uses RDMA alone.
 #[test]
-fn a_listener_that_may_choose_says_what_it_took() {
+fn listener_reports_the_transport_that_it_chose() {
     let lab = DeviceTest::start();
     let transport_to = |listener: &Listener| {
         let address = format!("auto://{}", listener.local_addr());

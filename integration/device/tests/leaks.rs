@@ -16,7 +16,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// id. If a list of devices (`rdma_get_devices`) outlives the ids, for example because a kept
 /// message holds one, the domain stays until the next time that the last id is destroyed. So each
 /// count is taken after the same last steps.
-fn what_exists(lab: &Lab) -> (String, usize) {
+fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
@@ -32,7 +32,7 @@ fn what_exists(lab: &Lab) -> (String, usize) {
 #[test]
 fn handles_drop_in_any_order_with_traffic_in_flight() {
     let lab = DeviceTest::start();
-    let before = what_exists(&lab);
+    let before = count_resources(&lab);
     for round in 0..24_usize {
         let engine = Engine::new().unwrap();
         let mut config = Config::default();
@@ -94,13 +94,13 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
             .for_each(|talker| talker.join().unwrap());
         engine.shutdown();
     }
-    assert_eq!(what_exists(&lab), before, "nothing is left behind");
+    assert_eq!(count_resources(&lab), before, "nothing is left behind");
 }
 
 #[test]
 fn a_hundred_cycles_leave_nothing_behind() {
     let lab = DeviceTest::start();
-    let before = what_exists(&lab);
+    let before = count_resources(&lab);
     println!("before: {before:?}");
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -125,7 +125,7 @@ fn a_hundred_cycles_leave_nothing_behind() {
     server.join().unwrap();
     drop(connector);
     engine.shutdown();
-    let after = what_exists(&lab);
+    let after = count_resources(&lab);
     println!("after:  {after:?}");
     assert_eq!(
         after, before,

@@ -1,5 +1,5 @@
 //! Removal of a device in use, and its return: of a second device of software RoCE, which the test
-//! creates, and of the only device of the host. The loss of the link of such a device, and its
+//! creates, and of the only device of the host. Also the loss of the link of such a device, and its
 //! return.
 
 use std::{

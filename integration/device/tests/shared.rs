@@ -77,9 +77,9 @@ impl Server {
         (here, client.recv_timeout(TIME_LIMIT).unwrap().unwrap_err())
     }
 
-    /// Asserts that the pool is complete: `count` buffers suffice for that many shares, and the
-    /// next connection is refused.
-    fn whole(&self, count: u32) {
+    /// Asserts that the pool is complete: its `count` buffers suffice for the shares of all
+    /// connections that fit, and the next connection is refused.
+    fn assert_complete(&self, count: u32) {
         let pairs = self.pairs(count / SHARE);
         let (here, _) = self.refused();
         assert!(
@@ -154,7 +154,7 @@ fn many_connections_draw_on_one_pool() {
     for server in servers {
         server.close().unwrap();
     }
-    server.whole(connections * SHARE * 2);
+    server.assert_complete(connections * SHARE * 2);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn connection_that_holds_messages_stops_no_other() {
     ping(&slow, &keeper, sent, 100);
     close(slow, keeper);
     close(client, other);
-    server.whole(2 * SHARE + 1);
+    server.assert_complete(2 * SHARE + 1);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn kept_messages_outlive_connection_and_are_freed() {
         assert_eq!(&**message, pattern(number, 700));
     }
     drop(kept);
-    server.whole(COUNT);
+    server.assert_complete(COUNT);
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn large_messages_and_operations_go_the_same_way() {
     ping(&client, &end, 5, 1000);
     drop((region, source));
     close(client, end);
-    server.whole(COUNT);
+    server.assert_complete(COUNT);
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn reason(error: &Error) -> &CloseReason {
 
 /// Returns the counts of RDMA resources and of open files after one connection was made and ended,
 /// because librdmacm's own resources depend on the last steps.
-fn what_exists(lab: &Lab) -> (String, usize) {
+fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&small())
@@ -128,7 +128,7 @@ fn what_exists(lab: &Lab) -> (String, usize) {
 fn storm_connects_return_by_deadline_without_loss() {
     const COUNT: usize = 200;
     let lab = DeviceTest::start();
-    let before = what_exists(&lab);
+    let before = count_resources(&lab);
     // More than the machine can connect in this time.
     let mut config = Config::default();
     config.receive_window = 16;
@@ -186,7 +186,7 @@ fn storm_connects_return_by_deadline_without_loss() {
         .count();
     assert_eq!(spoke, COUNT - failed.len());
     drop(accepted);
-    assert_eq!(what_exists(&lab), before, "nothing is left behind");
+    assert_eq!(count_resources(&lab), before, "nothing is left behind");
 }
 
 #[test]

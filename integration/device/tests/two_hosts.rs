@@ -339,7 +339,7 @@ fn an_aborting_listener_is_noticed() {
 
 /// Returns whether the connection ended because the peer fell silent: either keepalive timed out,
 /// or the device ran out of retries without an acknowledgement.
-fn nobody_there(end: &Error) -> bool {
+fn is_peer_silent(end: &Error) -> bool {
     matches!(
         end,
         Error::Disconnected(
@@ -422,7 +422,7 @@ fn check_detection_time(idle: Endpoint, busy: Endpoint) {
         "{end:?}"
     );
     let end = sender.join().unwrap();
-    assert!(nobody_there(&end), "{end:?}");
+    assert!(is_peer_silent(&end), "{end:?}");
     assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
 }
 
@@ -460,7 +460,7 @@ fn set_link(device: &str, state: &str) {
 }
 
 /// Drops every packet that leaves through this network device after `replace`, until `del`.
-fn loses(device: &str, change: &str) {
+fn set_packet_loss(device: &str, change: &str) {
     let mut command = Command::new("tc");
     command.args(["qdisc", change, "dev", device, "root", "netem"]);
     if change == "replace" {
@@ -598,10 +598,10 @@ fn a_session_survives_cuts_of_the_link() {
         let cuts = scope.spawn(|| {
             for (number, outage) in [100, 2000, 6000].into_iter().enumerate() {
                 thread::sleep(Duration::from_millis(500));
-                loses(device, "replace");
+                set_packet_loss(device, "replace");
                 let short = endpoint.statistics().resumes;
                 thread::sleep(Duration::from_millis(outage));
-                loses(device, "del");
+                set_packet_loss(device, "del");
                 let begun = Instant::now();
                 // The session may survive a cut of 100 ms without a loss.
                 while outage > 1000 && endpoint.statistics().resumes == short {

@@ -29,7 +29,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The state of a machine as seen from outside.
 #[derive(Clone, Debug, Default)]
-struct Look {
+struct Observation {
     /// The registers of all virtual processors, or nothing if the monitor does not answer.
     registers: Option<String>,
     /// Processor time of all of QEMU's threads.
@@ -49,7 +49,7 @@ pub(crate) fn watch_over(
     reports: &Receiver<Frame>,
     news: &Sender<HostEvent>,
 ) {
-    let mut before: Option<Look> = None;
+    let mut before: Option<Observation> = None;
     let mut verdict: Option<Stop> = None;
     let mut is_ready = false;
     loop {
@@ -95,8 +95,8 @@ pub(crate) fn watch_over(
     }
 }
 
-fn look(pid: u32, monitor: &UnixStream) -> Look {
-    let mut look = Look::default();
+fn look(pid: u32, monitor: &UnixStream) -> Observation {
+    let mut look = Observation::default();
     for line in ["info status", "info cpus", "info registers -a"] {
         let answer = ask(monitor, line);
         let text = answer
@@ -140,7 +140,7 @@ fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
 }
 
 /// Compares two readings, and returns the reason if the machine has stopped.
-fn stopped(before: &Look, now: &Look) -> Option<&'static str> {
+fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     let ran = now.ran.saturating_sub(before.ran);
     if now.runnable && ran < CHANCE {
         // This machine is too busy to run it.
@@ -206,8 +206,8 @@ mod tests {
         assert!(ask(&ours, "info registers").is_err(), "it is gone");
     }
 
-    fn look(registers: Option<&str>, ran: u64, runnable: bool) -> Look {
-        Look {
+    fn look(registers: Option<&str>, ran: u64, runnable: bool) -> Observation {
+        Observation {
             registers: registers.map(str::to_owned),
             ran: Duration::from_millis(ran),
             runnable,

@@ -222,8 +222,8 @@ impl Reactor {
             Ok(false) => {
                 debug!(
                     Connection,
-                    "{}: rejected a request to resume the session, because the present connection may \
-                     still work",
+                    "{}: rejected a request to resume the session, because the present connection \
+                     may still work",
                     entry.link
                 );
                 asked.reject(&Reject::BUSY.emit(&[]));
@@ -324,8 +324,8 @@ impl Reactor {
             Err(error) => {
                 warn_sparsely!(
                     Connection,
-                    "{link}: cannot offer a session, so a lost link will end the connection: cannot \
-                     read /dev/urandom: {error}"
+                    "{link}: cannot offer a session, so a lost link will end the connection: \
+                     cannot read /dev/urandom: {error}"
                 );
                 return None;
             }

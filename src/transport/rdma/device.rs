@@ -93,8 +93,8 @@ impl Devices {
             let name = context.device_name();
             warn_sparsely!(
                 Rdma,
-                "device {name}: the engine cannot watch the device's events, so it detects failures \
-                 of the device late: {error}"
+                "device {name}: the engine cannot watch the device's events, so it detects \
+                 failures of the device late: {error}"
             );
             None
         });
@@ -144,7 +144,8 @@ impl Device {
             let name = self.context.device_name();
             info!(
                 Rdma,
-                "device {name}: does not support rdma.max_inline {wanted} bytes; uses {granted} bytes"
+                "device {name}: does not support rdma.max_inline {wanted} bytes; uses {granted} \
+                 bytes"
             );
         }
     }

@@ -475,7 +475,8 @@ impl Watch {
             Ok(()) | Err(nix::Error::ENOENT) => {}
             Err(errno) => error_sparsely!(
                 Connection,
-                "conn {}: cannot watch its TCP socket, so it may detect the peer's end late: {errno}",
+                "conn {}: cannot watch its TCP socket, so it may detect the peer's end late: \
+                 {errno}",
                 self.token
             ),
         }

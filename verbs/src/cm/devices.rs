@@ -7,11 +7,11 @@
 //! creates a list. A driver without hot removal, such as that of software RoCE, waits for the
 //! close: until then the device keeps its name, and its removal blocks.
 //!
-//! So when a device was removed, as an event of an id reports, and the last list of this crate's
-//! that contains it is dropped, librdmacm is asked for another list. It creates none, and detects
-//! nothing, while there is no device at all. In that case the descriptors of the open device are
-//! replaced by ones that refer to nothing: the kernel can remove the device, and librdmacm closes
-//! its part of it once there is a device again.
+//! So once an event of an id has reported the removal of a device, and this crate drops its last
+//! list that contains the device, this module asks librdmacm for another list. While there is no
+//! device at all, librdmacm creates no list, and so detects no removal. In that case the
+//! descriptors of the open device are replaced by ones that refer to nothing: the kernel can remove
+//! the device, and librdmacm closes its part of it once there is a device again.
 
 use std::{
     any::Any,
@@ -88,7 +88,7 @@ struct Open {
     credentials: Option<(Uid, Gid)>,
 }
 
-/// Locked while lists are created and freed, so that it is exact.
+/// Locked while lists are created and freed, so that the counts are exact.
 static OPEN: PerProcess<Mutex<Open>> = PerProcess::new(Mutex::default);
 
 fn open() -> MutexGuard<'static, Open> {

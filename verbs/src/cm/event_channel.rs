@@ -36,7 +36,8 @@ pub struct EventChannel {
 }
 
 struct Inner {
-    /// In a child of a fork the kernel's connections and listeners are not to live on.
+    /// A child of a fork closes its copy of the descriptor, so that the kernel's connections and
+    /// listeners end with the parent.
     raw: Unshared<Raw>,
     /// Held while an event is read, and during calls on an id of this channel.
     ///

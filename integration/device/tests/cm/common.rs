@@ -223,7 +223,7 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 /// librdmacm allocates a protection domain for each device that ids use. Whether librdmacm frees
 /// this domain depends on the order in which the last id and the last list of devices are
 /// destroyed. So each count is taken after the same last steps.
-pub(crate) fn what_exists(lab: &Lab) -> (String, usize) {
+pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())
 }

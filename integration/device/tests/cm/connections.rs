@@ -14,7 +14,7 @@ use crate::common::{
     resolved,
 };
 
-fn whole_life(ip: IpAddr) {
+fn run_lifecycle(ip: IpAddr) {
     let (mut client, mut accepted, server) = connected(ip);
     assert_eq!(client.id.peer_addr(), Some(server.addr));
     assert_eq!(accepted.id.local_addr(), Some(server.addr));
@@ -40,18 +40,18 @@ fn whole_life(ip: IpAddr) {
 #[test]
 fn a_connection_lives_and_ends() {
     let lab = DeviceTest::without_credits();
-    whole_life(lab.addr);
+    run_lifecycle(lab.addr);
 }
 
 #[test]
 fn a_connection_over_ipv6_lives_and_ends() {
     let lab = DeviceTest::without_credits();
-    whole_life(lab.addr6);
+    run_lifecycle(lab.addr6);
 }
 
 /// The events of a connection carry its parameters.
 #[test]
-fn events_carry_what_the_peer_asked_for() {
+fn events_carry_the_parameters_of_the_peer() {
     let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
@@ -97,7 +97,7 @@ fn events_carry_what_the_peer_asked_for() {
 
 /// Events that arrive after `set_context` carry the new number.
 #[test]
-fn an_id_can_be_renumbered() {
+fn context_of_an_id_can_be_changed() {
     let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
@@ -167,7 +167,7 @@ fn an_id_migrates_with_its_events() {
 
 /// The drop of a client and of its unanswered request does not disconnect other connections.
 #[test]
-fn connections_of_one_listener_are_apart() {
+fn connections_of_one_listener_are_independent() {
     let lab = DeviceTest::without_credits();
     let (client, accepted, server) = connected(lab.addr);
     let (second, _queues) = connecting(&client.channel, server.addr, 3, b"");

@@ -6,7 +6,7 @@ use rdmsg::{cm::EventChannel, status::CmEventType};
 use toolbox::{DeviceTest, Lab};
 
 use crate::common::{
-    CLIENT, Queues, SERVER, Server, Side, assert_none, connected, connecting, good, what_exists,
+    CLIENT, Queues, SERVER, Server, Side, assert_none, connected, connecting, count_resources, good,
 };
 
 const COUNT: usize = 13;
@@ -44,9 +44,9 @@ fn everything() -> [Box<dyn Any + Send>; COUNT] {
 /// There are too many orders to try all. These put each handle in each position, and each pair of
 /// handles in both orders.
 #[test]
-fn handles_go_in_any_order() {
+fn handles_are_dropped_in_any_order() {
     let lab = DeviceTest::without_credits();
-    let before = what_exists(&lab);
+    let before = count_resources(&lab);
     for step in [1, 5, 12] {
         for start in 0..COUNT {
             let mut handles = everything().map(Some);
@@ -55,7 +55,7 @@ fn handles_go_in_any_order() {
             }
             assert!(handles.iter().all(Option::is_none));
             assert_eq!(
-                what_exists(&lab),
+                count_resources(&lab),
                 before,
                 "left after start {start}, step {step}"
             );
@@ -65,16 +65,16 @@ fn handles_go_in_any_order() {
 
 /// Each handle is dropped on a thread of its own.
 #[test]
-fn handles_go_on_any_thread() {
+fn handles_are_dropped_on_any_thread() {
     let lab = DeviceTest::without_credits();
-    let before = what_exists(&lab);
+    let before = count_resources(&lab);
     for _ in 0..10 {
         thread::scope(|scope| {
             for handle in everything() {
                 scope.spawn(move || drop(handle));
             }
         });
-        assert_eq!(what_exists(&lab), before);
+        assert_eq!(count_resources(&lab), before);
     }
 }
 
@@ -82,7 +82,7 @@ fn handles_go_on_any_thread() {
 #[test]
 fn a_queue_pair_outlives_its_handles() {
     let lab = DeviceTest::without_credits();
-    let before = what_exists(&lab);
+    let before = count_resources(&lab);
     {
         let (client, accepted, server) = connected(lab.addr);
         let Side {
@@ -99,12 +99,12 @@ fn a_queue_pair_outlives_its_handles() {
         drop(queues);
         good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
     }
-    assert_eq!(what_exists(&lab), before);
+    assert_eq!(count_resources(&lab), before);
 }
 
 /// Unread events are discarded with their id: a channel never returns events of a destroyed id.
 #[test]
-fn unread_events_go_with_their_id() {
+fn unread_events_end_with_their_id() {
     let lab = DeviceTest::without_credits();
     let (client, accepted, server) = connected(lab.addr);
     let mut peer = client.id;

@@ -44,7 +44,7 @@ fn param(queues: &Queues) -> ConnParam {
     }
 }
 
-fn whole_life(offer: Option<Ece>, answer: Option<Ece>) {
+fn run_lifecycle(offer: Option<Ece>, answer: Option<Ece>) {
     let server = Server::new(Lab::get().addr);
     let channel = EventChannel::new().unwrap();
     let mut client = resolved(&channel, server.addr, CLIENT);
@@ -93,19 +93,19 @@ fn whole_life(offer: Option<Ece>, answer: Option<Ece>) {
 #[test]
 fn a_program_moves_its_own_queue_pairs() {
     let _test = DeviceTest::without_credits();
-    whole_life(None, None);
+    run_lifecycle(None, None);
 }
 
 #[test]
 fn vendor_options_travel_with_the_connection() {
     let _test = DeviceTest::without_credits();
-    whole_life(Some(OFFER), Some(ANSWER));
+    run_lifecycle(Some(OFFER), Some(ANSWER));
 }
 
 /// `establish` and the options are refused on an id with a queue pair, which handles both itself. A
 /// vendor of 0 is refused as well.
 #[test]
-fn an_own_queue_pair_is_not_the_ids() {
+fn own_queue_pair_is_refused_on_id_with_one() {
     let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();

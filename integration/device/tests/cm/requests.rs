@@ -7,7 +7,7 @@ use rdmsg::{
 use toolbox::DeviceTest;
 
 use crate::common::{
-    CLIENT, Queues, SERVER, Server, assert_none, connecting, expect, good, what_exists,
+    CLIENT, Queues, SERVER, Server, assert_none, connecting, count_resources, expect, good,
 };
 
 /// Asserts that the connection manager of the peer rejects for an id that was destroyed.
@@ -19,9 +19,9 @@ fn assert_rejected(channel: &EventChannel, context: u64) {
 
 /// Unread requests on the channel are discarded with their listener.
 #[test]
-fn unread_requests_go_with_their_listener() {
+fn unread_requests_end_with_their_listener() {
     let lab = DeviceTest::without_credits();
-    let before = what_exists(&lab);
+    let before = count_resources(&lab);
     let mut unread = 0;
     for _ in 0..5 {
         let server = Server::new(lab.addr);
@@ -42,7 +42,7 @@ fn unread_requests_go_with_their_listener() {
         assert_none(&server.channel);
     }
     assert!(unread > 0, "no request ever waited");
-    assert_eq!(what_exists(&lab), before);
+    assert_eq!(count_resources(&lab), before);
 }
 
 /// A taken request outlives its listener.

@@ -43,7 +43,7 @@ fn find(listener: &CmId) -> CmId {
     id
 }
 
-fn whole_life(host: &str) {
+fn run_lifecycle(host: &str) {
     let mut listener = listen(host);
     let mut client = find(&listener);
     let queues = Queues::of(&mut client);
@@ -83,13 +83,13 @@ fn whole_life(host: &str) {
 #[test]
 fn a_synchronous_connection_lives_and_ends() {
     let lab = DeviceTest::without_credits();
-    whole_life(&lab.addr.to_string());
+    run_lifecycle(&lab.addr.to_string());
 }
 
 #[test]
 fn a_synchronous_connection_over_ipv6_lives_and_ends() {
     let lab = DeviceTest::without_credits();
-    whole_life(&lab.addr6.to_string());
+    run_lifecycle(&lab.addr6.to_string());
 }
 
 /// The program calls each step, without address lookup.

@@ -17,7 +17,7 @@ use rdmsg::{
 };
 use toolbox::DeviceTest;
 
-use crate::common::{Queues, Server, TIME_LIMIT, attr, what_exists};
+use crate::common::{Queues, Server, TIME_LIMIT, attr, count_resources};
 
 const WORKERS: u64 = 3;
 const ROUNDS: u64 = 30;
@@ -112,7 +112,7 @@ fn serve(server: &Server, done: &AtomicBool) -> u64 {
 #[test]
 fn ids_are_used_while_their_channel_is_read() {
     let lab = DeviceTest::without_credits();
-    let before = what_exists(&lab);
+    let before = count_resources(&lab);
     {
         let server = Server::new(lab.addr);
         let clients = EventChannel::new().unwrap();
@@ -148,7 +148,7 @@ fn ids_are_used_while_their_channel_is_read() {
             assert!(accepted >= WORKERS * ROUNDS / 2, "{accepted}");
         });
     }
-    assert_eq!(what_exists(&lab), before);
+    assert_eq!(count_resources(&lab), before);
 }
 
 /// Two ids migrate back and forth between two channels that other threads read.

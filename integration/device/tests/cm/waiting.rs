@@ -36,7 +36,7 @@ fn routed(addr: SocketAddr) -> CmId {
 /// The drop of a queue pair must not wait for the peer's answer, because this peer answers only
 /// after the drop.
 #[test]
-fn a_queue_pair_goes_while_its_id_waits() {
+fn queue_pair_is_dropped_while_its_id_waits() {
     let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let mut client = routed(server.addr);

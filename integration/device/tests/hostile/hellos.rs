@@ -157,7 +157,7 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
 /// Without READs, messages above the eager size could never arrive and would block all messages
 /// behind them.
 #[test]
-fn a_peer_without_reads_does_not_mute_the_library() {
+fn peer_without_reads_blocks_no_messages() {
     if !applies("connect requests that tell how many reads a peer serves") {
         return;
     }
@@ -242,7 +242,7 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
 
 /// A peer may promise any limits: the library allocates nothing until they are used.
 #[test]
-fn promises_without_bounds_are_bounded_here() {
+fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();
     let hello = Hello {
         // All bits except byte stream (1) and resume (32), including the unknown ones.
@@ -297,7 +297,7 @@ fn promises_without_bounds_are_bounded_here() {
 
 /// A request that its peer withdraws at once does not occupy a place among the pending requests.
 #[test]
-fn requests_that_are_withdrawn_leave_nothing() {
+fn withdrawn_requests_leak_nothing() {
     if !applies("connect requests that can be withdrawn") {
         return;
     }

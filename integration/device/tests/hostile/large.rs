@@ -149,7 +149,7 @@ fn a_malformed_descriptor_is_named_by_its_field() {
     scene.finish();
 }
 
-/// Only the peer's device can detect these lies, so the READ fails there.
+/// Only the peer's device can detect these false descriptors, so the READ fails there.
 #[test]
 fn memory_that_cannot_be_read_is_named_by_its_key() {
     if !applies("reads whose refusal names the request") {
@@ -363,7 +363,7 @@ fn memory_revoked_during_read_is_named_by_key() {
 /// The library allocates memory for the whole message before its first READ, and frees it when that
 /// READ fails.
 #[test]
-fn a_long_message_that_is_not_there_leaves_nothing() {
+fn unreadable_long_message_leaks_nothing() {
     if !applies("reads whose refusal names the request") {
         return;
     }

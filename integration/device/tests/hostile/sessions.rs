@@ -1,5 +1,5 @@
-//! Tests of peers that violate the rules of sessions, as listener or connector. Each ends only its
-//! own attempt, and the session delivers each message once.
+//! Tests of peers that violate the rules of sessions, as listener or connector. Each violation ends
+//! only its own attempt, and the session still delivers each message once.
 
 use std::{net::SocketAddr, thread, time::Duration};
 

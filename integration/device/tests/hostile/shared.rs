@@ -34,7 +34,7 @@ fn sharing(count: u32) -> Config {
 /// The peer sends more invalid frames than there are shared buffers, and does not confirm the
 /// disconnect.
 #[test]
-fn a_violation_holds_back_no_buffer_that_others_share() {
+fn violation_returns_its_shared_buffers() {
     // Room for two connections with all their buffers in use.
     let scene = Scene::with(sharing(4 * SHARE));
     let (client, server) = honest(&scene);

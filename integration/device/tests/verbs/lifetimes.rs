@@ -68,7 +68,7 @@ fn everything() -> Vec<Box<dyn Any>> {
 /// There are too many orders of eight handles to try all. These put each handle in each position,
 /// and each pair of handles in both orders.
 #[test]
-fn handles_go_in_any_order() {
+fn handles_are_dropped_in_any_order() {
     let lab = DeviceTest::without_credits();
     let (resources, fds) = (lab.resources(), open_fds());
     for step in [1, 3, 5, 7] {
@@ -110,7 +110,7 @@ fn a_posted_region_is_held() {
 
 /// All objects are dropped while the device uses them, in the worst order: memory first.
 #[test]
-fn work_under_way_is_ended() {
+fn pending_work_ends_with_its_objects() {
     const LEN: usize = 1 << 20;
     let lab = Lab::get();
     let resources = lab.resources();
@@ -204,7 +204,7 @@ fn threads_share_a_queue_pair() {
 
 /// One thread reads an event of a channel while another destroys the event's completion queue.
 #[test]
-fn a_queue_goes_while_its_event_is_read() {
+fn queue_is_destroyed_while_its_event_is_read() {
     const ROUNDS: u64 = 100;
     let _test = DeviceTest::without_credits();
     let context = open();

@@ -74,7 +74,8 @@ impl ConnectionManager {
                 Err(error) if is_of_one_connection(error.errno) => {
                     debug!(
                         Listener,
-                        "listener {token}: a TCP connection failed before the kernel handed it over: {error}"
+                        "listener {token}: a TCP connection failed before the kernel handed it \
+                         over: {error}"
                     );
                 }
                 Err(error) => {

@@ -127,7 +127,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// The process lacks the descriptors or the memory to look at its devices.
+    /// The process has too few descriptors or too little memory to list its devices.
     pub fn device(&self) -> Result<Option<Context>, OsError> {
         let raw = self.inner.with(|id, _| {
             // SAFETY: the id exists and is locked.

@@ -17,22 +17,23 @@ use crate::{
 type Reject = unsafe extern "C" fn(*mut ffi::rdma_cm_id, *const libc::c_void, u8) -> c_int;
 
 impl CmId {
-    /// How many ports are tried that the connection manager chooses. It does so by chance, so that
-    /// one is found even where most are in use.
+    /// The number of ports that are tried when the connection manager chooses them. It chooses at
+    /// random, so that a free one is found even if most are in use.
     pub const FREE_PORT_TRIES: u32 = 64;
 
     /// Listens on `addr` with an id that `create` makes: [`bind_addr`](Self::bind_addr) and
     /// [`listen`](Self::listen).
     ///
-    /// On port 0 that is a free one. The connection manager chooses it without regard to TCP, of
-    /// which the ports of iWARP are: if it is in use there, `rdma_listen(3)` fails, and another id
-    /// is tried, up to 64 of them. Up to `backlog` requests are queued until they are read.
+    /// With port 0 the connection manager chooses a free port. It does not know which ports TCP
+    /// uses, but iWARP shares them: if TCP uses the port, `rdma_listen(3)` fails. The call then
+    /// tries another id, up to 64 of them. Up to `backlog` requests are queued until they are read.
     ///
     /// # Errors
     ///
-    /// Those of the two, and of `create`. `EADDRINUSE` on port 0: all ports that it tried were in
-    /// use. Also `EADDRINUSE`, for which the kernel returns `EADDRNOTAVAIL`, if another id has the
-    /// port on all addresses, or has it on one of them and `addr` is all addresses.
+    /// Those of the two calls, and of `create`. `EADDRINUSE` with port 0 if all ports that the call
+    /// tried were in use. `EADDRINUSE` also if another id listens on the port on all addresses, or
+    /// listens on it on one address and `addr` stands for all; the kernel returns `EADDRNOTAVAIL`
+    /// in this case.
     pub fn listen_on(
         create: impl Fn() -> Result<Self, OsError>,
         addr: SocketAddr,
@@ -57,7 +58,7 @@ impl CmId {
         }
     }
 
-    /// Whether `addr` failed for its port: the address is available with port 0.
+    /// Whether binding `addr` failed because of its port: with port 0 the address is available.
     fn is_port_taken(
         create: impl Fn() -> Result<Self, OsError>,
         mut addr: SocketAddr,

@@ -3,9 +3,9 @@
 
 /// Declares structures and unions.
 ///
-/// `opaque` ones are used by pointers alone. Of a `growing` one newer versions of the library have
-/// more at the end, of `growing_in_front` more at the start; the library makes it, or gets its size
-/// or the set of valid fields.
+/// An `opaque` type is only used behind pointers. Newer versions of the library add fields at the
+/// end of a `growing` type, and at the start of a `growing_in_front` type. The library creates
+/// objects of these types itself, or is told their size or the set of valid fields.
 macro_rules! types {
     ($(
         $(#[$attribute:meta])*
@@ -52,7 +52,7 @@ macro_rules! declare {
     };
 }
 
-/// Does not compile if the headers have a field more.
+/// Does not compile if the headers have another field.
 macro_rules! all_fields {
     (struct $name:ident $($field:ident)*) => {
         #[cfg(all(test, feature = "linked"))]
@@ -110,7 +110,7 @@ macro_rules! bits {
     };
 }
 
-/// Declares an enumeration of which no other value may exist: functions take it.
+/// Declares an enumeration of arguments of functions. No value but its members may exist.
 macro_rules! arguments {
     ($name:ident { $( $constant:ident = $value:literal ),* $(,)? }) => {
         #[allow(dead_code, reason = "declared as a whole")]

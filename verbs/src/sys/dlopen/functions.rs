@@ -12,8 +12,8 @@ use crate::sys::{
 
 /// Opens the libraries, if that was not done before.
 ///
-/// It comes before every call that needs no object of these libraries. All other calls come later,
-/// and so find the functions.
+/// Call it before every function of the libraries that needs no object of theirs. A function that
+/// needs one is called later, so it finds the libraries open.
 ///
 /// # Errors
 ///
