@@ -184,7 +184,8 @@ fn stranger_is_refused_while_connection_works() {
     for epoch in [1, 2, 1000, u32::MAX] {
         let (_, answer) = request(honest.address(), &id, epoch, 0);
         assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
-        // The Pong of this flush arrives after the Pong of the Ping that the request caused.
+        // The request makes the endpoint send a Ping to its present peer. The Pong arrives before
+        // that of this flush.
         honest.server.flush().unwrap();
         honest.assert_well(0);
     }
@@ -200,7 +201,7 @@ fn silent_connection_gives_way_to_later_request() {
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"before");
     let (_, first) = scene.ask(0);
     assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
-    // The endpoint sends a Ping over its connection, which it considers working.
+    // The endpoint sends a Ping to find out whether its present connection still works.
     assert_eq!(scene.raw.next_kind(), PING);
     scene.raw.send(b"a message is no answer");
     assert_eq!(
@@ -231,8 +232,8 @@ fn answer_to_earlier_ping_proves_nothing() {
         let id = scene.id;
         let (_, first) = request(scene.listener.local_addr(), &id, 1, 0);
         assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
-        // This Pong was in flight when the peer left the connection, so it is no answer to the
-        // request's Ping.
+        // This Pong answers the Ping of the flush, which was sent before the request, so it does
+        // not show that the peer still uses the connection.
         scene.raw.control(PONG);
         flush.join().unwrap().unwrap();
     });
@@ -304,7 +305,7 @@ fn impossible_numbers_are_refused() {
         scene.server.send(&[number]).unwrap();
         assert_eq!(scene.raw.receive(), [number]);
     }
-    // The peer has released two messages.
+    // The peer has released two messages, so it has received at least two.
     scene.raw.granted = WINDOW + 2;
     scene.raw.send(b"granted");
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"granted");

@@ -31,8 +31,8 @@ const DATA: u8 = 1;
 const CLOSE: u8 = 5;
 const CLOSE_ACK: u8 = 7;
 
-/// Loses the frame `loses` and all later frames of its sender, and cuts the connection after the
-/// frame `after` of either side.
+/// A cut of a connection: the proxy discards the frame `loses` and all later frames of its sender,
+/// and ends the connection after the frame `after` of either side.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     loses: Frame,
@@ -285,8 +285,8 @@ fn lost_acknowledgement_is_sent_after_session_end() {
     }
 }
 
-/// Makes this cut, and closes the session at the server. Returns the outcome of the client, which
-/// has sent three messages.
+/// Closes the session at the server after a cut that loses this frame. Returns the outcome of the
+/// client, which has sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);

@@ -233,8 +233,8 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // A sender that finds no room for its id waits for the last thread that has asked for
-    // completions. After this call, that is this thread.
+    // After this call, a `send` of another thread that has no room for its id waits until this
+    // thread takes completions.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
