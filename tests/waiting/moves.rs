@@ -71,7 +71,8 @@ fn uses_a_stream_whose_runtime_is_gone() {
         for multi in [false, true, false] {
             runtime(multi).block_on(async {
                 let exchanged = timeout(PROMPT, exchange(&mut stream, &go)).await;
-                // The result does not matter, because tokio's own streams return an error.
+                // The exchange can fail, as it does on streams of tokio itself. It must only
+                // return.
                 let _ = exchanged.expect("it returns");
             });
         }

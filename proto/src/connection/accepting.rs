@@ -1,4 +1,4 @@
-//! The passive side: from the request to the reply or the rejection.
+//! The passive side of a connection, from the arrival of the request to the reply or the rejection.
 
 use std::{collections::VecDeque, mem, time::Instant};
 
@@ -16,7 +16,7 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A peer's request, from its arrival to ESTABLISHED.
+/// A request of the peer, from its arrival to the event ESTABLISHED.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Accepting {
@@ -32,17 +32,17 @@ pub(super) struct Accepting {
 enum Step {
     /// The application has not answered yet.
     Requested,
-    /// The application has accepted, with these bytes. The reply waits for the turn of the
-    /// connection.
+    /// The application has accepted, with these bytes for the reply. The reply waits until the
+    /// engine gives this connection a turn.
     Accepted(PrivateBytes),
-    /// The reply, with these bytes, waits until the transport is created.
+    /// The reply, with these bytes, waits until the transport has been made.
     Preparing(PrivateBytes),
-    /// The reply has been sent. Neither ESTABLISHED nor a frame has arrived.
+    /// The reply has been sent. Neither the event ESTABLISHED nor a frame has arrived.
     Replied,
 }
 
 impl Connection {
-    /// Creates the passive side of a connection for a CONNECT_REQUEST.
+    /// Makes the passive side of a connection for the event CONNECT_REQUEST.
     pub fn requested(
         mut params: Params,
         private_data: &[u8],
@@ -116,7 +116,7 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Accepts the request, because the application has accepted it.
+    /// Accepts the request for the application.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());
@@ -141,7 +141,7 @@ impl Accepting {
         }
     }
 
-    /// Sends the reply, after queue pair and buffers were created.
+    /// Sends the reply, after the queue pair and the buffers have been made.
     pub(super) fn on_transport(&mut self, side: &mut Side) {
         //= PROTOCOL.md#transport
         //# Each side posts its receives before its request or its reply leaves: a frame may arrive
@@ -153,7 +153,7 @@ impl Accepting {
         }
     }
 
-    /// Rejects the request, because queue pair and buffers cannot be created.
+    /// Rejects the request, because the queue pair or the buffers cannot be made.
     pub(super) fn on_create_transport_failure(&mut self, side: &mut Side) {
         if let Step::Preparing(_) = self.step {
             let reject = Reject {
@@ -168,10 +168,11 @@ impl Accepting {
 
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>) -> Progress {
         match (&self.step, event) {
-            // The peer's first frame establishes the connection.
+            // If the active side speaks first, its first frame establishes the connection, not this
+            // event.
             (Step::Replied, CmInput::Established { .. }) if side.active_speaks_first() => Ok(None),
             (Step::Replied, CmInput::Established { .. }) => self.agree(VecDeque::new()),
-            // The peer withdrew its request, or refused the reply.
+            // The peer has withdrawn its request, or has refused the reply.
             (
                 _,
                 CmInput::Rejected {
@@ -190,7 +191,7 @@ impl Accepting {
         }
     }
 
-    /// Handles a frame. A peer that sends knows that the connection is established.
+    /// Handles a frame. A peer that sends a frame knows that the connection is established.
     pub(super) fn on_frame(
         &mut self,
         side: &mut Side,
@@ -217,8 +218,8 @@ impl Accepting {
         }))
     }
 
-    /// Rejects a request that the application or this host did not answer in time. The peer may try
-    /// again.
+    /// Rejects a request as busy, because the application or this host did not process it in time.
+    /// The peer may retry.
     pub(super) fn on_timeout(&mut self, side: &mut Side) -> Progress {
         let phase = match self.step {
             Step::Requested => Phase::Accepting,

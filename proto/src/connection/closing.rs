@@ -1,14 +1,15 @@
-//! From the close, or another end of a connection, to the last work request.
+//! Ends a connection: from its close or its failure until its last work request has completed.
 //!
-//! Closing precedes draining. Each side sends Close and acknowledges the Close of the other while
-//! their queue pairs still work. A message is *delivered* when that acknowledgement has arrived: a
-//! device also acknowledges frames for a process that never reads them, and never acknowledges a
-//! frame if its queue pair fails right after it. The side that closed first disconnects when the
-//! peer's device has acknowledged its CloseAck; the other side waits for the disconnect. A Close is
-//! acknowledged when all messages before it were read, and the disconnect waits for the large
-//! messages of both sides.
+//! Closing precedes draining. While the queue pairs of both sides still work, each side sends a
+//! Close and acknowledges the Close of the other side. The messages of a side are *delivered* when
+//! the acknowledgement of its Close, the CloseAck, has arrived. The acknowledgements of devices do
+//! not prove delivery: a device also acknowledges frames for a process that never reads them, and
+//! never acknowledges a frame if its queue pair fails right after it has received the frame. The
+//! side that closed first disconnects after the peer's device has acknowledged its CloseAck. The
+//! other side waits for the event DISCONNECTED. A side acknowledges a Close after it has read
+//! everything, and disconnects after the large messages of both sides have been read.
 //!
-//! Draining ends when the marker after the last work request of each queue has completed. Counting
+//! Draining ends when a marker behind the last work request of each queue has completed. Counting
 //! completions would not suffice, because an unsignalled send that succeeded before the error never
 //! completes.
 
@@ -28,13 +29,13 @@ use crate::{
     reason::Violation,
 };
 
-/// The close handshake.
+/// The state of the close handshake.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Closing {
     deadline: Instant,
     role: Role,
-    /// The cause of the end.
+    /// The reason for the end of the connection.
     reason: CloseReason,
 }
 
@@ -42,19 +43,19 @@ pub(super) struct Closing {
 #[cfg_attr(test, derive(Hash))]
 enum Role {
     /// This side closed first, as far as it knows. It disconnects when each side has acknowledged
-    /// the other's Close.
+    /// the Close of the other side.
     Initiator,
-    /// The peer closed first, and disconnects.
+    /// The peer closed first. This side waits for the peer to disconnect.
     Responder,
-    /// This side aborts. It disconnects when its Abort or Failure has been acknowledged.
+    /// This side aborts. It disconnects when the peer's device has acknowledged its Abort or
+    /// Failure.
     Aborter,
-    /// As `Aborter`, but the peer gives no sign of life, so this side does not wait for
-    /// DISCONNECTED.
+    /// This side aborts. It does not wait for DISCONNECTED afterwards, because the peer gives no
+    /// sign of life.
     Abandoner,
 }
 
-/// The time limit for sending an Abort or a Failure, after which the connection is disconnected
-/// without it.
+/// The maximum time to send an Abort or a Failure before this side disconnects.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Closing {
@@ -66,7 +67,7 @@ impl Closing {
         &self.reason
     }
 
-    /// Whether this side disconnects now.
+    /// Whether this side can disconnect now.
     fn is_done(&self, transfer: &Transfer) -> bool {
         let acknowledged = transfer.control.is_final_frame_acknowledged();
         match self.role {
@@ -76,7 +77,7 @@ impl Closing {
             //# messages of both sides are taken, and everything posted has completed.
             Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
             Role::Aborter | Role::Abandoner => acknowledged,
-            // The peer disconnects.
+            // A responder waits until the peer disconnects.
             //= PROTOCOL.md#closing
             //# The other waits for the DISCONNECTED event.
             Role::Responder => false,
@@ -91,17 +92,18 @@ pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether the last event of the connection manager has arrived.
+    /// Whether the last event of the connection manager has arrived, or no event is expected.
     cm_done: bool,
-    /// The cause of the end. While the peer is suspected, the cause is that it has disconnected.
+    /// The reason for the end of the connection. While the peer is suspected of a violation, this
+    /// is `PeerDisconnected`.
     reason: CloseReason,
-    /// The suspected violation, which becomes the cause of the end if the peer does not disconnect
-    /// before this side does.
+    /// The violation that becomes the reason if the peer does not disconnect before this side does.
+    /// `None` if the peer is not suspected.
     blame: Option<CloseReason>,
 }
 
-/// The time that draining lasts if no event reports that the work requests are flushed. Completions
-/// within this time are handled.
+/// The time to wait for work requests if the transport does not report that they are flushed. Work
+/// requests that complete within this time are processed.
 const UNMARKED: Duration = Duration::from_millis(20);
 
 impl Draining {
@@ -109,25 +111,26 @@ impl Draining {
         self.deadline
     }
 
-    /// Whether the peer is suspected of a violation, but may have ended instead.
+    /// Whether the peer is suspected of a violation. It might also have ended, which is no
+    /// violation.
     pub(super) fn is_suspecting(&self) -> bool {
         self.blame.is_some()
     }
 
-    /// Whether the connection waits for an event that reports the cause of its end.
+    /// Whether the connection waits for an event that reveals the cause of its end.
     #[inline]
     pub(super) fn awaits_cause(&self) -> bool {
         self.is_suspecting() || is_symptom(&self.reason)
     }
 
-    /// Stops waiting.
+    /// Stops waiting for completions and events.
     pub(super) fn give_up(&mut self) {
         self.sends_done = true;
         self.recvs_done = true;
         self.cm_done = true;
     }
 
-    /// Returns the time limit for flushing all work requests and learning the cause.
+    /// Returns the maximum time until everything is flushed and the cause of the end is known.
     fn timeout(&self, side: &Side) -> Duration {
         let unmarked = side.traits.is_some_and(|traits| !traits.flushes);
         if unmarked && !is_symptom(&self.reason) {
@@ -139,8 +142,8 @@ impl Draining {
 }
 
 impl Open {
-    /// Returns the cause of the end, if the connection is ending: the probable one, while only a
-    /// symptom is known.
+    /// Returns the reason for the end, if the connection is ending. While only a symptom is known,
+    /// returns the most probable reason.
     pub(super) fn close_reason(&self) -> Option<&CloseReason> {
         match &self.phase {
             Phase::Established => None,
@@ -152,7 +155,7 @@ impl Open {
         }
     }
 
-    /// Closes the connection, unless it is closing.
+    /// Closes the connection, unless it is already closing.
     pub(super) fn close(&mut self, side: &mut Side, now: Instant) {
         match &self.phase {
             Phase::Established => {
@@ -163,8 +166,8 @@ impl Open {
         }
     }
 
-    /// Sends an Abort or a Failure and disconnects, unless one has been sent before, or the queue
-    /// pair has failed.
+    /// Sends an Abort or a Failure, and disconnects afterwards. Does nothing if this side has sent
+    /// one of them before, or if the queue pair has failed.
     pub(super) fn notify_and_disconnect(
         &mut self,
         side: &mut Side,
@@ -191,7 +194,7 @@ impl Open {
         self.send_control(side);
     }
 
-    /// Sends this side's Close.
+    /// Sends this side's Close, and waits for that of the peer.
     fn start_handshake(&mut self, side: &mut Side, role: Role, reason: CloseReason, now: Instant) {
         self.start_closing(side, role, reason, side.params.close_timeout, now);
         self.transfer.control.queue_close();
@@ -232,7 +235,8 @@ impl Open {
             return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
         transfer.peer_close = PeerClose::Received;
-        // The peer ignores further messages.
+        // The peer ignores further messages, so the Close need not wait for messages that are held
+        // back.
         transfer.control.release_ending();
         match &self.phase {
             Phase::Established => {
@@ -248,8 +252,8 @@ impl Open {
         Ok(())
     }
 
-    /// Acknowledges the peer's Close once its large messages have been read: the peer keeps their
-    /// memory exposed for no longer than it waits for this.
+    /// Acknowledges the peer's Close after the peer's large messages have been read. The peer keeps
+    /// the memory of these messages exposed only while it waits for this acknowledgement.
     pub(super) fn acknowledge_close(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;
         //= PROTOCOL.md#closing
@@ -272,7 +276,8 @@ impl Open {
         now: impl Clock,
     ) -> Result<(), Violation> {
         let transfer = &mut self.transfer;
-        // Each side sends its Close before its CloseAck.
+        // The peer sends its CloseAck only after it has received this side's Close and sent its
+        // own.
         if !transfer.control.is_close_sent() || transfer.peer_close != PeerClose::Received {
             return Err(Kind::Control(Control::CloseAck)
                 .unexpected("one acknowledgement of a close, after the sender's own close"));
@@ -282,7 +287,7 @@ impl Open {
         Ok(())
     }
 
-    /// Disconnects when the handshake is complete and all large messages have been read.
+    /// Disconnects if the close handshake is complete and all large messages have been read.
     #[inline]
     pub(super) fn disconnect_if_done(&mut self, side: &mut Side, now: impl Clock) {
         if let Phase::Closing(closing) = &self.phase
@@ -293,7 +298,7 @@ impl Open {
         }
     }
 
-    /// Ends the connection for this cause.
+    /// Ends the connection with this reason.
     pub(super) fn fail(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let gone = !expects_disconnected(&reason);
         if let Phase::Closing(closing) = &self.phase
@@ -334,7 +339,8 @@ impl Open {
         let of_the_key = matches!(reason, CloseReason::ProtocolViolation(_));
         match &self.phase {
             Phase::Established if of_the_key => self.suspect(side, reason, now.now()),
-            // The peer has ended or may have ended, which also revoked its memory.
+            // The peer has disconnected, or its process has probably ended. Its memory was released
+            // in either case, so the refused READ is no violation.
             Phase::Draining(draining)
                 if of_the_key && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
@@ -353,7 +359,7 @@ impl Open {
         }
     }
 
-    /// Handles the failure of a disconnect, which means that the connection is gone.
+    /// Handles a failure to disconnect, which means that the connection no longer exists.
     pub(super) fn on_disconnect_failure(&mut self, side: &mut Side) {
         if let Phase::Draining(_) = self.phase {
             self.record_cause(side, CloseReason::PeerDisconnected);
@@ -361,7 +367,7 @@ impl Open {
         }
     }
 
-    /// Stops waiting for DISCONNECTED, which no longer arrives.
+    /// Stops waiting for the event DISCONNECTED.
     fn expect_no_disconnected(&mut self) {
         if let Phase::Draining(draining) = &mut self.phase {
             draining.cm_done = true;
@@ -378,7 +384,7 @@ impl Open {
         }
     }
 
-    /// Disconnects and waits for the work requests to be flushed.
+    /// Disconnects, and waits until the work requests are flushed.
     pub(super) fn disconnect(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let abandons =
             matches!(&self.phase, Phase::Closing(closing) if closing.role == Role::Abandoner);
@@ -389,10 +395,10 @@ impl Open {
         }
     }
 
-    /// Ends the connection because a large message could not be read. The kernel revokes the memory
-    /// of a process that has ended before it disconnects the process's connections. If the peer
-    /// does not disconnect, it has violated the protocol. So this side waits before it disconnects,
-    /// to distinguish the two cases.
+    /// Ends the connection because a READ of a large message was refused. A process that ends loses
+    /// its memory before its connection, and is disconnected afterwards. Only a peer that does not
+    /// disconnect has violated the protocol. Therefore this side does not disconnect at once,
+    /// because it could not distinguish the two cases then.
     fn suspect(&mut self, side: &mut Side, blame: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
         //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
@@ -425,8 +431,8 @@ impl Open {
         self.report_blocked(side);
     }
 
-    /// Disconnects from a suspected peer, whose violation is then the cause of the end. Does
-    /// nothing without a suspicion.
+    /// If the peer is suspected of a violation, makes the violation the reason for the end, and
+    /// disconnects.
     pub(super) fn disconnect_suspect(&mut self, side: &mut Side, now: Instant) {
         if let Phase::Draining(draining) = &mut self.phase
             && let Some(blame) = draining.blame.take()
@@ -439,7 +445,7 @@ impl Open {
         }
     }
 
-    /// Records a cause of the end while draining.
+    /// Records a reason for the end that was found while draining.
     fn record_cause(&mut self, side: &mut Side, new: CloseReason) {
         let reason = self.cause(side, new);
         if let Phase::Draining(draining) = &mut self.phase {
@@ -447,9 +453,9 @@ impl Open {
         }
     }
 
-    /// Returns the cause of the end, given the present cause and a new one. The present cause
-    /// stays, unless it is a mere symptom, or a close of this side that the peer had not confirmed
-    /// when its notice arrived.
+    /// Returns the reason for the end, which is the present reason or `new`. The present reason
+    /// stays, with two exceptions: it is only a symptom, or it is a close of this side and `new` is
+    /// the peer's Abort or Failure, which arrived before the peer confirmed the close.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {
             Phase::Established => return new,
@@ -461,7 +467,7 @@ impl Open {
             symptom if is_symptom(symptom) => 0,
             CloseReason::PeerDisconnected => 1,
             notice if unconfirmed_close && is_notice(notice) => 3,
-            // The peer's program has processed no message, which the caller has to know.
+            // The caller must know that the peer's program has processed no message.
             CloseReason::PeerBusy => 3,
             _ => 2,
         };
@@ -469,11 +475,11 @@ impl Open {
             return old.clone();
         }
         side.outputs
-            .note(Level::Debug, format_args!("{old}: because {new}"));
+            .note(Level::Debug, format_args!("{old}: the cause is: {new}"));
         new
     }
 
-    /// Returns the cause of the end, once all work requests are flushed and the cause is known.
+    /// Returns the reason for the end, once everything is flushed and the reason is known.
     pub(super) fn end(&self) -> Option<CloseReason> {
         let Phase::Draining(Draining {
             sends_done: true,
@@ -487,7 +493,8 @@ impl Open {
         };
         let missing = self.transfer.inbound.undelivered();
         Some(match reason {
-            // The Close came behind everything that the peer sent, but not all of that was read.
+            // The Close arrived behind everything that the peer had sent, but this side has not
+            // read all large messages.
             //= PROTOCOL.md#closing
             //# A connection may also end after the peer's Close and before all its large messages
             //# have been read: messages are missing then, too.
@@ -497,11 +504,11 @@ impl Open {
     }
 }
 
-/// Whether this is a symptom of a cause that is not known yet.
+/// Whether this reason is a symptom whose cause is not known yet.
 pub(super) fn is_symptom(reason: &CloseReason) -> bool {
     match reason {
-        // REM_OP_ERR may mean that the process of the peer has ended, because its memory is
-        // released before its connection.
+        // The status REM_OP_ERR is caused by a peer's process that has ended: the memory of such a
+        // process is released before its connection.
         CloseReason::WorkRequest { status, .. } => {
             matches!(*status, WcStatus::WR_FLUSH_ERR | WcStatus::REM_OP_ERR)
         }
@@ -511,7 +518,7 @@ pub(super) fn is_symptom(reason: &CloseReason) -> bool {
     }
 }
 
-/// Whether an Abort or a Failure of the peer gave this cause.
+/// Whether this reason comes from an Abort or a Failure of the peer.
 pub(super) fn is_notice(reason: &CloseReason) -> bool {
     matches!(
         reason,
@@ -523,7 +530,8 @@ pub(super) fn is_notice(reason: &CloseReason) -> bool {
     )
 }
 
-/// Whether DISCONNECTED may follow this cause. It cannot if the peer or the device is unreachable.
+/// Whether the event DISCONNECTED can follow this reason. If the peer or the device is unreachable,
+/// a wait for the event is useless.
 pub(super) fn expects_disconnected(reason: &CloseReason) -> bool {
     !matches!(
         reason,

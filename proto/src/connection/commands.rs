@@ -1,4 +1,4 @@
-//! Commands of the application and of the driver.
+//! Commands that the application and the driver give to a connection.
 
 use std::time::Instant;
 
@@ -15,25 +15,26 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A point in the stream of sent frames.
+/// A point in the sequence of sent frames, up to which everything can be flushed.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The number of pongs after which the peer has processed all frames before this point.
+    /// The number of Pongs after which the peer has processed all frames before this point.
     answered: u64,
-    /// The number of large messages that were sent before it.
+    /// The number of large messages that were sent before this point.
     taken: u32,
 }
 
-/// A point in the stream of sent frames, up to which arrival can be proven.
+/// A point in the sequence of sent frames. The arrival of all frames before this point can be
+/// proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The number of pongs after which the peer has processed all frames before this point.
+    /// The number of Pongs after which the peer has processed all frames before this point.
     answered: u64,
 }
 
 impl Proof {
-    /// Creates a proof that needs this number of pongs, for tests of drivers.
+    /// Makes the proof that this number of Pongs gives, for tests of drivers.
     pub fn after(answered: u64) -> Self {
         Self { answered }
     }
@@ -45,18 +46,18 @@ impl Flush {
     }
 }
 
-/// Commands for the beginning and the end.
+/// Commands that begin or end the connection.
 impl Connection {
-    /// Accepts the request, with at most [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes of
-    /// the application.
+    /// Accepts the request. The reply contains `data` of the application, which has at most
+    /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
             accepting.accept(&mut self.side, data, now);
         }
     }
 
-    /// Rejects the request, with at most [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes
-    /// of the application.
+    /// Rejects the request. The rejection contains `data` of the application, which has at most
+    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes.
     pub fn reject(&mut self, data: &[u8], now: Instant) {
         let reject = Reject {
             code: RejectCode::Application,
@@ -70,9 +71,9 @@ impl Connection {
         }
     }
 
-    /// Rejects the request, or ends the connection, because the program has not taken it and its
-    /// listener has ended. A connection that is between request and establishment ends when it is
-    /// established.
+    /// Rejects the request, or ends the established connection, because its listener has ended
+    /// before the program took the connection. A connection between these two states is turned away
+    /// when it is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(setup) => {
@@ -88,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection. The peer receives the messages sent before.
+    /// Closes the connection. The peer receives the messages that were sent before.
     pub fn close(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(setup) => {
@@ -100,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once. Sends the application's `code` to the peer, if that takes at
+    /// Ends the connection at once. Sends the application's `code` to the peer, if this takes at
     /// most 100 ms.
     pub fn abort(&mut self, code: u32, now: Instant) {
         self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
@@ -132,10 +133,10 @@ impl Connection {
     }
 }
 
-/// Messages.
+/// Commands that send and release messages.
 impl Connection {
-    /// Assigns a slot and a header to a message of `len` bytes, which follow in the same frame. The
-    /// caller posts it at once.
+    /// Assigns a slot and a header to a message of `len` bytes, which follow the header in the same
+    /// frame. The caller posts the frame at once.
     #[inline]
     pub fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
@@ -149,25 +150,25 @@ impl Connection {
         open.sending_messages()?.batch_room()
     }
 
-    /// Assigns a slot and a header to `count` messages, which follow in the same frame, each after
-    /// its length field: `len` bytes in all, within [`batch_room`](Self::batch_room). The caller
-    /// posts it at once.
+    /// Assigns a slot and a header to `count` messages. The messages, each preceded by its length,
+    /// follow the header in the same frame. They have `len` bytes in all, within
+    /// [`batch_room`](Self::batch_room). The caller posts the frame at once.
     #[inline]
     pub fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_batch(count, len))
     }
 
-    /// Assigns a slot and a header to the descriptor of a large message. The caller posts it at
-    /// once. The peer may read the memory that it names until
+    /// Assigns a slot and a header to the descriptor of a large message. The caller posts the frame
+    /// at once. The peer may read the memory that the descriptor names until
     /// [`Event::Taken`](crate::Event::Taken).
     pub fn send_large(&mut self, descriptor: &Descriptor) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_messages()?.send_large(descriptor.len)
     }
 
-    /// Assigns a slot to a one-sided operation. The caller posts it at once, and signalled. If it
-    /// consumes a receive of the peer, it takes a credit as well.
+    /// Assigns a slot to a one-sided operation. The caller posts the operation at once, as
+    /// signalled. An operation that consumes a receive of the peer also takes a credit.
     pub fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = if takes_receive {
@@ -186,22 +187,23 @@ impl Connection {
     }
 
     /// Assigns a slot and a header to the part of a message of `len` bytes that begins at `offset`.
-    /// Returns the length of the part as well. The caller posts all parts at once, after
-    /// [`way`](Self::way) returned [`Way::Fragments`] and [`may_send`](Self::may_send) no refusal.
+    /// Returns the frame, and the length of the part. Before the first part, the caller has checked
+    /// that [`way`](Self::way) returns [`Way::Fragments`] and that [`may_send`](Self::may_send)
+    /// returns no refusal. The caller posts all parts at once.
     pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_fragment(len, offset))
     }
 
-    /// Whether a message of `len` bytes goes into a frame of its own.
+    /// Whether a message of `len` bytes fits into a frame of its own.
     #[inline]
     pub fn is_eager(&self, len: usize) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.is_eager(len))
     }
 
-    /// Whether a message of `len` bytes could be sent now. After a refusal as blocked
-    /// [`Event::Writable`](crate::Event::Writable) follows when it may work.
+    /// Whether a message of `len` bytes can be sent now. If the message is refused as blocked,
+    /// [`Event::Writable`](crate::Event::Writable) follows when a retry can succeed.
     #[inline]
     pub fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
@@ -231,10 +233,11 @@ impl Connection {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
     }
 
-    /// Sends a ping whose pong proves that the peer's library has processed everything sent before.
+    /// Sends a Ping, whose Pong proves that the peer's library has processed everything sent
+    /// before.
     ///
-    /// After [`Event::Answered`](crate::Event::Answered) and [`Event::Taken`](crate::Event::Taken)
-    /// [`is_flushed`](Self::is_flushed) may have changed.
+    /// The result of [`is_flushed`](Self::is_flushed) can change after
+    /// [`Event::Answered`](crate::Event::Answered) and after [`Event::Taken`](crate::Event::Taken).
     pub fn flush(&mut self) -> Result<Flush, SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
@@ -252,15 +255,15 @@ impl Connection {
             .is_some_and(|open| flush.is_done(&open.transfer))
     }
 
-    /// Whether a completed send, or write, has arrived as far as the peer's device: see
+    /// Whether a completed send or write has reached the peer's device: see
     /// [`TransportTraits`](crate::TransportTraits).
     #[inline]
     pub fn acknowledges_sends(&self) -> bool {
         self.side.acknowledges_sends()
     }
 
-    /// Sends a ping whose pong proves that everything posted before has arrived. Returns `None`
-    /// when the connection is ending: the end then shows whether everything has arrived.
+    /// Sends a Ping, whose Pong proves that everything posted before has arrived. Returns `None` if
+    /// the connection is ending: the reason for the end then shows whether everything has arrived.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
         let answered = open.sending().ok()?.probe.request_pong();
@@ -268,15 +271,15 @@ impl Connection {
         Some(Proof { answered })
     }
 
-    /// Whether the pong has arrived. After [`Event::Answered`](crate::Event::Answered) this may
-    /// have changed.
+    /// Whether the Pong that gives this proof has arrived. The result can change after
+    /// [`Event::Answered`](crate::Event::Answered).
     pub fn has_proof(&self, proof: Proof) -> bool {
         self.opened()
             .is_some_and(|open| open.transfer.probe.answered >= proof.answered)
     }
 
-    /// Records that the receive of a delivered message has been posted again, for this
-    /// connection or for all that share it.
+    /// Records that the receive of a delivered message has been posted again, for this connection
+    /// or for all connections that share receives.
     #[inline]
     pub fn release(&mut self, now: impl Clock) {
         if let Some((open, side)) = self.open() {
@@ -296,7 +299,7 @@ impl Connection {
         }
     }
 
-    /// Returns the open connection, or the refusal to send.
+    /// Returns the open connection, or the reason why nothing can be sent.
     #[inline]
     fn open_for_sending(&mut self) -> Result<(&mut Open, &mut Side), SendRefused> {
         match &mut self.state {
@@ -309,9 +312,9 @@ impl Connection {
 
 /// Commands for messages that the driver has taken from the application and holds back.
 impl Connection {
-    /// Delays Finish and Close until [`release_ending`](Self::release_ending), because the driver
-    /// holds messages of the application back. Returns whether the connection is in a state for
-    /// that.
+    /// Holds a Finish and a Close back until [`release_ending`](Self::release_ending), because the
+    /// driver holds messages of the application back. Returns whether the state of the connection
+    /// permits this.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -319,16 +322,16 @@ impl Connection {
         }
     }
 
-    /// As [`batch_room`](Self::batch_room), for messages that were held back, also after the
-    /// application has finished or closed. It is refused when the peer has closed, because the peer
-    /// ignores further messages.
+    /// Does the same as [`batch_room`](Self::batch_room) for messages that were held back, even
+    /// after the application has finished or closed. Refuses if the peer has closed, because the
+    /// peer ignores further messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()
     }
 
-    /// As [`send`](Self::send) or [`send_batch`](Self::send_batch), for messages that were held
-    /// back.
+    /// Does the same as [`send`](Self::send) or [`send_batch`](Self::send_batch) for messages that
+    /// were held back.
     pub fn send_held(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = open.sending_held()?;
@@ -338,7 +341,8 @@ impl Connection {
         }
     }
 
-    /// Sends a delayed Finish and Close, because the driver no longer holds messages back.
+    /// Sends a Finish and a Close that were held back, because the driver no longer holds messages
+    /// back.
     pub fn release_ending(&mut self) {
         if let Some((open, side)) = self.open() {
             open.transfer.control.release_ending();
@@ -347,8 +351,8 @@ impl Connection {
     }
 }
 
-/// Commands for byte streams, which bound the unread bytes independently of the lengths of
-/// messages.
+/// Commands for byte streams: the limits on their unread bytes do not depend on the pieces in which
+/// the bytes travel.
 impl Connection {
     /// Makes the connection a byte stream.
     pub fn carry_bytes(&mut self) {
@@ -358,13 +362,15 @@ impl Connection {
         }
     }
 
-    /// Returns the length of the messages into which a long write is divided.
+    /// Returns the length in bytes of the pieces into which a long write is divided. The peer reads
+    /// each piece as a large message.
     pub fn stream_piece(&self) -> u64 {
         self.side.params.stream_piece()
     }
 
-    /// Returns the number of bytes of a stream that may be held back: its half of the buffer
-    /// without the bytes that the peer has yet to read from memory, and a frame at least.
+    /// Returns the maximum number of bytes of a stream that the driver may hold back: half of the
+    /// stream buffer less the bytes that the peer still has to read from this side's memory, but at
+    /// least one frame.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;
@@ -375,13 +381,15 @@ impl Connection {
             .max(frame)
     }
 
-    /// Whether the caller copies a message of `len` bytes: unread messages hold too many receives,
-    /// and the copy fits the buffer with the unread bytes that are `buffered` in receives.
+    /// Whether the caller should copy a message of `len` bytes: unread messages hold too many
+    /// receives, and the buffer has room for the copy in addition to the `buffered` unread bytes in
+    /// receives.
     ///
-    /// The limit is half of the receives, or three quarters if a reader `comes`, because the reader
-    /// takes the messages without a copy. So a peer always has credits for some messages.
+    /// Too many means more than half of the receives, or more than three quarters of them if
+    /// `comes` is set: a reader is coming and will take the messages without a copy. The limit
+    /// leaves the peer credits for some messages.
     ///
-    /// The caller copies the message, releases its receive at once, and reports that with
+    /// The caller then copies the message, releases its receive at once, and reports the copy with
     /// [`copied`](Self::copied).
     #[inline]
     pub fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
@@ -389,7 +397,7 @@ impl Connection {
         open.is_some_and(|open| open.transfer.may_copy(len, buffered, comes))
     }
 
-    /// Records that a message of `len` bytes was copied, until
+    /// Records that a message of `len` bytes was copied. The copy counts until
     /// [`release_copied`](Self::release_copied).
     pub fn copied(&mut self, len: u32) {
         if let Some((open, _)) = self.open() {
@@ -397,14 +405,14 @@ impl Connection {
         }
     }
 
-    /// Whether the caller copies a large message: more than half of the large messages that may be
-    /// held are.
+    /// Whether the caller should copy a large message: the application holds more than half of the
+    /// large messages that it may hold.
     pub fn may_copy_large(&self) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.inbound.may_copy_large())
     }
 
-    /// As [`copied`](Self::copied), for a large message, which counts as released.
+    /// Does the same as [`copied`](Self::copied) for a large message, which counts as released.
     pub fn copied_large(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.inbound.release(len);

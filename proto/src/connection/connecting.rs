@@ -1,4 +1,4 @@
-//! The active side: attempts to connect, until one succeeds or the deadline passes.
+//! The active side of a connection: attempts to connect, until one succeeds or the deadline passes.
 
 use std::{
     collections::VecDeque,
@@ -22,16 +22,16 @@ use crate::{
     reject::Reject,
 };
 
-/// Attempts to connect.
+/// The attempts of the active side to connect.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Connecting {
     /// The deadline of all attempts.
     deadline: Instant,
-    /// The upper bound of the wait before the next attempt.
+    /// The upper limit of the wait before the next attempt.
     backoff: Duration,
-    /// Randomises the waits, so that clients that lost the same server do not all connect at the
-    /// same time.
+    /// The random numbers that vary the waits, so that clients that lost the same server do not all
+    /// connect again at the same moment.
     jitter: Jitter,
     /// The failure of the last attempt, which is more specific than a timeout.
     last: Option<CloseReason>,
@@ -43,19 +43,21 @@ pub(super) struct Connecting {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
-    /// The next attempt waits for its turn.
+    /// The next attempt waits until the engine gives it a turn.
     Waiting,
     ResolvingAddr,
     ResolvingRoute,
-    /// The request has been sent. Frames that overtake ESTABLISHED wait here for the peer's hello.
+    /// The request has been sent. Frames that arrive before ESTABLISHED wait here until the peer's
+    /// hello is known.
     Requested(VecDeque<Early>),
     /// An attempt failed; the next one starts at this time.
     Backoff(Instant),
 }
 
-/// The upper bound of the wait before the second attempt. It doubles after each attempt.
+/// The upper limit of the wait before the second attempt. The limit doubles from attempt to
+/// attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The upper bound of the wait between any two attempts.
+/// The upper limit of the wait between any two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Pseudo-random numbers (SplitMix64).
@@ -71,24 +73,24 @@ impl Jitter {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
-        // The upper half of the bits, as a fraction of 2³².
+        // This is the upper half of the bits, as a fraction of 2³².
         let fraction = (mixed >> 32) as u32;
         let half = longest / 2;
         half + Duration::from_nanos(((half.as_nanos() * u128::from(fraction)) >> 32) as u64)
     }
 }
 
-/// Whether an attempt failed because of the local port: it is in use, or was recently used by a
-/// connection to the same peer. iWARP uses TCP ports, but the connection manager chooses ports
-/// without regard to TCP. The next attempt gets another port. The wait before it does not grow,
-/// because the peer is not involved.
+/// Whether a connection failed because of this side's port: the port is in use, or was in use a
+/// moment ago for a connection to the same peer. The ports of iWARP are ports of TCP, but the
+/// connection manager chooses a port without regard to TCP. The next attempt gets another port. The
+/// wait before it does not grow, because the peer has refused nothing.
 const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
 
 impl Connection {
-    /// Creates the active side of a connection, with at most
-    /// [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes of the application.
+    /// Makes the active side of a connection. The request contains `data` of the application, which
+    /// has at most [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,
@@ -194,7 +196,7 @@ impl Connecting {
                 let rejected = Reject::parse(private_data).filter(|_| resumes);
                 side.over = rejected.and_then(|(reject, _)| reject.session_over());
                 let cause = match rejection(reason, private_data) {
-                    // The peer answers that a session is lost, but this request resumes none.
+                    // The peer answers in this way to a request that resumes no session.
                     CloseReason::SessionLost if !resumes => {
                         CloseReason::PeerIncompatible(Mismatch {
                             field: "session",
@@ -207,8 +209,8 @@ impl Connecting {
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
                 self.try_again_if(is_transient, side, cause, now)
             }
-            // A server process that ends, and is then restarted, also ends the connection before
-            // its answer.
+            // A peer that ends the connection before it answers can be a server that is ending,
+            // after which another server starts.
             (Step::Requested(_), CmInput::Disconnected) => {
                 let is_transient = side.params.retry_refused;
                 self.try_again_if(is_transient, side, CloseReason::PeerDisconnected, now)
@@ -241,7 +243,7 @@ impl Connecting {
         }
     }
 
-    /// Handles a frame that overtook ESTABLISHED.
+    /// Handles a frame that arrived before the event ESTABLISHED.
     pub(super) fn on_frame(
         &mut self,
         side: &mut Side,
@@ -274,8 +276,8 @@ impl Connecting {
         }
     }
 
-    /// Handles the failure of the call. Address errors may be temporary, as those of the event;
-    /// invalid arguments are not.
+    /// Handles the failure of the call that resolves the address. Errors about the address can be
+    /// as temporary as those of the event ADDR_ERROR. Wrong arguments remain wrong.
     pub(super) fn on_resolve_addr_failure(
         &mut self,
         side: &mut Side,
@@ -295,8 +297,8 @@ impl Connecting {
         }
     }
 
-    /// Handles the failure of the call. If the driver connects by TCP within the call, the error
-    /// replaces an event.
+    /// Handles the failure of the call that connects. Some drivers connect by TCP before the call
+    /// returns, and return an error instead of an event.
     pub(super) fn on_connect_call_failure(
         &mut self,
         side: &mut Side,
@@ -320,7 +322,8 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Starts the next attempt later if another one `is_transient`.
+    /// Starts the next attempt after a wait if `is_transient` is set, that is, if another attempt
+    /// can succeed. Otherwise returns the cause.
     fn try_again_if(
         &mut self,
         is_transient: bool,
@@ -345,7 +348,8 @@ impl Connecting {
     ) -> Progress {
         self.step = Step::Backoff(now + self.jitter.draw(longest));
         self.last = Some(cause);
-        // Transport and id are released, because the next attempt may be much later.
+        // The next attempt can be far in the future, so the transport and the id are not kept for
+        // it.
         side.cm(CmOp::Discard);
         Ok(None)
     }

@@ -1,21 +1,21 @@
-//! Control frames that wait for a slot of the send ring, and the final frames of a connection.
+//! The control frames that wait for a slot of the send ring, and the final frames of a connection.
 
 use std::mem;
 
 use crate::frame::Control;
 
-/// The control frames that wait for a slot, at most one of each kind.
+/// The control frames to send as soon as slots are free: at most one of each kind.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ControlQueue {
-    /// An Abort or a Failure with its code. If it is set, no other frame is sent.
+    /// An Abort or a Failure, with its code. While it is queued, no other frame is sent.
     notice: Option<(Control, u32)>,
     pong: bool,
     finish: bool,
     close: bool,
     close_ack: bool,
     grant: bool,
-    /// Whether a Finish or a Close waits for messages that the driver holds back.
+    /// Whether messages that are held back must be sent before a Finish or a Close.
     held: bool,
     close_sent: bool,
     final_frame: FinalFrame,
@@ -27,11 +27,11 @@ pub(super) struct ControlQueue {
 enum FinalFrame {
     #[default]
     None,
-    /// The frame waits for a slot.
+    /// The frame is sent as soon as a slot is free.
     Queued,
-    /// Posted in this slot.
+    /// The frame was posted in this slot.
     Sent(u32),
-    /// Acknowledged by the peer's device.
+    /// The peer's device has acknowledged the frame.
     Acknowledged,
 }
 
@@ -57,13 +57,13 @@ impl ControlQueue {
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Queues an Abort or a Failure. The caller has cancelled everything else.
+    /// Queues an Abort or a Failure. The caller has cancelled all other frames.
     pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
         self.notice = Some((control, code));
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Delays Finish and Close until [`release_ending`](Self::release_ending).
+    /// Holds a Finish and a Close back until [`release_ending`](Self::release_ending).
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
@@ -77,7 +77,7 @@ impl ControlQueue {
         self.held
     }
 
-    /// Drops the queued frames.
+    /// Drops all queued frames.
     pub(super) fn cancel(&mut self) {
         self.notice = None;
         self.pong = false;
@@ -88,8 +88,8 @@ impl ControlQueue {
         self.held = false;
     }
 
-    /// Takes the next frame, with the code of an Abort or a Failure. A queued grant that is not due
-    /// is dropped, because another frame has carried it already.
+    /// Takes the next frame, with its code if it is an Abort or a Failure. Drops a queued grant
+    /// that is not due, because another frame has already carried the grant.
     pub(super) fn pop(&mut self, grant_due: bool) -> Option<(Control, Option<u32>)> {
         if let Some((control, code)) = self.notice.take() {
             return Some((control, Some(code)));
@@ -101,7 +101,7 @@ impl ControlQueue {
         } else if !self.held && mem::take(&mut self.close) {
             Control::Close
         } else if !self.held && mem::take(&mut self.close_ack) {
-            // A CloseAck is sent after this side's Close.
+            // The CloseAck must follow this side's Close.
             Control::CloseAck
         } else if mem::take(&mut self.grant) && grant_due {
             Control::Grant
@@ -122,7 +122,7 @@ impl ControlQueue {
         }
     }
 
-    /// Records that the peer's device has acknowledged the frame of this slot.
+    /// Records that the peer's device has acknowledged the frame in this slot.
     #[inline]
     pub(super) fn acknowledged(&mut self, slot: u32) {
         if self.final_frame == FinalFrame::Sent(slot) {

@@ -1,4 +1,4 @@
-//! Reports of the device: about its port, and about objects of the connection.
+//! Reports of the device about its port, and about the connection's objects.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,18 @@ use super::{Connection, open::Open, side::Side};
 use crate::{CloseReason, DeviceFault};
 
 impl Connection {
-    /// Ends the connection, because an object of it failed.
+    /// Ends the connection, because one of its objects in the device has failed.
     pub fn handle_device_fault(&mut self, fault: DeviceFault, now: Instant) {
         self.fail(CloseReason::DeviceFault(fault), now);
     }
 
-    /// Probes the peer at once, because the path to it may be interrupted. Without a sign of life
-    /// on this connection the peer is dead after `timeout`, or after the `keepalive_timeout` if
-    /// that is shorter.
+    /// Sends a Ping to the peer at once, because the path to the peer might be interrupted. Without
+    /// a sign of life on this connection, the peer counts as dead after `timeout`, or after
+    /// `keepalive_timeout` if that is shorter.
     ///
-    /// Before this call the caller passes in all completions that have arrived. Without keepalive
-    /// only the ping detects a dead path, because the device fails it after its own retries.
+    /// Before this call, the caller reports all completions that are available. If the keepalive is
+    /// off, the Ping alone detects the interruption, because the device fails the Ping after its
+    /// own retries.
     pub fn suspect_path(&mut self, timeout: Duration, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.suspect_path(side, timeout, now);

@@ -1,4 +1,5 @@
-//! Events of the connection manager, the clock and the engine, and completions of the device.
+//! Events of the connection manager, the clock and the engine, and completions of the device, as
+//! inputs of a connection.
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::{
     reason::Violation,
 };
 
-/// Inputs of the connection manager and the engine.
+/// Inputs from the connection manager and the engine.
 impl Connection {
     /// Performs the steps that cost the engine time, for which [`CmOp::AwaitTurn`](crate::CmOp) has
     /// asked. The turn lasts while [`has_turn`](Self::has_turn) returns true.
@@ -24,7 +25,7 @@ impl Connection {
         }
     }
 
-    /// Handles the properties of the transport that has been made.
+    /// Records the properties of the transport, which has been made.
     pub fn handle_transport(&mut self, traits: TransportTraits) {
         self.side.traits = Some(traits);
         if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
@@ -40,10 +41,10 @@ impl Connection {
             (_, CmInput::Other(number)) => {
                 self.unexpected(&format!("connection manager event {number}"));
             }
-            // The event concerns a queue pair that is being destroyed.
+            // This event concerns a queue pair that is being destroyed.
             (_, CmInput::TimewaitExit) | (State::Closed(_), CmInput::Disconnected) => {}
-            // The kernel reports a CONNECT_RESPONSE only on an id without a queue pair, which this
-            // crate does not use.
+            // The kernel reports CONNECT_RESPONSE for an id without a queue pair only. All ids of
+            // this library have one.
             (_, CmInput::ConnectResponse) | (State::Closed(_), _) => {
                 self.unexpected(event.name());
             }
@@ -84,14 +85,14 @@ impl Connection {
                 | CmCall::Accept,
                 _,
             ) => self.fail(CloseReason::Os(error), now),
-            // These failures need no handling: the peer's deadline, the default RNR timer and the
-            // destruction of the id have the same effect later.
+            // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of
+            // the id have the same effect later.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
-                let text = format_args!("{error}");
+                let text = format_args!("a connection manager call failed: {error}");
                 self.side.outputs.note(Level::Debug, text);
             }
             (CmCall::Disconnect, _) => {
-                let text = format_args!("{error}");
+                let text = format_args!("a connection manager call failed: {error}");
                 self.side.outputs.note(Level::Debug, text);
                 if let State::Open(open) = &mut self.state {
                     open.on_disconnect_failure(&mut self.side);
@@ -101,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// Acts on the deadlines that have passed.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.next_timeout().is_none_or(|at| at > now) {
             return;
@@ -119,9 +120,9 @@ impl Connection {
         }
     }
 
-    /// Returns true if the only deadline that has passed is that of the keepalive check, and the
-    /// peer is alive by the signs of life of its engine and on this connection. The check is then
-    /// done, and the next deadline is set.
+    /// Whether the only deadline that has passed is that of a keepalive check, and the check finds
+    /// the peer alive, by the signs of life of the peer's engine or by those on this connection. If
+    /// so, completes the check and sets the next deadline.
     pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         let Some((open, side)) = self.open() else {
             return false;
@@ -133,34 +134,34 @@ impl Connection {
         passes
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) judges the peer now by the bytes that have
-    /// moved.
+    /// Whether [`handle_timeout`](Self::handle_timeout) at `now` judges the peer by the bytes that
+    /// have moved.
     pub fn judges_peer_at(&self, now: Instant) -> bool {
         matches!(&self.state, State::Open(open) if open.judges_peer_at(now))
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) judges the pace of reads at this time.
+    /// Whether [`handle_timeout`](Self::handle_timeout) at `now` judges the pace of reads.
     pub fn judges_reads_at(&self, now: Instant) -> bool {
         matches!(&self.state, State::Open(open) if open.judges_reads_at(now))
     }
 
-    /// Sets the counters of a transport that counts bytes. The caller does so before
-    /// `handle_timeout`, which judges the peer by them.
+    /// Sets the counters of a transport that counts bytes. The caller calls this function before
+    /// `handle_timeout`, which judges the peer by these counters.
     pub fn set_moved(&mut self, moved: MovedBytes) {
         if let Some((open, _)) = self.open() {
             open.set_moved(moved);
         }
     }
 
-    /// Sets the signs of life of the peer's engine on all of its connections. The caller does so
-    /// before `handle_timeout`, which judges the peer by them.
+    /// Sets the signs of life of the peer's engine on all of its connections. The caller calls this
+    /// function before `handle_timeout`, which judges the peer by these signs.
     pub fn set_engine_activity(&mut self, activity: Activity) {
         if let Some((open, _)) = self.open() {
             open.transfer.activity.of_engine = activity;
         }
     }
 
-    /// Records whether others wait for the memory of messages that are being read.
+    /// Records whether other connections wait for the memory of messages that are being read.
     pub fn set_wanted(&mut self, wanted: bool) {
         if let Some((open, _)) = self.open() {
             open.transfer.is_wanted = wanted;
@@ -172,14 +173,14 @@ impl Connection {
     }
 }
 
-/// The device.
+/// Inputs from the device.
 impl Connection {
-    /// Takes a completed receive by the fast path, if it is a plain message: its header has no news
-    /// about large messages, and no earlier large message is incomplete.
+    /// Handles a completed receive on the fast path, if the frame contains only a message: it
+    /// reports no large message as taken, and no undelivered large message is queued.
     ///
-    /// Returns the message's length; the caller delivers it before it polls outputs. Returns `None`
-    /// without a change for any other frame, which the caller passes to
-    /// [`handle_recv`](Self::handle_recv).
+    /// Returns the message's length in bytes. The caller delivers the message before it polls
+    /// outputs. For any other frame, returns `None` and changes nothing:
+    /// [`handle_recv`](Self::handle_recv) handles the frame.
     #[inline]
     pub fn take_message(&mut self, frame: &[u8]) -> Option<u32> {
         let (open, side) = self.open()?;
@@ -207,7 +208,7 @@ impl Connection {
         }
     }
 
-    /// Handles a violation of the protocol: the peer's further frames are ignored.
+    /// Handles a violation of the protocol by the peer, whose further frames are ignored.
     pub fn handle_violation(&mut self, violation: Violation, now: impl Clock) {
         match &mut self.state {
             State::Open(open) => open.on_violation(&mut self.side, violation, now),
@@ -218,7 +219,8 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a signalled send, which covers all that were posted before it.
+    /// Handles the completion of a signalled send, which covers all sends that were posted before
+    /// it.
     #[inline]
     pub fn handle_sent(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
@@ -233,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// Records that the large message of this id has its place in memory.
+    /// Records that the large message with this id has its place in memory.
     pub fn handle_memory(&mut self, id: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
@@ -243,7 +245,8 @@ impl Connection {
         }
     }
 
-    /// Records that memory is ready for the first `len` bytes of the next chunk, or all of it.
+    /// Records that memory is ready for the first `len` bytes of the next chunk, or for the whole
+    /// chunk if it is shorter.
     pub fn handle_prepared(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
@@ -253,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// Records that the fragment of the last [`Output::Copy`] is at its place.
+    /// Records that the fragment of the last [`Output::Copy`] has been copied.
     pub fn handle_copied(&mut self, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.timers.read_watchdog.memory_found();
@@ -262,7 +265,7 @@ impl Connection {
         self.end_if_drained();
     }
 
-    /// Handles the failure of the system to provide the memory of the last [`Output::Begin`],
+    /// Handles the failure of the system to provide the memory for the last [`Output::Begin`],
     /// [`Output::Prepare`] or [`Output::Copy`]. The output is repeated later.
     pub fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some((open, side)) = self.open() {
@@ -270,8 +273,8 @@ impl Connection {
         }
     }
 
-    /// Repeats the output for which there was no memory, because other connections may have
-    /// released some.
+    /// Repeats the output for which there was no memory, because other connections might have freed
+    /// some.
     pub fn retry_memory(&mut self) {
         if let Some((open, side)) = self.open() {
             open.retry_memory(side);
@@ -292,20 +295,20 @@ impl Connection {
         now: impl Clock,
     ) {
         let side = &mut self.side;
-        let text = format_args!("{work:?}: {status}");
+        let text = format_args!("the work request {work:?} failed: {status}");
         side.outputs.note(Level::Trace, text);
         if let State::Closed(_) = self.state {
             return;
         }
         match work {
-            // Other connections can use the buffer, even if this one cannot.
+            // Other connections can use the receive buffer, even if this connection cannot.
             Work::Recv { buffer } if side.params.shared => {
                 side.outputs.push(Output::Repost(buffer));
             }
             Work::Recv { .. } | Work::Send { .. } | Work::Read { .. } => {}
         }
         match &mut self.state {
-            // The queue pair has failed, so a later ESTABLISHED does not help.
+            // The queue pair has failed, which the event ESTABLISHED would not change.
             State::Setup(setup) if setup.has_queue_pair() => {
                 self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }
@@ -317,7 +320,7 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a drain marker: all earlier work requests on that queue have
+    /// Handles the completion of a drain marker: everything posted before it on that queue has
     /// completed.
     pub fn handle_drained(&mut self, side: DrainSide) {
         if let Some((open, _)) = self.open() {

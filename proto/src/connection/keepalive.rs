@@ -1,4 +1,4 @@
-//! Detects a dead peer, and sends pings.
+//! The keepalive, which detects a dead peer, and Pings.
 
 use std::time::{Duration, Instant};
 
@@ -8,47 +8,48 @@ use crate::{
     frame::{Control, KEEPALIVE_TIMEOUT},
 };
 
-/// A check that is late by up to this time counts as in time, even if the timeout is shorter.
+/// A check that is late by at most this time counts as on time, even if the timeout is shorter.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// While the peer's engine gives signs of life on other connections alone, one in this number of
-/// checks sends a ping: one every sixteen intervals.
+/// While the peer's engine gives signs of life on other connections only, one of this number of
+/// checks sends a Ping. An interval has two checks, so a Ping is sent every sixteen intervals.
 const CHECKS_PER_PING: u64 = 32;
 
-/// The time for the answer to bytes that the transport has retransmitted.
+/// The time for the peer's answer after the transport has retransmitted bytes.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// Checks twice per interval whether the peer was active, so that the arrival of a frame need not
-/// read the clock.
+/// Checks twice per interval whether the peer showed activity, so that the arrival of a frame need
+/// not read the clock.
 ///
-/// A silence is noticed between half an interval and one interval after its beginning. A peer that
-/// shows no activity for one timeout after that is dead: no later than `interval + timeout` after
+/// A check detects a silence between half an interval and one interval after its beginning. A peer
+/// that then shows no activity for one timeout is dead: no later than `interval + timeout` after
 /// its last sign of life.
 ///
-/// Over TCP lost bytes may have kept the peer's system from answering, because the kernel
-/// retransmits them after pauses that double. So a peer whose system has not acknowledged all bytes
-/// counts as dead only after the next retransmission, which may be a timeout later. The same holds
-/// in the other direction: if this side's bytes were lost and retransmitted in the silence, the
-/// peer has a second timeout.
+/// Over TCP, the peer's system might have had no chance to answer, because the kernel retransmits
+/// lost bytes after pauses that double. So a peer whose system has not acknowledged everything
+/// counts as dead only after the next retransmission, which can be up to one timeout later. The
+/// same holds for the peer's bytes: if this side's bytes were lost and retransmitted during the
+/// silence, the peer has a second timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Keepalive {
     interval: Duration,
     timeout: Duration,
     deadline: Instant,
-    /// The activity up to the last check.
+    /// The activity at the last check.
     activity: PeerActivity,
-    /// The time of the check that found a silence and sent a ping, until the next sign of life.
+    /// The time of the check that detected a silence and sent a Ping. `None` after the next sign of
+    /// life.
     silent: Option<Instant>,
-    /// The number of retransmissions before this silence was noticed.
+    /// The number of retransmissions until this silence was detected.
     repeated_before: u64,
-    /// Whether the timeout of this silence has passed.
+    /// The state of the silence after its timeout has passed.
     overtime: Overtime,
-    /// The timeout while the path is suspected. Only signs of life on this connection count then,
-    /// because others may use another path.
+    /// The timeout while the path is suspected. In that time only signs of life on this connection
+    /// count, because other connections can use another path.
     suspected: Option<Duration>,
-    /// Counts checks, starting at the connection's number, so that connections take turns with
-    /// these pings. A pong is a sign of life for all connections with the peer's engine.
+    /// The number of checks, counted from the connection's number. It makes connections take turns
+    /// with Pings, whose Pongs are signs of life for all of them.
     turn: u64,
 }
 
@@ -56,40 +57,42 @@ pub(super) struct Keepalive {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Activity {
-    /// Frames, and completions which prove that bytes have moved.
+    /// The number of frames, and of completions that prove that bytes have moved.
     pub signs: u64,
-    /// Chunks of large messages that were read.
+    /// The number of chunks of large messages that were read.
     pub chunks: u64,
 }
 
-/// Counters of bytes of one connection, from a transport that counts them: signs of life before a
-/// frame is complete.
+/// Counters of the bytes of one connection, from a transport that counts bytes. These counters show
+/// signs of life before a frame is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct MovedBytes {
-    /// Counts each byte that has arrived, and each 4 KiB that the peer has acknowledged.
+    /// The number of bytes that have arrived, plus 1 for each 4 KiB that the peer has acknowledged.
     pub signs: u64,
     /// The number of bytes of large messages that have been read.
     pub read: u64,
     /// The number of bytes that the peer's system has acknowledged.
     pub acknowledged: u64,
-    /// The time until the kernel retransmits unacknowledged bytes, if there are any.
+    /// The time until the kernel retransmits bytes that the peer's system has not acknowledged.
+    /// `None` if there are no such bytes.
     pub repeats_in: Option<Duration>,
-    /// The number of retransmissions by the kernel.
+    /// The number of times that the kernel has retransmitted bytes.
     pub repeated: u64,
 }
 
-/// The time beyond the timeout.
+/// The state of a silence after its timeout has passed.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 enum Overtime {
     None,
-    /// The timeout is extended until bytes are retransmitted. Contains the number of bytes that the
-    /// peer's system had acknowledged before.
+    /// The check waits for a retransmission. `acknowledged` is the number of bytes that the peer's
+    /// system had acknowledged when the wait began.
     Repeating {
         acknowledged: u64,
     },
-    /// The peer's system acknowledged them, and the timeout began a second time.
+    /// The peer's system has acknowledged the retransmitted bytes, and the timeout has begun a
+    /// second time.
     Spent,
 }
 
@@ -97,9 +100,9 @@ enum Overtime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct PeerActivity {
-    /// The signs of life on this connection.
+    /// The number of signs on this connection.
     pub(super) here: u64,
-    /// The signs of life on all connections with the same engine of the peer, at the last
+    /// The signs on all connections with the same engine of the peer, as of the last call of
     /// [`set_engine_activity`](super::Connection::set_engine_activity).
     pub(super) of_engine: Activity,
 }
@@ -137,7 +140,7 @@ impl Keepalive {
         self.deadline
     }
 
-    /// Whether the peer gives signs of life and no ping is due, so that there is nothing to do
+    /// Whether the peer gives signs of life and no Ping is due, so that nothing has to be done
     /// until the next check.
     fn passes(&mut self, activity: PeerActivity, now: Instant) -> bool {
         let here = activity.here != self.activity.here;
@@ -149,7 +152,8 @@ impl Keepalive {
         passes
     }
 
-    /// Whether it is this connection's turn to ping a peer that is alive elsewhere.
+    /// Whether it is this connection's turn to ping a peer that gives signs of life on other
+    /// connections only.
     fn has_turn(&self) -> bool {
         self.turn.is_multiple_of(CHECKS_PER_PING)
     }
@@ -165,9 +169,9 @@ impl Keepalive {
             self.silent = None;
             self.overtime = Overtime::None;
             self.deadline = next;
-            // A peer that is alive elsewhere may have lost this connection, which only a send
-            // detects. That is rare, and there may be many connections, so each of them is probed
-            // rarely.
+            // A peer that is alive on other connections can have lost this one, which only a send
+            // detects. Only some checks send a Ping to detect this case, because the case is rare
+            // and the peer's connections can be many.
             let probes = !here && self.has_turn();
             self.turn = self.turn.wrapping_add(1);
             return if probes { Check::Probe } else { Check::Alive };
@@ -176,7 +180,7 @@ impl Keepalive {
         let late = now.saturating_duration_since(self.deadline);
         let since = match self.silent {
             Some(since) if late <= (timeout / 4).max(TOLERANCE) => since,
-            // This side was too busy to check in time, so the peer's answer may wait unread: the
+            // This side was too busy to check in time, so the peer's answer might be unread: the
             // timeout begins again.
             Some(_) | None => now,
         };
@@ -192,8 +196,8 @@ impl Keepalive {
         self.check_in_overtime(moved, now)
     }
 
-    /// Begins a silence, or shortens the current one. It ends with the next sign of life on
-    /// this connection. The caller pings.
+    /// Begins a silence, or shortens the present silence. The silence ends with the next sign of
+    /// life on this connection. The caller sends a Ping.
     pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
         if self.suspected.is_some() {
             return;
@@ -212,7 +216,7 @@ impl Keepalive {
         self.deadline = since + timeout;
     }
 
-    /// Ends a suspicion, and the silence with it.
+    /// Ends a suspicion and its silence.
     pub(super) fn trust(&mut self, now: Instant) {
         if self.suspected.take().is_some() {
             self.silent = None;
@@ -228,7 +232,7 @@ impl Keepalive {
                 self.deadline = now + wait + ANSWER;
                 Check::Alive
             }
-            // The outage has ended. The peer's own bytes may still wait for their retransmission.
+            // The outage is over. The peer's own bytes might still wait for their retransmission.
             (
                 Overtime::Repeating {
                     acknowledged: before,
@@ -242,7 +246,7 @@ impl Keepalive {
         }
     }
 
-    /// Begins the timeout a second and last time.
+    /// Begins the timeout for the second and last time.
     fn begin_again(&mut self, now: Instant) -> Check {
         self.overtime = Overtime::Spent;
         self.silent = Some(now);
@@ -251,9 +255,9 @@ impl Keepalive {
     }
 }
 
-/// The pings of a connection. One is in flight at a time, so each pong belongs to the last ping.
+/// Sends Pings one at a time, so that each Pong answers the last Ping.
 ///
-/// A pong proves that the peer's library has processed everything that was sent before its ping.
+/// A Pong proves that the peer's library has processed everything that was sent before the Ping.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Probe {
@@ -267,16 +271,16 @@ pub(super) struct Probe {
 enum ProbeState {
     #[default]
     Idle,
-    /// Will be sent as soon as there is a slot.
+    /// A Ping is sent as soon as a slot is free.
     Wanted,
-    /// Sent and not answered.
+    /// A Ping was sent, and has not been answered.
     Sent,
-    /// Sent and not answered; another ping follows.
+    /// A Ping was sent and has not been answered, and another Ping has to follow.
     SentAndWanted,
 }
 
 impl Probe {
-    /// Requests a sign of life. A ping that is in flight suffices.
+    /// Requests a sign of life, for which a Ping that has already been sent suffices.
     pub(super) fn wanted(&mut self) {
         //= PROTOCOL.md#credits
         //# | Ping | 1 | the next one is sent after the pong of the one before |
@@ -285,7 +289,8 @@ impl Probe {
         }
     }
 
-    /// Requests a later ping. Returns the value of `answered` with its pong.
+    /// Requests a Ping that is sent after this call. Returns the value of `answered` after the Pong
+    /// of this Ping.
     pub(super) fn request_pong(&mut self) -> u64 {
         match self.state {
             ProbeState::Idle | ProbeState::Wanted => {
@@ -299,7 +304,7 @@ impl Probe {
         }
     }
 
-    /// Returns whether a ping is due. The caller sends it.
+    /// Returns whether a Ping is due, which the caller then sends.
     pub(super) fn take(&mut self) -> bool {
         let wanted = self.state == ProbeState::Wanted;
         if wanted {
@@ -308,7 +313,7 @@ impl Probe {
         wanted
     }
 
-    /// Handles a pong. Returns whether it answers a ping.
+    /// Handles a Pong. Returns whether there was a Ping for the Pong.
     pub(super) fn answer(&mut self) -> bool {
         self.state = match self.state {
             ProbeState::Idle | ProbeState::Wanted => return false,
@@ -321,7 +326,8 @@ impl Probe {
 }
 
 impl Open {
-    /// Whether [`on_timeout`](Self::on_timeout) judges the peer now by the bytes that have moved.
+    /// Whether [`on_timeout`](Self::on_timeout) at `now` judges the peer by the bytes that have
+    /// moved.
     pub(super) fn judges_peer_at(&self, now: Instant) -> bool {
         let timers = &self.transfer.timers;
         let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
@@ -329,7 +335,7 @@ impl Open {
         judged.is_some_and(|at| at <= now)
     }
 
-    /// Takes the counters of a transport that counts bytes.
+    /// Records the counters of a transport that counts bytes.
     pub(super) fn set_moved(&mut self, moved: MovedBytes) {
         let transfer = &mut self.transfer;
         let before = std::mem::replace(&mut transfer.moved, moved);
@@ -337,12 +343,13 @@ impl Open {
         if known && moved.signs > before.signs {
             transfer.activity.here += 1;
         }
-        // The counters may go back a little, because they miss bytes that another thread is moving.
+        // If another thread changes the counters during the reading, the result can lack some
+        // bytes.
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 
-    /// Passes the check of the peer, if nothing else is due, and sets the next deadline. Returns
-    /// whether it did.
+    /// Completes the check of the peer and sets the next deadline, if the peer gives signs of life
+    /// and nothing else is due. Returns whether it has done so.
     pub(super) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         if !self.is_established() {
             return false;
@@ -359,9 +366,9 @@ impl Open {
             Some(_) | None => return false,
         };
         if passes {
-            // The next check does not count the bytes that moved before this one.
+            // The next check must not count the bytes that moved before this check.
             transfer.moved_is_fresh = false;
-            // The caller reads the new deadline.
+            // The caller reads the new deadline, so no output has to report it.
             transfer.timers.take_changed();
         }
         passes

@@ -43,28 +43,29 @@ use super::{
 
 /// The state machine of one connection, from the first step of establishing it to its end.
 ///
-/// It does no I/O and does not read the clock. Its driver
+/// A `Connection` does no I/O and reads no clock. Its driver
 ///
-/// 1. creates it with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with
+/// 1. makes a `Connection` with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with
 ///    [`requested`](Self::requested);
-/// 2. passes in commands ([`accept`](Self::accept), [`send`](Self::send),
+/// 2. passes inputs to it: commands ([`accept`](Self::accept), [`send`](Self::send),
 ///    [`release`](Self::release), [`close`](Self::close) …), connection manager events,
 ///    completions, and [`handle_timeout`](Self::handle_timeout) when
 ///    [`next_timeout`](Self::next_timeout) has passed;
-/// 3. after each of these calls, calls [`poll_output`](Self::poll_output) until it returns `None`,
-///    and carries out the outputs in that order before any other call. A frame that `send` returns
-///    is posted before the outputs.
+/// 3. after each input calls [`poll_output`](Self::poll_output) until it returns `None`, and
+///    performs the outputs in this order before anything else. A frame that `send` returns is
+///    posted before the outputs.
 ///
-/// The driver passes in completions of one queue in their order. Completions and connection manager
-/// events may overtake each other. All completions that have arrived are passed in before
-/// `handle_timeout`, which judges the peer by them. Every input is allowed in every state. An input
-/// that has no meaning in the present state changes nothing, except that a line for the log reports
-/// it.
+/// The driver passes the completions of one queue in their order. Completions and connection
+/// manager events may overtake each other. The driver passes all completions that are available
+/// before it calls `handle_timeout`, which judges the peer by them. Every input is allowed in every
+/// state. An input that has no meaning in the present state changes nothing, and a note for the log
+/// reports it.
 ///
-/// The last output is [`Event::Disconnected`]; it comes exactly once. It reports the first cause of
-/// the end, with two exceptions. Flushed work requests, and a DISCONNECTED without a close, are
-/// only symptoms: if the completion queue contains the cause, the event reports the cause. A close
-/// of this side that the peer has not confirmed is replaced by the peer's Abort or Failure.
+/// The last output is [`Event::Disconnected`], which occurs exactly once. It reports the first
+/// reason for the end, with two exceptions. A mere symptom (flushed work requests, a DISCONNECTED
+/// without a close) is replaced by its cause, if the cause is found in the completion queue while
+/// draining. A close of this side is replaced by the peer's Abort or Failure, unless the peer has
+/// confirmed the close.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub struct Connection {
@@ -74,17 +75,17 @@ pub struct Connection {
 
 /// The state of a connection, with the data that exist only in this state.
 ///
-/// A setup that fails ends the connection at once, because no frame of this side needs to arrive.
-/// The driver destroys the queue pair, if there is one, with its work requests.
+/// If the setup fails, the connection ends at once: no frame of this side has to arrive, so the
+/// driver destroys the queue pair, if there is one, together with its work requests.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum State {
     /// The connection is being established.
     Setup(Setup),
-    /// The connection is established, closing or draining. It is boxed, so that only a pointer
-    /// moves at the end of the setup.
+    /// The connection is established, closing or draining. The value is on the heap, so that the
+    /// end of the setup moves only a pointer.
     Open(Box<Open>),
-    /// The last output has been made.
+    /// The connection has ended, and has made its last output.
     Closed(Ended),
 }
 
@@ -93,7 +94,7 @@ enum State {
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Ended {
     reason: CloseReason,
-    /// The state of the established connection, for its statistics; `None` if the setup failed.
+    /// The established connection, which still has the counters. `None` if the setup failed.
     open: Option<Box<Open>>,
 }
 
@@ -114,16 +115,16 @@ impl Connection {
         }
     }
 
-    /// Promises receives from this account from now on, in which [`Account::open`] has reserved the
-    /// minimum.
+    /// Makes the connection use the receives of this account, in which [`Account::open`] has
+    /// reserved the minimum.
     pub fn use_account(&mut self, account: Arc<Account>) {
         self.side.account = Some(account);
     }
 
     /// Returns the promised receives to the account.
     ///
-    /// The caller has destroyed the queue pair and posted all receives again that it had taken,
-    /// except for `held` of them, which hold messages that the application has. The caller releases
+    /// The caller has destroyed the queue pair. It has also posted all of the queue pair's receives
+    /// again, except `held` receives with messages that the application has. The caller releases
     /// each of these receives when it posts the receive again.
     pub fn release_account(&mut self, held: u32) {
         if let Some(account) = self.side.account.take() {
@@ -136,13 +137,14 @@ impl Connection {
         }
     }
 
-    /// Allows immediates, because this side exposes memory that the peer may write.
+    /// Permits writes with immediate data, because this side exposes memory that the peer may
+    /// write.
     pub fn allow_immediates(&mut self) {
         self.side.exposed_writable = true;
     }
 
-    /// Returns true if there is certainly no output, as after most inputs while messages flow. If
-    /// it returns false, there may be none either.
+    /// Whether there is certainly no output, as after most inputs while messages flow. If the
+    /// result is `false`, there may or may not be an output.
     #[inline]
     pub fn is_settled(&self) -> bool {
         match &self.state {
@@ -155,14 +157,15 @@ impl Connection {
         }
     }
 
-    /// Takes the next output. A changed deadline is the last output. It is found by comparison, so
-    /// that no input has to report it.
+    /// Takes the next output. A changed deadline is reported last. It is found by comparison with
+    /// the deadline that was last reported, so no input can forget to report a change.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.side.outputs.pop().or_else(|| self.changed_timer())
     }
 
-    /// Returns [`Output::Timer`] if the driver knows of another deadline than the present one.
+    /// Returns [`Output::Timer`] if the present deadline differs from the one that was last
+    /// reported to the driver.
     fn changed_timer(&mut self) -> Option<Output> {
         match &mut self.state {
             State::Open(open) if open.is_established() => {
@@ -182,8 +185,8 @@ impl Connection {
         Some(Output::Timer)
     }
 
-    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout). It changes with
-    /// [`Output::Timer`] only.
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout). The time changes
+    /// only with [`Output::Timer`].
     pub fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Setup(setup) => Some(setup.deadline()),
@@ -192,8 +195,8 @@ impl Connection {
         }
     }
 
-    /// Returns the cause of the end, if the connection is ending or has ended. While only a symptom
-    /// is known, this is the most frequent cause of that symptom.
+    /// Returns the reason for the end, if the connection is ending or has ended. While only a
+    /// symptom is known, returns its most frequent cause.
     pub fn close_reason(&self) -> Option<&CloseReason> {
         match &self.state {
             State::Setup(_) => None,
@@ -212,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is ending, and waits for an event that reports the cause.
+    /// Whether the connection is ending, and waits for an event that reveals the cause of its end.
     pub fn awaits_end_cause(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.awaits_cause())
     }
@@ -224,7 +227,7 @@ impl Connection {
         })
     }
 
-    /// Whether the driver posts a receive buffer again when it is free.
+    /// Whether the driver has to post a receive buffer again when the buffer is free.
     #[inline]
     pub fn accepts_receives(&self) -> bool {
         match &self.state {
@@ -234,12 +237,12 @@ impl Connection {
         }
     }
 
-    /// Whether the connection has a turn: it is being established, which costs the engine time.
+    /// Whether the connection is being established, which can cost the engine time at any moment.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
 
-    /// Returns the values that both hellos determine; `None` before the peer's hello is known.
+    /// Returns the outcome of the two hellos. Returns `None` before the peer's hello is known.
     pub fn negotiated(&self) -> Option<Negotiated> {
         let negotiated = |peer| Negotiated::new(&self.side.params, peer);
         self.peer_hello().map(negotiated)
@@ -255,7 +258,7 @@ impl Connection {
         self.peer_hello().map(|peer| peer.engine)
     }
 
-    /// Returns the operations of which the devices of both sides are capable, once both are known.
+    /// Returns the operations that the devices of both sides support, once both devices are known.
     pub fn capabilities(&self) -> Option<Capabilities> {
         let here = self.side.traits?.capabilities;
         Some(here.and(self.peer_hello()?.capabilities()))
@@ -268,7 +271,7 @@ impl Connection {
         }
     }
 
-    /// Returns the connection's counters; zeros before it is established.
+    /// Returns the connection's counters, which are 0 before it is established.
     pub fn statistics(&self) -> Statistics {
         self.opened()
             .map(|open| open.transfer.statistics())
@@ -281,7 +284,7 @@ impl Connection {
         self.opened().map(Open::activity).unwrap_or_default()
     }
 
-    /// Returns the state of the established connection, also after its end.
+    /// Returns the established connection, even after its end.
     #[inline]
     fn opened(&self) -> Option<&Open> {
         match &self.state {
@@ -291,7 +294,8 @@ impl Connection {
         }
     }
 
-    /// Returns the open connection, with the part that its handlers need.
+    /// Returns the open connection, and the part of the connection that the handlers of `Open`
+    /// need.
     #[inline]
     fn open(&mut self) -> Option<(&mut Open, &mut Side)> {
         match &mut self.state {
@@ -300,7 +304,8 @@ impl Connection {
         }
     }
 
-    /// Acts on the result of an input during the setup.
+    /// Continues the setup, establishes the connection or ends it, depending on the result of an
+    /// input.
     fn proceed(&mut self, progress: Progress, now: Instant) {
         match progress {
             Ok(None) => {}
@@ -322,10 +327,10 @@ impl Connection {
         self.state = State::Open(open);
     }
 
-    /// Ends the connection for this cause.
+    /// Ends the connection with this reason.
     fn fail(&mut self, reason: CloseReason, now: Instant) {
         match &mut self.state {
-            // The connection manager's event has the cause.
+            // An event of the connection manager reports the cause of this symptom later.
             State::Setup(setup) if setup.has_queue_pair() && is_symptom(&reason) => {}
             State::Setup(_) => self.end(reason, false),
             State::Open(open) => {
@@ -336,8 +341,8 @@ impl Connection {
         }
     }
 
-    /// Ends a connection that has been drained. Each input that may complete the draining calls
-    /// this.
+    /// Ends the connection if it has been drained. Each input that can complete the draining calls
+    /// this function.
     fn end_if_drained(&mut self) {
         if let State::Open(open) = &self.state
             && let Some(reason) = open.end()
@@ -347,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// Reports the end.
+    /// Records and reports the end of the connection.
     fn end(&mut self, reason: CloseReason, delivered: bool) {
         let ended = Ended {
             reason: reason.clone(),

@@ -1,20 +1,20 @@
-//! Nudges a peer that may not have read this side's first frame.
+//! Nudges a peer that might not have noticed the first frame of this side.
 //!
-//! On iWARP the active side sends as soon as the passive one has replied, so its first frame may
-//! arrive while the passive side's driver takes over the stream. Linux's software iWARP then leaves
-//! the frame unread until more bytes arrive. If the application sends nothing more at that time,
-//! both sides would wait for each other.
+//! On iWARP, the active side sends as soon as the passive side has replied, so the first frame can
+//! arrive while the peer's driver takes over the stream. Linux's software iWARP then leaves the
+//! frame unread until more bytes arrive. If the application sends nothing more at that time, both
+//! sides would wait for each other.
 
 use std::time::{Duration, Instant};
 
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// The time before the first nudge. Each wait is twice the previous one, up to [`LAST`].
+/// `FIRST` is the time before the first nudge. Each further wait is twice as long, up to `LAST`.
 const FIRST: Duration = Duration::from_millis(20);
 const LAST: Duration = Duration::from_secs(1);
 
-/// Nudges the peer until it has answered.
+/// Nudges the peer periodically until the peer has answered.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Nudge {

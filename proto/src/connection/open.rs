@@ -13,15 +13,16 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 
 /// An established connection.
 ///
-/// Its files divide its handlers: `receiving` takes frames, `sending` takes messages and
-/// completions, `reading` reads large messages, `closing` ends the connection, `keepalive` and
-/// `nudge` act on silence.
+/// The handlers of an open connection are divided among files: `receiving` handles frames,
+/// `sending` handles messages and completions, `reading` reads large messages, `closing` ends the
+/// connection, `keepalive` and `nudge` act on silence.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Open {
     pub(super) phase: Phase,
     pub(super) transfer: Transfer,
-    /// The result of a close handshake during which the connection was lost.
+    /// The sides that do not know the result of the close handshake, if the connection was lost
+    /// during it.
     pub(super) lost_in_close: LostInClose,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Open {
 pub(super) enum Phase {
     /// Messages flow.
     Established,
-    /// Sends of the application fail; the close handshake is under way.
+    /// Sends of the application fail, and the close handshake is in progress.
     Closing(Closing),
     /// The queue pair is in its error state, and its work requests are being flushed.
     Draining(Draining),
@@ -42,9 +43,9 @@ pub(super) enum Phase {
 pub(super) enum LostInClose {
     /// The connection was not lost, or not during a close handshake.
     No,
-    /// This side does not know the result, and perhaps the peer does not either.
+    /// This side does not know the result, and the peer might not know it either.
     Here,
-    /// The peer may not know the result: its device has not acknowledged the last frame of this
+    /// The peer might not know the result: its device has not acknowledged the last frame of this
     /// side.
     AtPeer,
 }
@@ -90,7 +91,7 @@ impl Open {
         !matches!(self.phase, Phase::Draining(_))
     }
 
-    /// Whether the connection is ending, and waits for an event that reports the cause.
+    /// Whether the connection is ending, and waits for an event that reveals the cause of its end.
     pub(super) fn awaits_cause(&self) -> bool {
         matches!(&self.phase, Phase::Draining(draining) if draining.awaits_cause())
     }
@@ -104,7 +105,7 @@ impl Open {
         }
     }
 
-    /// Acts on the deadlines that have passed.
+    /// Handles the deadlines that have passed.
     pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) {
         match &mut self.phase {
             Phase::Established => {
@@ -129,11 +130,11 @@ impl Open {
         }
     }
 
-    /// Handles an event that has a meaning for an established connection.
+    /// Handles an event of the connection manager.
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>, now: Instant) {
         match event {
             CmInput::Disconnected => self.on_disconnected(side, now),
-            // A frame arrived before the event, and established the connection.
+            // A frame that arrived before this event has established the connection.
             CmInput::Established { .. } => {}
             event => side.unexpected(event.name(), self.name()),
         }

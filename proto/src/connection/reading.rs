@@ -1,4 +1,4 @@
-//! Reads the peer's large messages in chunks, and prepares memory for one chunk at a time.
+//! Reads the peer's large messages in chunks. Memory is prepared for each chunk separately.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ impl Open {
         // The completion is a sign of life of the peer's host.
         transfer.activity.here += 1;
         transfer.inbound.chunk_completed(now.now());
-        // It completed after all earlier work requests.
+        // The completion also covers all earlier work requests.
         transfer.sent(slot, true);
         if transfer.accepts != Accepts::Nothing {
             self.deliver(side);
@@ -32,8 +32,9 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Reads more of the peer's large messages, as far as slots and memory permit, while the queue
-    /// pair works. Copies the fragments that have arrived, even after the queue pair failed.
+    /// Posts further reads of the peer's large messages, as far as there are slots and memory,
+    /// while the queue pair works. Copies fragments that have arrived, even after the queue pair
+    /// has failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
         let is_connected = self.is_connected();
         let transfer = &mut self.transfer;
@@ -61,7 +62,7 @@ impl Open {
         }
     }
 
-    /// Handles that a fragment was copied to its message, so that its receive is free.
+    /// Records that a fragment has been copied, so that its receive is free.
     pub(super) fn on_copied(&mut self, side: &mut Side, now: impl Clock) {
         let Some(buffer) = self.transfer.inbound.fragment_copied() else {
             return;
@@ -76,7 +77,7 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Starts the time limit for the rest of a message in fragments, if one is incomplete.
+    /// Limits the time within which the peer must send the rest of a message in fragments.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;
         if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {
@@ -91,8 +92,8 @@ impl Open {
         self.act_on(side, verdict, now);
     }
 
-    /// Repeats the output for which there was no memory, because other connections may have
-    /// released some.
+    /// Repeats the output for which there was no memory, because other connections might have freed
+    /// some.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
         let is_connected = self.is_connected();
         if let Some(step) = self.transfer.inbound.demanded()
@@ -103,13 +104,13 @@ impl Open {
         }
     }
 
-    /// Whether [`on_timeout`](Self::on_timeout) judges the pace of reads at this time.
+    /// Whether [`on_timeout`](Self::on_timeout) at `now` judges the pace of reads.
     pub(super) fn judges_reads_at(&self, now: Instant) -> bool {
         let deadline = self.transfer.timers.read_watchdog.deadline();
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Handles the deadlines of reading that have passed.
+    /// Handles the deadlines of reads that have passed.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());
@@ -140,15 +141,15 @@ impl Open {
         }
     }
 
-    /// Delivers the next messages in order, while they are complete.
+    /// Delivers the next messages in order, up to the first incomplete message.
     fn deliver(&mut self, side: &mut Side) {
         while let Some(arrival) = self.transfer.inbound.pop() {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
     }
 
-    /// Returns the cause for a failed work request: a violation if it was a read, and the peer's
-    /// descriptor named memory that cannot be read.
+    /// Returns the reason for the end that a failed work request causes: a violation if the work
+    /// request was a READ and the peer's descriptor named memory that cannot be read.
     pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
         match (work, status, self.transfer.inbound.rkey_being_read()) {
             (

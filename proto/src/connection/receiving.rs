@@ -1,4 +1,4 @@
-//! Handles frames and immediates of the peer.
+//! Handles frames and immediate data of the peer.
 
 use log::Level;
 
@@ -11,7 +11,7 @@ use crate::{
     reason::Violation,
 };
 
-/// The content of a receive, after all checks that do not need the state of the connection.
+/// The content of a receive, after all checks that do not need the connection's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Incoming {
@@ -34,8 +34,8 @@ impl Incoming {
             Kind::Data => Self::Data(header),
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
             Kind::Batch => Self::Batch(header, Batch::parse(&frame[HEADER_LEN..])?),
-            // The cast loses nothing: a fragment is at most as long as its message, whose length is
-            // a `u32`.
+            // The cast loses no bits, because a fragment is no longer than its message, whose
+            // length is a `u32`.
             Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
             Kind::Control(control) => Self::Control(control, header),
         })
@@ -43,7 +43,7 @@ impl Incoming {
 }
 
 impl Open {
-    /// Takes a frame by the fast path, if it is a plain message: see
+    /// Handles a frame on the fast path, if the frame contains only a message: see
     /// [`Connection::take_message`](super::Connection::take_message).
     #[inline]
     pub(super) fn take_message(&mut self, side: &mut Side, frame: &[u8]) -> Option<u32> {
@@ -57,14 +57,13 @@ impl Open {
             || transfer.accepts != Accepts::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            // If this frame used the last credit that the peer knows of, the peer waits for a
-            // grant.
+            // A peer that uses the last credit that it knows of waits for a grant.
             || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
         {
             return None;
         }
-        // This check is the last one, because it and the following calls change the state.
+        // The following calls come last, because they change the state.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);
@@ -84,7 +83,7 @@ impl Open {
         now: impl Clock,
     ) {
         if self.transfer.accepts == Accepts::Nothing {
-            let text = format_args!("a frame after an abort or a violation: ignored");
+            let text = format_args!("ignores a frame after an abort or a violation");
             side.outputs.note(Level::Debug, text);
             return self.repost(side, buffer);
         }
@@ -232,7 +231,7 @@ impl Open {
         Ok(())
     }
 
-    /// Releases the receive of a data frame whose content is not kept.
+    /// Releases the receive of a data frame of which no part is kept.
     pub(super) fn discard_receive(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Release(buffer));
@@ -241,7 +240,7 @@ impl Open {
         }
     }
 
-    /// Handles a part of a message, of `len` bytes.
+    /// Handles a part of a message. The part has `len` bytes.
     fn on_fragment(
         &mut self,
         side: &mut Side,
@@ -281,7 +280,7 @@ impl Open {
         Ok(())
     }
 
-    /// Handles the report of a write to this side's memory. It has no header.
+    /// Handles the immediate data of a write to this side's memory, which has no header.
     fn on_immediate(
         &mut self,
         side: &mut Side,
@@ -292,8 +291,7 @@ impl Open {
         //= PROTOCOL.md#one-sided-operations
         //# It must not be sent to a side that gave out no memory with the right to write.
         if !side.exposed_writable {
-            // The device accepts a write of no bytes from any peer, because such a write needs no
-            // key.
+            // A write of 0 bytes needs no key, so the device permits it to any peer.
             return Err(Violation::new(
                 "immediate",
                 imm_data.into(),
@@ -312,7 +310,7 @@ impl Open {
         Ok(())
     }
 
-    /// Handles a frame without a message.
+    /// Handles a control frame.
     fn on_control(
         &mut self,
         side: &mut Side,
@@ -333,12 +331,12 @@ impl Open {
             }
             Control::Pong => {
                 let answered = transfer.probe.answer();
-                // Closing cancels probes, whose pongs may still arrive.
+                // Closing cancels probes, but Pongs for earlier Pings can still arrive.
                 if !answered && self.is_established() {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
                 side.outputs.push(Output::Event(Event::Answered));
-                // Another ping may have waited for this pong.
+                // Another Ping might have waited for this Pong.
                 self.send_control(side);
             }
             Control::Finish => {
@@ -378,7 +376,7 @@ impl Open {
         Ok(())
     }
 
-    /// Handles the grant and the count of taken messages in a frame's header.
+    /// Applies the numbers in a frame's header.
     fn take_numbers(&mut self, side: &mut Side, header: Header) -> Result<(), Violation> {
         let transfer = &mut self.transfer;
         transfer.sequence.receive(header.sequence)?;
@@ -397,19 +395,22 @@ impl Open {
         if let Some(arrival) = self.transfer.inbound.arrive(arrival) {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
-        // The peer may have used up its credit with this message, while receives are free to grant.
+        // With this arrival, the peer can have used up its credit while there are receives to
+        // grant.
         self.grant_if_due(side);
     }
 
-    /// Posts a buffer again whose content is not kept, if receives are accepted.
+    /// Makes the driver post a buffer again whose content is not kept, if the connection accepts
+    /// receives.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));
         }
     }
 
-    /// Whether the driver posts a free buffer again. It posts a shared one always, until the end,
-    /// because other connections use it. After the end the driver posts all of them.
+    /// Whether the driver has to post a free buffer again. A shared buffer is always posted again
+    /// until the end of the connection, because other connections use it. After the end, the driver
+    /// itself posts all shared buffers again.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }

@@ -9,7 +9,7 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// Returns the cause of a peer's hello that cannot be read.
+/// Returns the reason for the end if the peer's hello cannot be read.
 pub(super) fn unreadable(error: HelloError) -> CloseReason {
     match error {
         HelloError::NotRdmsg => CloseReason::NotRdmsg,
@@ -22,15 +22,15 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
     }
 }
 
-/// Returns the close reason for a malformed request to resume a session.
+/// Returns the reason for the end if a request to resume a session is malformed.
 pub(super) fn malformed_resume(len: usize) -> CloseReason {
     let field = RejectCode::Session.field();
     let violation = Violation::new(field, len as u64, "the 20 bytes of a request to resume one");
     CloseReason::ProtocolViolation(violation)
 }
 
-/// Checks whether two sides are compatible. Without READs in both directions, no large message
-/// could be read, and no message after it could be delivered.
+/// Checks whether two sides can work together at all. Without READs in both directions, a large
+/// message could never be read, and no message behind it could be delivered.
 pub(super) fn compatible(
     params: &Params,
     hello: &Hello,
@@ -85,7 +85,7 @@ pub(super) fn compatible(
     Ok(())
 }
 
-/// Returns the cause behind a REJECTED event.
+/// Returns the reason for the end that the event REJECTED reports.
 pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
     match Reject::parse(private_data).filter(|_| reason.is_consumer()) {
         Some((
@@ -119,7 +119,7 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
             },
             _,
         )) => CloseReason::SessionLost,
-        // The rejecting side's own value is the peer's here.
+        // The `own` value of the rejecting side is the peer's value at this side.
         Some((Reject { code, own, theirs }, _)) => CloseReason::PeerIncompatible(Mismatch {
             field: code.field(),
             ours: theirs,
@@ -135,14 +135,14 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
     }
 }
 
-/// Whether the same request may be accepted later.
+/// Whether the same request can be accepted later.
 pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
     is_refusal(cause) || reason == RejectReason::STALE_CONN
 }
 
-/// Returns whether no program took the request, or the peer lacked resources for a connection. The
-/// kernel answers a request that waits in the queue of a listener whose process ends: over RDMA it
-/// rejects without private data, over TCP it ends the connection.
+/// Returns whether no program accepted the request, or the peer had no resources for another
+/// connection. The kernel answers a request that waits in the queue of a listener whose process
+/// ends: over RDMA it rejects the request without private data, over TCP it ends the connection.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
@@ -154,7 +154,8 @@ pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     )
 }
 
-/// Whether an error does not go away within seconds: there is no route, or no permission to use it.
+/// Whether an error persists for longer than some seconds: there is no route, or no permission to
+/// use it.
 pub(super) fn is_permanent(errno: i32) -> bool {
     matches!(
         errno,
@@ -167,8 +168,9 @@ pub(super) fn is_permanent(errno: i32) -> bool {
     )
 }
 
-/// Whether the peer has no listener on the port. InfiniBand and RoCE have a reject reason for that.
-/// On iWARP it is TCP's refusal, from which a program's rejection differs only by its private data.
+/// Whether the peer has no listener on the port. InfiniBand and RoCE have a reject reason for this
+/// case. On iWARP the reason is a refused TCP connection, and a program's rejection differs from it
+/// only by its private data.
 fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
     reason == RejectReason::INVALID_SERVICE_ID
         || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))

@@ -1,4 +1,4 @@
-//! Sends messages of the application, and handles completions that make room for more.
+//! Sends messages of the application, and handles the completions that make room for more.
 
 use std::time::Instant;
 
@@ -26,7 +26,8 @@ impl Open {
         }
     }
 
-    /// Returns the transfer, if frames of the application may be sent.
+    /// Returns the transfer, if the connection still sends for the application, which may have
+    /// finished.
     #[inline]
     pub(super) fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
         match &self.phase {
@@ -66,7 +67,7 @@ impl Open {
         self.promise(side, now);
     }
 
-    /// Grants the receives that the peer may use, or waits for more of them.
+    /// Grants receives to the peer, or waits until more receives can be granted at once.
     #[inline]
     pub(super) fn promise(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
@@ -79,7 +80,8 @@ impl Open {
         self.grant_if_due(side);
     }
 
-    /// Sends the delayed grant, although the application still holds messages.
+    /// Sends a delayed grant, so that the peer does not wait longer for an application that keeps
+    /// messages.
     pub(super) fn on_grant_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let Some(put_off) = transfer.timers.grant.filter(|it| it.deadline <= now) else {
@@ -101,7 +103,7 @@ impl Open {
         }
     }
 
-    /// Posts the queued control frames, as far as there are slots, while the queue pair works.
+    /// Posts the queued control frames while slots are free and the queue pair works.
     pub(super) fn send_control(&mut self, side: &mut Side) {
         if !self.is_connected() {
             return;
@@ -111,16 +113,16 @@ impl Open {
         }
     }
 
-    /// Reports room to a waiting sender, because the connection ends: its next try returns the
-    /// error.
+    /// Reports room to a sender that waits for it, although there will be none: the sender's next
+    /// try fails.
     pub(super) fn report_blocked(&mut self, side: &mut Side) {
         if self.transfer.take_blocked() {
             side.outputs.push(Output::Event(Event::Writable));
         }
     }
 
-    /// Reports room to a waiting sender. While this side closes, the sender may be the driver with
-    /// messages that it holds back.
+    /// Reports room to a sender that waits for it. While this side closes, the sender can be the
+    /// driver, with messages that it held back.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
         if self.is_connected() && self.transfer.take_writable() {

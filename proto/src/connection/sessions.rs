@@ -8,9 +8,10 @@ use crate::{
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Sessions.
+/// Functions for sessions.
 impl Connection {
-    /// Parses a request to resume a session; returns `None` for other requests.
+    /// Returns the request to resume a session in the private data of a connect request. Returns
+    /// `None` for other requests.
     #[must_use]
     pub fn resume_request(private_data: &[u8]) -> Option<ResumeRequest> {
         let (hello, data) = Hello::parse(private_data).ok()?;
@@ -28,27 +29,27 @@ impl Connection {
         self.side.params.session != SessionOffer::None && theirs & SESSION != 0
     }
 
-    /// Returns the message counts in the peer's rejection, if the peer has closed the session that
-    /// this side resumes.
+    /// Returns the message counts of the session that this side tries to resume, if the peer has
+    /// closed that session.
     #[must_use]
     pub fn session_over(&self) -> Option<SessionOver> {
         self.side.over
     }
 
-    /// Offers no session in the reply.
+    /// Makes the reply offer no session.
     pub fn decline_session(&mut self) {
         self.side.params.session = SessionOffer::None;
     }
 
     /// Whether a session survives the end of the connection for this reason: the connection was
-    /// lost, perhaps during the close handshake.
+    /// lost, possibly during the close handshake.
     #[must_use]
     pub fn is_lost(&self, reason: &CloseReason) -> bool {
         reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here
     }
 
-    /// Whether the connection was lost at the end of the close handshake, so that only the peer may
-    /// not know the result.
+    /// Whether the connection was lost during the close handshake, and only the peer might not know
+    /// the result of the handshake.
     #[must_use]
     pub fn leaves_peer_in_doubt(&self, reason: &CloseReason) -> bool {
         self.lost_in_close(reason) == LostInClose::AtPeer
@@ -62,13 +63,14 @@ impl Connection {
         }
     }
 
-    /// Returns the number of messages that were delivered. A large message that was not read
-    /// completely does not count, and neither do the messages after it.
+    /// Returns the number of messages that were delivered. A large message that was not read whole
+    /// does not count, nor do the messages behind it.
     #[must_use]
     pub fn delivered_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
             let transfer = &open.transfer;
-            // A message of which fragments are missing counts no frame that ends it.
+            // A message of which fragments are missing is undelivered, but it is not among the
+            // messages counted here, because its last fragment has not arrived.
             let cut = u64::from(transfer.inbound.missing().is_some());
             let undelivered = transfer.inbound.undelivered() - cut;
             let messages = transfer
@@ -79,7 +81,8 @@ impl Connection {
         })
     }
 
-    /// Returns the number of messages that were delivered and not released.
+    /// Returns the number of messages that were delivered and that the application has not
+    /// released.
     #[must_use]
     pub fn held_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
@@ -89,7 +92,7 @@ impl Connection {
     }
 
     /// Records that the application has released a message whose receive is not posted again,
-    /// because the connection ends.
+    /// because the connection is ending.
     pub fn give_up_receive(&mut self) {
         if let Some((open, _)) = self.open() {
             open.transfer.recv_credit.give_up();
@@ -105,7 +108,7 @@ impl Connection {
         }
     }
 
-    /// Returns the bounds on the messages that were sent and may not have been received.
+    /// Returns bounds on the messages that were sent and are not known to be received.
     #[must_use]
     pub fn unconfirmed(&self) -> Unconfirmed {
         let Some(open) = self.opened() else {
@@ -115,8 +118,9 @@ impl Connection {
         Unconfirmed {
             messages: transfer.send_credit.unconfirmed(),
             large: transfer.outbound.untaken(),
-            // The receive of a large message is posted again at once, so its credit returns before
-            // the message is read. The credits of other messages return after their delivery.
+            // The receive of a Rendezvous is posted again at once, so its credit returns before the
+            // large message is read. All other messages keep their credits until they are
+            // delivered.
             most: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }

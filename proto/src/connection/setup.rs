@@ -1,11 +1,11 @@
-//! From the first step of establishing a connection to ESTABLISHED.
+//! Establishes a connection: from the first step to the event ESTABLISHED.
 
 use std::{collections::VecDeque, time::Instant};
 
 use super::{accepting::Accepting, connecting::Connecting, receiving::Incoming, side::Side};
 use crate::{CloseReason, CmInput, hello::Hello, reason::Violation, reject::Reject};
 
-/// A connection that is not established.
+/// A connection that is being established.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) enum Setup {
@@ -18,7 +18,7 @@ pub(super) enum Setup {
 /// The outcome of a successful setup.
 #[derive(Debug)]
 pub(super) struct Agreed {
-    /// The peer's hello, which is compatible with this side.
+    /// The peer's hello, which this side accepts.
     pub(super) hello: Hello,
     /// Frames that arrived before ESTABLISHED, oldest first.
     pub(super) early: VecDeque<Early>,
@@ -29,7 +29,8 @@ pub(super) struct Agreed {
 /// A frame that arrived before ESTABLISHED, with its buffer.
 pub(super) type Early = (u32, Result<Incoming, Violation>);
 
-/// The result of an input during the setup. An error ends the connection.
+/// The result of an input during the setup: `Some` if the setup is complete. An error ends the
+/// connection.
 pub(super) type Progress = Result<Option<Agreed>, CloseReason>;
 
 impl Setup {
@@ -55,7 +56,7 @@ impl Setup {
         }
     }
 
-    /// Whether the engine spends time on the setup.
+    /// Whether the setup costs the engine time at present.
     pub(super) fn has_turn(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_turn(),
@@ -63,7 +64,7 @@ impl Setup {
         }
     }
 
-    /// Whether the queue pair may receive: the request has been sent, or the reply is being sent.
+    /// Whether the queue pair can receive: the request has been sent, or the reply is being sent.
     pub(super) fn has_queue_pair(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_queue_pair(),
@@ -78,7 +79,7 @@ impl Setup {
         }
     }
 
-    /// Handles an event that has a meaning during the setup.
+    /// Handles an event of the connection manager during the setup.
     pub(super) fn on_cm_event(
         &mut self,
         side: &mut Side,
@@ -110,7 +111,7 @@ impl Setup {
         }
     }
 
-    /// Rejects a request that has not been answered. Returns whether there was one.
+    /// Rejects a request that has not been answered. Returns whether there was such a request.
     pub(super) fn reject(&mut self, side: &mut Side, reject: &Reject, data: &[u8]) -> bool {
         match self {
             Self::Connecting(_) => false,

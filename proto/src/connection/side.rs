@@ -18,17 +18,18 @@ use crate::{
 pub(super) struct Side {
     pub(super) params: Params,
     pub(super) outputs: Outputs,
-    /// The properties of the transport, once it exists.
+    /// The properties of the transport. `None` until the transport has been made.
     pub(super) traits: Option<TransportTraits>,
-    /// The application's bytes in the hello of the peer; empty before it is known.
+    /// The application's bytes in the peer's hello. Empty until the hello is known.
     pub(super) peer_data: PrivateBytes,
-    /// The numbers in the peer's rejection, if it has closed the session that this side resumes.
+    /// The message counts in the peer's rejection, if the peer has closed the session that this
+    /// side resumes.
     pub(super) over: Option<SessionOver>,
-    /// The account of receives that are shared with other connections, while this connection has a
-    /// share of it.
+    /// The account of receives that are shared with other connections, as long as this connection
+    /// has a share of them.
     pub(super) account: Option<Arc<Account>>,
-    /// Whether this side has ever exposed memory that the peer may write. Only then may the peer
-    /// send immediates, which arrive with writes.
+    /// Whether this side has ever exposed memory that the peer may write, so that the peer may send
+    /// immediate data.
     pub(super) exposed_writable: bool,
     /// The deadline that was last reported to the driver.
     pub(super) reported_timeout: Option<Instant>,
@@ -87,12 +88,12 @@ impl Side {
         .fold(0, |features, (feature, _)| features | feature)
     }
 
-    /// Whether the side that connects has to send the first frame.
+    /// Whether the active side has to send the first frame.
     pub(super) fn active_speaks_first(&self) -> bool {
         self.traits.is_some_and(|traits| traits.active_speaks_first)
     }
 
-    /// Whether a completed send, or write, has reached the peer's device.
+    /// Whether a completed send or write has reached the peer's device.
     #[inline]
     pub(super) fn acknowledges_sends(&self) -> bool {
         self.traits.is_none_or(|traits| traits.acknowledges_sends)

@@ -1,10 +1,10 @@
-//! The causes for which a send waits.
+//! The reasons for which a send waits.
 
 use super::{Connection, State};
 use crate::Stall;
 
 impl Connection {
-    /// Returns the cause for which a refused send still waits: see
+    /// Returns the reason for which a refused send still waits: see
     /// [`is_blocked`](Self::is_blocked).
     pub fn stall(&self) -> Option<Stall> {
         let State::Open(open) = &self.state else {

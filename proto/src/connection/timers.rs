@@ -22,9 +22,9 @@ pub(super) struct Timers {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct DelayedGrant {
-    /// The time of its check.
+    /// The time at which the grant is checked again.
     pub(super) deadline: Instant,
-    /// The limit that the peer knew at that time.
+    /// The limit that the peer knew when the grant began to wait.
     pub(super) announced: u32,
 }
 
@@ -38,12 +38,12 @@ impl Timers {
         earlier(self.grant_deadline(), self.while_closing())
     }
 
-    /// Returns the earliest deadline that is not about the peer's life.
+    /// Returns the earliest deadline, except that of the keepalive.
     pub(super) fn earliest_but_keepalive(&self) -> Option<Instant> {
         earlier(self.grant_deadline(), self.of_transfers())
     }
 
-    /// Returns the earliest of the deadlines that hold while the connection closes.
+    /// Returns the earliest of the deadlines that are checked while the connection is closing.
     pub(super) fn while_closing(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
         earlier(keepalive, self.of_transfers())
@@ -69,7 +69,7 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
 
 /// A value that records whether it has been borrowed mutably.
 ///
-/// Most messages touch no timer. A message that touches one cannot forget the mark.
+/// Most messages touch no timer. A message that touches a timer sets the mark automatically.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
@@ -92,7 +92,7 @@ impl<T> Tracked<T> {
         self.touched
     }
 
-    /// Whether the value has been borrowed mutably since the last call of this.
+    /// Whether the value has been borrowed mutably since the last call of this function.
     #[inline]
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.touched)

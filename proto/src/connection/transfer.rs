@@ -1,4 +1,4 @@
-//! Frames, credits and slots of the send ring, from the hellos to the end.
+//! The exchange of frames: their sequence numbers, credits and slots of the send ring.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub(super) struct Transfer {
     negotiated: Negotiated,
     /// Whether the peer takes several messages in a frame.
     pub(super) takes_batches: bool,
-    /// The number of frames in which a message is sent at most.
+    /// The maximum number of frames in which a message is sent.
     most_fragments: u32,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
@@ -38,31 +38,31 @@ pub(super) struct Transfer {
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
     pub(super) timers: Tracked<Timers>,
-    /// Counters only: [`statistics`](Self::statistics) computes the values that are held at the
-    /// moment.
+    /// The counters. [`statistics`](Self::statistics) adds the amounts of memory that are in use.
     pub(super) counters: Statistics,
     pub(super) probe: Probe,
     keepalive_timeout: Duration,
-    /// Which of its engine's connections it is.
+    /// The number of the connection in its process.
     number: u64,
     pub(super) activity: PeerActivity,
-    /// The value of the last [`set_moved`](super::Connection::set_moved).
+    /// The counters of the last call of [`set_moved`](super::Connection::set_moved).
     ///
     /// [`Connection`]: super::Connection
     pub(super) moved: MovedBytes,
-    /// Whether `moved` is that of the last check, so that more bytes are a sign of life since.
+    /// Whether `moved` was read since the last check, so that an increase is a sign of life after
+    /// that check.
     pub(super) moved_is_fresh: bool,
-    /// Whether others wait for the memory of messages that are being read, as of the last
-    /// [`set_wanted`](super::Connection::set_wanted).
+    /// Whether other connections wait for the memory of messages that are being read, as of the
+    /// last call of [`set_wanted`](super::Connection::set_wanted).
     pub(super) is_wanted: bool,
-    /// The frames of the peer that are still taken.
+    /// The kinds of the peer's frames that this side still accepts.
     pub(super) accepts: Accepts,
-    /// Whether this side has finished.
+    /// Whether the application has finished sending.
     pub(super) finished: bool,
     /// The number of data frames of the peer that did not end a message.
     pub(super) unended: u32,
-    /// The least that a send lacked which was refused as blocked since the last
-    /// [`Event::Writable`](crate::Event::Writable).
+    /// The resources that refused sends lacked, or the least of them. `None` if no send was refused
+    /// as blocked since the last [`Event::Writable`](crate::Event::Writable).
     blocked: Option<MissingResources>,
     pub(super) control: ControlQueue,
     pub(super) peer_close: PeerClose,
@@ -71,11 +71,11 @@ pub(super) struct Transfer {
 /// The way in which a message of some length is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// In a frame of its own.
+    /// The message is sent in a frame of its own.
     Frame,
-    /// In this number of frames.
+    /// The message is sent in this number of frames.
     Fragments(u32),
-    /// The peer reads it from this side's memory.
+    /// The message is announced, and the peer reads it from this side's memory.
     Announcement,
 }
 
@@ -83,7 +83,7 @@ pub enum Way {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 struct MissingResources {
-    /// The number of slots.
+    /// The number of slots of the send ring.
     slots: u32,
     /// The number of bytes that may be exposed to the peer.
     exposed: u64,
@@ -96,26 +96,26 @@ impl MissingResources {
     };
 }
 
-/// The kinds of frames that this side still accepts from the peer.
+/// The kinds of the peer's frames that this side still accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Accepts {
     Everything,
     /// The peer's Finish has arrived: only control frames follow.
     NoMessages,
-    /// The peer aborted, or violated the protocol. Messages behind a bad frame are dropped, because
-    /// one before them is missing.
+    /// The peer has aborted, or has violated the protocol: no frame is accepted. Messages behind a
+    /// bad frame are dropped, because a message before them is missing.
     Nothing,
 }
 
-/// How far the peer has come in closing.
+/// The progress of the peer in the close handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum PeerClose {
     None,
     /// The peer's Close has arrived: only control frames follow.
     Received,
-    /// The peer's CloseAck has arrived too: the peer has received everything that this side sent.
+    /// The peer's CloseAck has also arrived: the peer has received everything that this side sent.
     Acknowledged,
 }
 
@@ -193,10 +193,11 @@ impl Transfer {
             .map(|interval| Keepalive::new(interval, timeout, activity, number, now));
     }
 
-    /// Returns the progress of large messages.
+    /// Returns the progress of the large messages that this side reads.
     ///
-    /// The chunks are those of all connections with the peer's engine: on a slow path reads wait
-    /// behind those of other connections. If the transport counts bytes, these are included.
+    /// The chunks are those of all connections with the peer's engine, because on a slow path reads
+    /// wait behind reads of other connections. If the transport counts bytes, each byte counts as a
+    /// chunk.
     pub(super) fn progress(&self) -> Progress {
         let inbound = &self.inbound;
         Progress {
@@ -228,10 +229,10 @@ impl Transfer {
 
     // Closing.
 
-    /// Whether the peer's library is known to have received everything that was sent. That its
-    /// device acknowledged it proves nothing: the process that reads the completion queue may have
-    /// ended. Nor does a missing acknowledgement prove the contrary: a device whose queue pair
-    /// fails right after it took a frame never sends one.
+    /// Whether the peer's library is known to have received everything that was sent. An
+    /// acknowledgement by the peer's device is no proof, because the process that reads the
+    /// completion queue might have ended. A missing acknowledgement is no proof of the contrary: a
+    /// device whose queue pair fails right after it has received a frame sends no acknowledgement.
     #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
@@ -240,7 +241,7 @@ impl Transfer {
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
     }
 
-    /// Whether the driver copies a message of a stream: see
+    /// Whether the driver should copy a message of a stream: see
     /// [`may_copy`](super::Connection::may_copy).
     pub(super) fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
         let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
@@ -249,11 +250,12 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty one keeps its receive, so that a peer cannot send them without end.
+        // An empty message keeps its receive, so that a peer cannot send empty messages without
+        // end.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
-    /// Takes the limits of these parameters for large messages.
+    /// Sets the limits for large messages that these parameters give.
     pub(super) fn set_limits(&mut self, params: &Params) {
         self.outbound.set_limit(params.outbound_limit());
         self.inbound.set_limit(params.inbound_limit());
@@ -279,7 +281,7 @@ impl Transfer {
             && self.ring.is_empty()
     }
 
-    /// Queues an Abort or a Failure, and drops everything else.
+    /// Queues an Abort or a Failure, and drops all other queued frames.
     pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
         self.cancel_pending();
         self.control.queue_notice(control, code);
@@ -355,7 +357,7 @@ impl Transfer {
             && (lack.exposed == 0 || self.outbound.has_room_for(lack.exposed))
     }
 
-    /// Remembers that a send was refused which needs this much.
+    /// Records that a send was refused, and the resources that it needs.
     #[cold]
     fn block(&mut self, lack: MissingResources) {
         self.counters.stalls += 1;
@@ -366,7 +368,7 @@ impl Transfer {
         self.blocked = Some(least);
     }
 
-    /// Whether a send that was refused may be tried again. Forgets about it then.
+    /// Whether a send that was refused can be retried now. If so, forgets the refusal.
     pub(super) fn take_writable(&mut self) -> bool {
         let writable = self
             .blocked
@@ -390,14 +392,14 @@ impl Transfer {
         self.blocked.is_some()
     }
 
-    /// Whether a send was refused. Forgets about it.
+    /// Whether a send was refused. Forgets the refusal.
     #[inline]
     pub(super) fn take_blocked(&mut self) -> bool {
         self.blocked.take().is_some()
     }
 
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        // The eager size is no longer than the longest message.
+        // A message of at most the eager size is no longer than the longest message.
         if self.send_credit.available() == 0 || !self.ring.has_room_for_data() {
             self.block(MissingResources::SLOT);
             return Err(SendRefused::Blocked);
@@ -406,11 +408,11 @@ impl Transfer {
         self.send_credit.take(1);
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += len as u64;
-        // The limit is a `u32`, so the length fits.
+        // The cast loses no bits, because the eager size is a `u32`.
         Ok(self.data_frame(Kind::Data, len as u32))
     }
 
-    /// How much of a batch may be sent in one frame now.
+    /// Returns the part of a batch that may be sent in one frame now.
     pub(super) fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
         self.may_send(0)?;
         let credits = self.send_credit.available() as usize;
@@ -423,7 +425,8 @@ impl Transfer {
         })
     }
 
-    /// Sends that many messages, of `len` bytes with their lengths, for which there is room.
+    /// Sends `count` messages in one frame. The payload has `len` bytes, including the lengths of
+    /// the messages. The caller has checked that there is room.
     pub(super) fn send_batch(&mut self, count: u32, len: usize) -> Transmit {
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
         self.send_credit.take(count);
@@ -432,8 +435,9 @@ impl Transfer {
         self.data_frame(Kind::Batch, len as u32)
     }
 
-    /// Sends the part of a message of `len` bytes that begins at `offset`. Returns its length as
-    /// well. The caller has found out with `way` and `may_send` that there is room for all parts.
+    /// Sends the part of a message of `len` bytes that begins at `offset`. Returns the frame, and
+    /// the length of the part. The caller has checked with `way` and `may_send` that there is room
+    /// for all parts.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
         let rest = len - offset;
         if offset == 0 {
@@ -472,14 +476,14 @@ impl Transfer {
         Ok(self.ring.take_operation())
     }
 
-    /// Whether a grant, or the count of large messages taken, is due without waiting for another
-    /// frame.
+    /// Whether a grant, or the count of large messages taken, must be sent without waiting for
+    /// another frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.recv_credit.grant_due() || self.inbound.report_due()
     }
 
-    /// Takes the next queued control frame, if there is a slot for it.
+    /// Takes the next queued control frame, if a slot is free.
     pub(super) fn next_control(&mut self) -> Option<Transmit> {
         if !self.ring.has_room() {
             return None;
@@ -512,7 +516,8 @@ impl Transfer {
         self.frame(kind, len, arg, slot)
     }
 
-    /// Makes a frame for a slot of the ring, which goes with whether its send is signalled.
+    /// Makes a frame for a slot of the ring. The flag in `slot` tells whether the send is
+    /// signalled.
     fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
         let header = Header {
             kind,
@@ -528,11 +533,13 @@ impl Transfer {
         }
     }
 
-    /// Takes the completion of a signalled send, which covers all that were posted before it. With
-    /// `acknowledges` it proves that the peer's device has them.
+    /// Handles the completion of a signalled send, which covers all sends that were posted before
+    /// it. If `acknowledges` is set, the completion proves that the peer's device has received
+    /// them.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
-        // That the peer's device took control frames says nothing about its library, which may have
-        // stopped: a ping wants a pong. Data it takes only while the library grants credit.
+        // The receipt of control frames by the peer's device is no sign of life of the peer's
+        // library, which might have stopped: that is why a Ping needs a Pong. The receipt of data
+        // is a sign of life, because the device receives data only while the library grants credit.
         if self.ring.complete(slot) && acknowledges {
             self.activity.here += 1;
         }
@@ -541,7 +548,7 @@ impl Transfer {
 
     // Receiving.
 
-    /// Counts messages of the peer in one frame, or a write that takes a credit as well.
+    /// Counts the messages in one frame of the peer, or a write that also takes a credit.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
@@ -558,7 +565,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Refuses a frame of this kind between two fragments of a message.
+    /// Returns a violation if a frame of this kind arrives between two fragments of a message.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames

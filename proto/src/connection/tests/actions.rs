@@ -1,4 +1,4 @@
-//! Operations of the applications, processes and devices of a [`Pair`].
+//! The operations that the applications, processes and devices of a [`Pair`] perform.
 
 use rdma_status::WcStatus;
 
@@ -26,7 +26,7 @@ impl Pair {
         self.sent(at, sent)
     }
 
-    /// Sends up to `most` messages in one frame. Returns how many were accepted.
+    /// Sends up to `most` messages in one frame. Returns the number of accepted messages.
     pub(super) fn send_batch(&mut self, at: usize, most: usize) -> usize {
         let side = &mut self.sides[at];
         if side.held > 0 {
@@ -48,7 +48,7 @@ impl Pair {
         if self.sent(at, sent) { count } else { 0 }
     }
 
-    /// Sends the next message as a large one of `len` bytes. Returns whether it was accepted.
+    /// Sends the next message as a large message of `len` bytes. Returns whether it was accepted.
     pub(super) fn send_large(&mut self, at: usize, len: u64) -> bool {
         let side = &mut self.sides[at];
         if side.held > 0 {
@@ -62,7 +62,7 @@ impl Pair {
         self.sent(at, sent)
     }
 
-    /// Sends the next message in fragments, with `len` bytes, a multiple of 4. Returns whether it
+    /// Sends the next message in fragments. It has `len` bytes, a multiple of 4. Returns whether it
     /// was accepted.
     pub(super) fn send_fragments(&mut self, at: usize, len: u32) -> bool {
         let side = &mut self.sides[at];
@@ -104,8 +104,8 @@ impl Pair {
         self.perform_outputs(at);
     }
 
-    /// Takes a message from the application for which there is no room, to send it when there is
-    /// some. Returns whether it was taken.
+    /// Takes a message for which there is no room from the application, and sends it when there is
+    /// room. Returns whether the message was taken.
     pub(super) fn hold_back(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
         let frame = side.conn.negotiated().map_or(0, |sides| sides.send_eager);
@@ -123,7 +123,7 @@ impl Pair {
         true
     }
 
-    /// Sends the held messages for which there is room now.
+    /// Sends the messages that are held back and for which there is room now.
     pub(super) fn send_held(&mut self, at: usize) {
         let side = &mut self.sides[at];
         let first = side.sent;
@@ -150,7 +150,8 @@ impl Pair {
         }
     }
 
-    /// Releases a message of the application: the oldest, or the newest.
+    /// Releases a message that the application holds: the oldest one if `oldest` is set, the newest
+    /// one otherwise.
     pub(super) fn release(&mut self, at: usize, oldest: bool) {
         let side = &mut self.sides[at];
         let kept = if oldest {
@@ -217,7 +218,7 @@ impl Pair {
         }
     }
 
-    /// Kills this side's host: nothing comes from it and nothing reaches it.
+    /// Makes this side's host fail: the host neither sends nor receives anything.
     pub(super) fn vanish(&mut self, at: usize) {
         self.sides[at].killed = true;
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
@@ -252,7 +253,7 @@ impl Pair {
         self.sides[at].ended.as_ref().expect("it has ended").1
     }
 
-    /// Puts the announcement of a large message on the wire that no connection made.
+    /// Puts the announcement of a large message on the wire, which no connection has made.
     pub(super) fn forge_large(&mut self, from: usize, descriptor: &Descriptor) {
         let header = Header {
             kind: Kind::Rendezvous,
@@ -264,14 +265,15 @@ impl Pair {
         self.forge(from, &[&header.emit()[..], &descriptor.emit()].concat());
     }
 
-    /// Sends a ping whose pong proves that the peer has processed everything sent before.
+    /// Sends a Ping, whose Pong proves that the peer has processed everything sent before.
     pub(super) fn flush(&mut self, at: usize) -> Flush {
         let flush = self.sides[at].conn.flush().expect("it is established");
         self.perform_outputs(at);
         flush
     }
 
-    /// Puts a frame on the wire that no connection made, with the number that is next.
+    /// Puts a frame on the wire, which no connection has made and which has the next sequence
+    /// number.
     pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
         let mut frame = frame.to_vec();
         if let Some((open, _)) = self.sides[from].conn.open()

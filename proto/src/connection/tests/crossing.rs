@@ -1,4 +1,4 @@
-//! Scenes in which one side closes and the other aborts, in many orders of events.
+//! Tests in which one side closes and the other side aborts, in many orders of events.
 
 use super::{
     pair,
@@ -8,7 +8,7 @@ use crate::CloseReason;
 
 const CODE: u32 = 9;
 
-/// All orders of the elements.
+/// Returns all orders of the elements.
 fn permutations(rest: &[Step]) -> Vec<Vec<Step>> {
     if rest.is_empty() {
         return vec![Vec::new()];
@@ -25,7 +25,7 @@ fn permutations(rest: &[Step]) -> Vec<Vec<Step>> {
     all
 }
 
-/// Takes up to `count` steps, each time the first in `order` that is possible.
+/// Takes up to `count` steps. Each step is the first one in `order` that is possible at the time.
 fn take_some(pair: &mut Pair, order: &[Step], count: usize) {
     for _ in 0..count {
         let Some(step) = order.iter().find(|step| pair.can(**step)) else {

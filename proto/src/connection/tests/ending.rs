@@ -1,4 +1,4 @@
-//! Scenes of the end: closes, aborts, and other events during them.
+//! Tests of the end of a connection: closes, aborts, and other events during them.
 
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ fn close_frame_after_disconnected_is_the_reason() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.close(A);
-    // B's device has everything, B has processed nothing and answers nothing: A's deadline takes
-    // the connection down.
+    // B's device has received everything, but B has processed nothing and answers nothing. A
+    // disconnects at its deadline.
     pair.take(Step::Wire(A));
     pair.take(Step::Wire(A));
     pair.wait(Duration::from_secs(5));
@@ -203,12 +203,12 @@ fn first_closer_disconnects_after_close_ack() {
     for step in [
         Step::Wire(A),
         Step::Cq(B),
-        // B's close, and its acknowledgement of A's.
+        // These frames are B's Close, and B's acknowledgement of A's Close.
         Step::Wire(B),
         Step::Wire(B),
         Step::Cq(A),
         Step::Cq(A),
-        // A's acknowledgement.
+        // This frame is A's acknowledgement.
         Step::Wire(A),
         Step::Cq(B),
     ] {
@@ -226,7 +226,8 @@ fn first_closer_disconnects_after_close_ack() {
         pair.take(step);
     }
     assert!(pair.can(Step::Cm(B)), "now A has");
-    // B's device never gets the acknowledgement of the last frames.
+    // A's last acknowledgements are lost, so B's device does not report the last frames as
+    // acknowledged.
     pair.acknowledgements_get_lost = true;
     pair.finish();
     assert!(pair.delivered(A) && pair.delivered(B));
@@ -303,7 +304,7 @@ fn queued_frames_arrive_after_drain_deadline() {
     assert!(pair.send(A));
     pair.take(Step::Wire(A));
     pair.kill(A);
-    // B learns of the end and then stands still until after its deadline.
+    // B reads the event DISCONNECTED, and then does not run until after its deadline.
     pair.take(Step::Cm(B));
     pair.wait(Duration::from_secs(60));
     assert_eq!(pair.sides[B].received, 1);

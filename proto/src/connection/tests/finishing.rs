@@ -1,4 +1,4 @@
-//! Scenes of half close, and of messages that a stream holds back.
+//! Tests of the half close, and of messages that a stream holds back.
 
 use super::{
     pair,
@@ -66,7 +66,7 @@ fn held_messages_precede_finish_and_close() {
     for closes in [false, true] {
         let mut pair = pair();
         while pair.send(A) {}
-        // More than the window has places for.
+        // These are more messages than the window has room for.
         assert!((0..6).all(|_| pair.hold_back(A)));
         pair.finish_sending(A);
         if closes {

@@ -1,4 +1,4 @@
-//! Scenes with a peer that does not keep to the protocol.
+//! Tests with a peer that violates the protocol.
 
 use std::time::Instant;
 
@@ -192,7 +192,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
         // The peer has not sent its Close.
         (true, &[close_ack()]),
         (true, &[close_ack(), control(Control::Close)]),
-        // Twice.
+        // The peer acknowledges twice.
         (true, &[control(Control::Close), close_ack(), close_ack()]),
     ];
     for (closes, frames) in cases {
@@ -215,7 +215,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
             .map(|open| open.transfer.accepts);
         assert_eq!(accepts, Some(Accepts::Nothing));
         pair.finish();
-        // The first cause stays.
+        // The first cause of the end stays.
         match pair.reason(B) {
             CloseReason::LocallyClosed => assert!(closes),
             violation => assert_eq!(violated_field(violation), "kind"),
@@ -298,7 +298,7 @@ fn a_second_close_takes_the_connection_down() {
     assert_eq!(pair.sides[B].conn.state.name(), "Draining");
 }
 
-/// An established connection of the passive side whose receives are shared.
+/// Returns an established connection of the passive side that shares receives with others.
 fn sharing() -> Connection {
     let now = Instant::now();
     let params = Params {
@@ -330,7 +330,7 @@ fn sharing() -> Connection {
     conn
 }
 
-/// Which buffers go back.
+/// Returns the buffers that the connection gives back in its outputs.
 fn returned_buffers(conn: &mut Connection) -> Vec<u32> {
     std::iter::from_fn(|| conn.poll_output())
         .filter_map(|output| match output {
@@ -383,8 +383,8 @@ fn control_frame_buffers_return_while_draining() {
     assert_eq!(returned_buffers(&mut conn), [0, 1, 2]);
 }
 
-/// After the end all that the connection holds goes back at once, and nothing may come after the
-/// end.
+/// After the end, the driver gives back all receives that the connection holds at once, so the
+/// connection itself gives back none.
 #[test]
 fn nothing_is_given_back_one_by_one_after_the_end() {
     let now = Instant::now();
@@ -398,7 +398,8 @@ fn nothing_is_given_back_one_by_one_after_the_end() {
     assert!(conn.poll_output().is_none());
 }
 
-/// Each holds a buffer that others may share, until the peer's hello is there.
+/// Each frame holds a buffer, which can be shared with other connections, until the peer's hello is
+/// known.
 #[test]
 fn frames_that_overtake_the_hello_are_bounded() {
     let now = Instant::now();

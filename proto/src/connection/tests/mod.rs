@@ -1,10 +1,10 @@
-//! Tests of a connection against another one.
+//! Tests in which a connection talks to another connection.
 //!
-//! [`pair`] puts two of them on a simulated wire and a simulated connection manager, with
+//! [`pair`] connects two connections by a simulated wire and a simulated connection manager, with
 //! [`actions`] of their applications, processes and devices. [`establishing`], [`refusing`],
 //! [`transferring`], [`large`], [`finishing`], [`living`], [`suspecting`], [`memory`], [`ending`],
-//! [`crossing`] and [`hostile`] play named scenes on it, [`random`] plays anything, [`exhaustive`]
-//! plays every order of a few events, and [`table`] checks each input in each state.
+//! [`crossing`] and [`hostile`] test fixed sequences of events, [`random`] tests random sequences,
+//! [`exhaustive`] tests every order of a few events, and [`table`] checks each input in each state.
 
 mod actions;
 mod crossing;
@@ -66,7 +66,7 @@ fn pair() -> Pair {
     Pair::established(params(), params())
 }
 
-/// Makes a connection whose turn to connect comes at once.
+/// Makes an active connection that has its turn to connect.
 fn started(params: Params, nonce: u64, data: &[u8], now: Instant) -> Connection {
     let mut conn = Connection::connect(params, nonce, data, now);
     assert!(matches!(

@@ -1,6 +1,6 @@
-//! A simulation of two connections: a wire that keeps the order of each direction, and queues in
-//! which completions and connection manager events wait. The test chooses the next step, so events
-//! and completions overtake each other, and acknowledgements come as late as they like.
+//! Simulates two connections: a wire that keeps the order of each direction, and queues in which
+//! completions and connection manager events wait. The test chooses the next step, so events and
+//! completions overtake each other, and acknowledgements are delayed arbitrarily.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use crate::{
     testing::BOTH_WAYS,
 };
 
-/// Which side.
+/// The indices of the two sides.
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 
@@ -29,42 +29,43 @@ pub(super) const fn no_memory() -> OsError {
     OsError::new("ibv_reg_mr", libc::ENOMEM)
 }
 
-/// The two sides and the clock.
+/// The two sides of the simulation and its clock.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     pub(super) now: Instant,
-    /// Whether the last acknowledgements of a device are lost when its queue pair breaks.
+    /// Whether the last acknowledgements of a device are lost when its queue pair fails.
     pub(super) acknowledgements_get_lost: bool,
     traits: TransportTraits,
 }
 
-/// A step that the simulation may take.
+/// A possible step of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The front frame of this side's send queue arrives.
+    /// The frame at the front of this side's send queue arrives at the other side.
     Wire(usize),
     /// This side's oldest frame is acknowledged.
     Ack(usize),
-    /// This side polls its next completion.
+    /// This side's driver polls the next completion.
     Cq(usize),
-    /// This side takes its next connection manager event.
+    /// This side's driver handles the next connection manager event.
     Cm(usize),
-    /// Memory is found for the large message that this side has started.
+    /// This side's driver finds memory for the large message that the side has started.
     Memory(usize),
 }
 
 impl Pair {
-    /// Makes two sides of which A connects to B; nothing has happened yet.
+    /// Makes two sides, of which A will connect to B. No step has been taken.
     pub(super) fn new(a: Params, b: Params) -> Self {
         Self::over(TransportTraits::UNRESTRICTED, a, b)
     }
 
-    /// The same, over such a transport.
+    /// Does the same as [`new`](Self::new), over a transport with these properties.
     pub(super) fn over(traits: TransportTraits, a: Params, b: Params) -> Self {
         let now = Instant::now();
         let connecting = Connection::connect(a.clone(), 1, b"from a", now);
-        // B's connection is made when A's request arrives. Until then this is a placeholder.
+        // B's connection is made when A's request arrives. Until then, this connection is a
+        // placeholder.
         let listening = Connection::connect(b.clone(), 2, b"", now);
         let mut pair = Self {
             sides: [Side::new(connecting, a), Side::new(listening, b)],
@@ -108,7 +109,7 @@ impl Pair {
         pair
     }
 
-    /// Carries out the outputs of a side's connection.
+    /// Performs the outputs of a side's connection.
     pub(super) fn perform_outputs(&mut self, at: usize) {
         self.carry_out(at);
         while self.sides[at].held > 0 && self.sides[at].writable && self.sides[at].ended.is_none() {
@@ -175,7 +176,7 @@ impl Pair {
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     side.ended = Some((reason, delivered));
-                    // Its queue pair and id are destroyed, and its kernel disconnects.
+                    // The driver destroys the queue pair and the id, and the kernel disconnects.
                     side.enter_error_state();
                     self.report_disconnected(1 - at);
                 }
@@ -191,7 +192,7 @@ impl Pair {
         }
     }
 
-    /// There may be memory for this side's large messages again.
+    /// Reports to a side that there may be memory for its large messages again.
     pub(super) fn feed(&mut self, at: usize) {
         self.sides[at].conn.retry_memory();
         self.perform_outputs(at);
@@ -222,7 +223,7 @@ impl Pair {
             }
             CmOp::Connect { private_data } => {
                 let params = self.sides[other].params.clone();
-                // The connection manager pads.
+                // The connection manager pads private data with zeros.
                 let mut padded = private_data.to_vec();
                 padded.resize(56, 0);
                 let mut conn =
@@ -249,7 +250,7 @@ impl Pair {
                     self.report_disconnected(B);
                 }
             }
-            // The turn comes at once.
+            // The simulation gives a connection its turn at once.
             CmOp::AwaitTurn => self.sides[at].conn.take_turn(self.now),
             CmOp::CreateId | CmOp::SetMinRnrTimer => {}
             CmOp::Reject { .. } | CmOp::Discard => panic!("not in these scenes: {op:?}"),
@@ -259,7 +260,7 @@ impl Pair {
     /// Whether a step is possible now.
     pub(super) fn can(&self, step: Step) -> bool {
         match step {
-            // A frame arrives only at a live queue pair: at least the accepting side is
+            // A frame arrives only at a working queue pair, so at least the accepting side is
             // established.
             Step::Wire(from) => {
                 !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
@@ -326,7 +327,8 @@ impl Pair {
                 let side = &mut self.sides[at];
                 match side.cq.pop_front().unwrap() {
                     Completion::Recv { buffer, frame } => {
-                        // The fast path and the general one must do the same.
+                        // The fast path and the general path must have the same effect, so the test
+                        // uses both.
                         let short = !side.received.is_multiple_of(3);
                         match short.then(|| side.conn.take_message(&frame)).flatten() {
                             Some(len) => {
@@ -388,7 +390,7 @@ impl Pair {
         }
     }
 
-    /// Takes steps until there is none left, without any time passing.
+    /// Takes steps until no step is possible. No time passes.
     pub(super) fn run(&mut self) {
         const STEPS: [Step; 10] = [
             Step::Wire(A),
@@ -407,7 +409,7 @@ impl Pair {
         }
     }
 
-    /// Takes steps and releases the received messages until nothing more arrives.
+    /// Takes steps, and releases the received messages, until nothing more arrives.
     pub(super) fn run_until_idle(&mut self) {
         self.run();
         while self.sides.iter().any(|side| !side.kept.is_empty()) {
@@ -417,7 +419,8 @@ impl Pair {
         }
     }
 
-    /// Lets time pass until the next deadline of either side, if there is one.
+    /// Lets time pass until the next deadline of either side. Returns false if there is no
+    /// deadline.
     pub(super) fn pass(&mut self) -> bool {
         let deadlines = self
             .sides
@@ -431,8 +434,8 @@ impl Pair {
         true
     }
 
-    /// Lets this much time pass. A side whose deadline has passed takes its completions first, as
-    /// the contract demands.
+    /// Lets this much time pass. A side whose deadline has passed first polls its completions, as
+    /// the contract of `handle_timeout` demands.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {

@@ -1,4 +1,4 @@
-//! Anything, in any order.
+//! Tests random sequences of operations.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     testing::{BOTH_WAYS, cases},
 };
 
-/// One thing that happens.
+/// One operation of a random sequence.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Step(Step),
@@ -37,7 +37,8 @@ enum Op {
     Kill(usize),
     RemoveDevice(usize),
     GiveUp(usize),
-    /// Others that share receives with this side want some, receive, or release.
+    /// The stranger, which shares receives with this side, wants receives, receives a message, or
+    /// releases one.
     Stranger {
         at: usize,
         kind: u8,
@@ -99,7 +100,8 @@ fn sizes() -> impl Strategy<Value = Params> {
             shared,
             send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
-            // The clock runs while neither side polls: that alone must kill no peer.
+            // Time passes while neither side polls, which alone must not make a side declare its
+            // peer dead.
             keepalive_timeout: Duration::from_secs(86_400),
             ..params()
         })
@@ -117,7 +119,7 @@ fn apply(pair: &mut Pair, op: Op) {
             pair.send_batch(at, 3);
         }
         Op::SendLarge { at, len } if alive(pair, at) => {
-            // Half of the messages go in fragments, if there is room.
+            // Half of the messages are sent in fragments, if there is room.
             let words = len as u32 % 50 + 17;
             if len % 2 == 0 || !pair.send_fragments(at, 4 * words) {
                 pair.send_large(at, len.max(65));
@@ -158,10 +160,10 @@ fn apply(pair: &mut Pair, op: Op) {
 proptest! {
     #![proptest_config(cases(250))]
 
-    /// For any mix of steps, sends and releases, the pair checks that no receiver is without a
-    /// receive, no slot is used twice, and the order is kept. This test checks that no credit is
-    /// lost, and that a close delivers everything and reports that on both sides, even if a
-    /// device's last acknowledgements are lost with its queue pair.
+    /// For any mix of steps, sends and releases, the pair checks that each frame finds a receive,
+    /// that no slot is used twice, and that messages stay in order. This test checks that no credit
+    /// is lost, and that a close delivers everything and reports the delivery at both sides, even
+    /// if a device's last acknowledgements are lost with its queue pair.
     #[test]
     fn nothing_is_lost_and_no_credit_leaks(
         a in sizes(),
@@ -176,8 +178,8 @@ proptest! {
         for op in ops {
             apply(&mut pair, op);
         }
-        // The applications release everything, which admits more large messages: both must be
-        // able to send again.
+        // The applications release everything, which makes room for more large messages. Afterwards
+        // both sides must be able to send again.
         pair.run_until_idle();
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
@@ -203,9 +205,9 @@ proptest! {
         }
     }
 
-    /// However and by whichever side a connection is ended, each side ends once and in bounded
-    /// time, and messages stay in order. A side that reports complete delivery, a clean end or a
-    /// truncated one is right.
+    /// However a connection is ended, and by whichever side, each side ends once and in bounded
+    /// time, and messages stay in order. If a side reports complete delivery, a clean end or a
+    /// truncated end, its report is true.
     #[test]
     fn every_ending_operation_ends_the_connection(
         a in sizes(),
@@ -223,7 +225,7 @@ proptest! {
         if !pair.sides[A].established || !pair.sides[B].established {
             pair.run();
         }
-        // The other side ends by itself, unless its peer went without a word.
+        // The other side ends by itself, unless its peer has ended without a notice.
         pair.finish();
         for at in [A, B] {
             if pair.sides[at].ended.is_none() {
@@ -249,8 +251,7 @@ proptest! {
         }
     }
 
-    /// No bytes of a peer make the state machine panic, and all but harmless ones end the
-    /// connection.
+    /// No bytes of a peer make the state machine panic, and all invalid frames end the connection.
     #[test]
     fn random_frames_do_no_harm(
         frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4),

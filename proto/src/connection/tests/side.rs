@@ -48,7 +48,7 @@ pub(super) struct InFlight {
 pub(super) enum WorkKind {
     Frame(Vec<u8>),
     Read(Read),
-    /// A write of nothing.
+    /// A write of zero bytes.
     Nudge,
 }
 
@@ -61,41 +61,42 @@ impl InFlight {
     }
 }
 
-/// A large message that is being read.
+/// A large message that is being read or copied.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Reading {
     pub(super) id: u32,
     pub(super) number: u32,
     pub(super) len: u64,
     pub(super) has_memory: bool,
-    /// Whether its bytes come in frames.
+    /// Whether the bytes of the message arrive in frames.
     pub(super) is_copied: bool,
-    /// Bytes for which reads were posted.
+    /// The number of bytes for which reads were posted.
     pub(super) requested: u64,
-    /// Bytes that have been read.
+    /// The number of bytes that have been read.
     pub(super) completed: u64,
 }
 
-/// Receives that a side's connection shares with others, all of which one stranger represents.
+/// Receives that a side's connection shares with other connections, all of which are represented by
+/// one stranger.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) account: Arc<Account>,
-    /// The receives that the stranger's peers may still use.
+    /// The number of receives that the stranger's peers may still use.
     pub(super) promised: u32,
     /// The buffers that the stranger holds.
     pub(super) taken: VecDeque<u32>,
 }
 
-/// Something that the application has not released.
+/// A message that the application has not released.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kept {
     Buffer(u32),
-    /// One of several messages in a buffer.
+    /// One of several messages that share a buffer.
     Part(u32),
     Large(u64),
 }
 
-/// Returns the place of the large message of this number in its sender's memory.
+/// Returns the place in its sender's memory of the large message with this number.
 pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
     Descriptor {
         addr: u64::from(number) << 32,
@@ -109,13 +110,14 @@ pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
 pub(super) struct Side {
     pub(super) conn: Connection,
     pub(super) params: Params,
-    /// Posted receives.
+    /// The receives that are posted.
     pub(super) posted: VecDeque<u32>,
-    /// Posted sends: the front is next on the wire.
+    /// The sends that are posted. The front one is the next on the wire.
     pub(super) sending: VecDeque<InFlight>,
-    /// Sends that have arrived, but are not acknowledged yet. Answers to them may come earlier.
+    /// Sends that have arrived, but have not been acknowledged. Answers to these sends can arrive
+    /// earlier than the acknowledgements.
     pub(super) unacknowledged: VecDeque<InFlight>,
-    /// Slots whose sends are not known to have completed, oldest first.
+    /// The slots whose sends are not known to have completed, oldest first.
     pub(super) slots: VecDeque<u32>,
     pub(super) cq: VecDeque<Completion>,
     pub(super) cm: VecDeque<Cm>,
@@ -123,23 +125,24 @@ pub(super) struct Side {
     pub(super) buffers: BTreeMap<u32, Vec<u8>>,
     /// Whether the queue pair is in its error state.
     pub(super) broken: bool,
-    /// Whether the connection manager has said, or will say, that the connection is down.
+    /// Whether the connection manager has reported, or will report, that the connection is down.
     pub(super) disconnected: bool,
     /// Whether this side's process has ended.
     pub(super) killed: bool,
     /// Whether the device has been removed.
     pub(super) removed: bool,
-    /// The deadline that the connection reported last.
+    /// The deadline that the connection last reported.
     pub(super) timer: Option<Instant>,
     /// Whether the connection has reported that it is established.
     pub(super) established: bool,
     /// The number of messages sent.
     pub(super) sent: u32,
-    /// The buffers in which several messages lie, with how many were not released.
+    /// The buffers that hold several messages, and the number of messages in each that were not
+    /// released.
     pub(super) batches: BTreeMap<u32, u32>,
-    /// Messages that the application has not released.
+    /// The messages that the application has not released.
     pub(super) kept: VecDeque<Kept>,
-    /// Large messages that the peer may be reading, oldest first.
+    /// The large messages that the peer may be reading, oldest first.
     pub(super) exposed: VecDeque<Descriptor>,
     /// The peer's large messages that are being read, oldest first.
     pub(super) reads: VecDeque<Reading>,
@@ -148,9 +151,9 @@ pub(super) struct Side {
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Whether the peer has finished sending.
     pub(super) peer_finished: bool,
-    /// The number of messages taken from the application that are sent when there is room.
+    /// The number of messages that were taken from the application and wait for room.
     pub(super) held: u32,
-    /// Whether no send has been refused since the last Writable.
+    /// Whether no send has been refused since the last event `Writable`.
     pub(super) writable: bool,
     /// The shared receives, if there are any.
     pub(super) shared: Option<Shared>,
@@ -158,7 +161,7 @@ pub(super) struct Side {
     pub(super) answered: u64,
     /// Whether the system has no memory for large messages.
     pub(super) lacks_memory: bool,
-    /// How often memory was requested and not available.
+    /// The number of times that memory was requested and not available.
     pub(super) failed_allocations: u32,
 }
 
@@ -214,7 +217,7 @@ impl Side {
         });
     }
 
-    /// Delivers something to the application, and checks the order.
+    /// Delivers an arrival to the application, and checks the order.
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let number = match arrival {
             Arrival::Message {
@@ -262,7 +265,7 @@ impl Side {
         self.received += 1;
     }
 
-    /// Begins to look for memory for a large message.
+    /// Begins to search memory for a large message.
     pub(super) fn begin(&mut self, id: u32, len: u64) {
         self.reads.push_back(Reading {
             id,
@@ -288,7 +291,8 @@ impl Side {
             .map(|reading| reading.id)
     }
 
-    /// Prepares memory for a chunk, or now and then for a part of it. Returns for how much.
+    /// Prepares memory for a chunk, or sometimes for a part of it. Returns the number of bytes for
+    /// which memory is ready.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
         let reading = self.reads.back().expect("it was started");
         assert!(reading.has_memory && len > 0 && len <= self.params.longest_chunk);
@@ -333,7 +337,7 @@ impl Side {
         });
     }
 
-    /// Records that the oldest read is done.
+    /// Records that the oldest read has completed.
     pub(super) fn read_completed(&mut self, read: &Read) {
         let reading = self
             .reads
@@ -344,12 +348,13 @@ impl Side {
         reading.completed += read.len;
     }
 
-    /// Frees the slots that a completion covers: its own, and all that were posted before it.
+    /// Frees the slots that a completion covers: its own slot, and all slots that were posted
+    /// before it.
     pub(super) fn slots_are_free_up_to(&mut self, slot: u32) {
         while self.slots.pop_front().is_some_and(|done| done != slot) {}
     }
 
-    /// Returns the bytes of large messages that the application holds.
+    /// Returns the number of bytes of large messages that the application holds.
     fn held(&self) -> u64 {
         let large = |kept: &Kept| match kept {
             Kept::Buffer(_) | Kept::Part(_) => 0,
@@ -358,8 +363,8 @@ impl Side {
         self.kept.iter().map(large).sum()
     }
 
-    /// Destroys the queue pair of an ended connection, and checks that exactly its promised
-    /// receives are free again.
+    /// Destroys the queue pair of an ended connection. Checks that exactly its promised receives
+    /// are free again.
     pub(super) fn release_account(&mut self) {
         let buffers = self.kept.iter().filter_map(|kept| match kept {
             Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),
@@ -377,7 +382,7 @@ impl Side {
         }
     }
 
-    /// Promises more to the stranger's peers, as far as there is some.
+    /// Promises more receives to the stranger's peers, as far as the account has some.
     pub(super) fn stranger_wants(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);
@@ -471,7 +476,7 @@ impl Side {
         }
     }
 
-    /// Fails this side's oldest send, if there is one, and breaks the queue pair.
+    /// Fails this side's oldest send, if there is one, and moves the queue pair to its error state.
     pub(super) fn give_up(&mut self, status: WcStatus) {
         let oldest = self.unacknowledged.front().or_else(|| self.sending.front());
         if let Some(in_flight) = oldest {

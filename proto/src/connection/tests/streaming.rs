@@ -1,4 +1,4 @@
-//! Scenes of unread byte streams.
+//! Tests of byte streams whose bytes are not read.
 
 use super::{
     pair::{A, B, Pair},

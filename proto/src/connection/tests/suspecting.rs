@@ -1,4 +1,4 @@
-//! Scenes of a device that reports a lost link or the failure of an object.
+//! Tests of a device that reports a lost link or the failure of an object.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{Activity, CloseReason, DeviceFault, Params};
 const INTERVAL: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(3);
 const SHORT: Duration = Duration::from_millis(500);
-/// The time for the notice to the peer.
+/// The maximum time to send the notice to the peer.
 const NOTICE: Duration = Duration::from_millis(100);
 
 fn alive() -> Params {
@@ -43,7 +43,8 @@ fn time_to_end(pair: &mut Pair) -> Duration {
 #[test]
 fn dead_path_is_detected_in_suspicion_timeout() {
     for (timeout, expected) in [(SHORT, SHORT), (2 * TIMEOUT, TIMEOUT)] {
-        // Idle, and after a ping without an answer.
+        // The path is suspected while the connection is idle, and after a Ping that was not
+        // answered.
         for silent in [Duration::ZERO, INTERVAL] {
             let mut pair = Pair::established(alive(), alive());
             pair.vanish(B);
@@ -104,7 +105,7 @@ fn link_that_returns_ends_a_suspicion() {
     );
 }
 
-/// The interval between two checks begins only with the first report.
+/// The present deadline is kept, because the path was not suspected.
 #[test]
 fn return_of_a_link_that_was_not_lost_changes_nothing() {
     let mut pair = Pair::established(alive(), alive());

@@ -1,4 +1,4 @@
-//! The results of each input in each state. The table has all combinations.
+//! The results of each input in each state. The table has all combinations of them.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ fn hello() -> Hello {
     }
 }
 
-/// A connection in a state, with nothing left to do.
+/// Returns a connection in the state with this name, which has no outputs left.
 fn in_state(name: &str, now: Instant) -> Connection {
     let active = || started(params(), 1, b"", now);
     let connecting = || {
@@ -115,8 +115,8 @@ fn in_state(name: &str, now: Instant) -> Connection {
     conn
 }
 
-/// Feeds one input to a connection in each state and compares the states it goes to: `.` is the
-/// same as before.
+/// Passes one input to a connection in each state, and compares the states afterwards with
+/// `expected`. The entry `.` means that the state does not change.
 fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str; 12]) {
     let now = Instant::now();
     for (from, to) in STATES.into_iter().zip(expected) {

@@ -1,4 +1,4 @@
-//! Scenes of an established connection: credits, slots, keepalive.
+//! Tests of an established connection: credits, slots, keepalive.
 
 use std::time::Duration;
 
@@ -104,12 +104,13 @@ fn batch_takes_one_credit_per_message() {
     assert!(!pair.send(A));
     pair.run();
     assert_eq!(pair.sides[B].received, 4);
-    // The last message of the first batch keeps its buffer and one place of the window.
+    // B keeps the last message of the first batch, which keeps its buffer and one place of the
+    // window.
     pair.release(B, true);
     pair.release(B, true);
     pair.release(B, false);
     pair.run();
-    // One more is granted with the next frame: it is less than half of the window.
+    // B grants one more message with its next frame, because one is less than half of the window.
     assert_eq!(pair.send_batch(A, 10), 2);
     pair.run();
     assert_eq!(pair.sides[B].received, 6);
@@ -139,8 +140,8 @@ fn receiver_that_holds_most_credits_grants_the_rest() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
-    // Three are kept for good; messages flow one at a time through the fourth place. That this is
-    // so shows in the first moment.
+    // B keeps three messages forever, and the others pass one at a time through the fourth place of
+    // the window. B detects this state once, after it has delayed the first grant.
     for number in 0..50 {
         pair.release(B, false);
         pair.run();
@@ -276,7 +277,8 @@ fn sender_without_slot_is_notified_of_room() {
     assert!(pair.send(A));
 }
 
-/// No completion comes for B's sends, so that its grants use up the slots that are kept for them.
+/// B's sends do not complete, so that B's Grant frames use up the slots that are reserved for
+/// control frames.
 #[test]
 fn grant_without_slot_is_sent_at_next_completion() {
     let tiny = Params {

@@ -48,7 +48,7 @@ pub(super) enum Mistake {
     TakeRefusedEpoch,
 }
 
-/// Makes a scope from these fields, without looks, strangers and mistakes.
+/// Makes a scope from these fields, without trials, strangers and mistakes.
 pub(super) const fn scope(
     messages: [u8; 2],
     large: [u8; 2],

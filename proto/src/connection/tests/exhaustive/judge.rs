@@ -1,4 +1,4 @@
-//! The checks of each state.
+//! The checks that every state must pass.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ pub(super) fn judge(world: &World, is_quiet: bool) {
     }
 }
 
-/// Each receive is posted, holds a frame, or holds a message of the application.
+/// Checks that each receive is posted, holds a frame, or holds a message of the application.
 fn check_receives(me: &Side) {
     let State::Open(open) = &me.conn.state else {
         return;
@@ -76,7 +76,7 @@ fn check_receives(me: &Side) {
     }
 }
 
-/// No more control frames are unprocessed than there are receives for each kind of them.
+/// Checks that no more control frames are unprocessed than there are receives for their kinds.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
         WorkKind::Frame(frame) => Some(frame),
@@ -111,7 +111,7 @@ fn check_control_frames(me: &Side, peer: &Side) {
     );
 }
 
-/// The memory of a large message is exposed until the peer has read it.
+/// Checks that the memory of a large message is exposed until the peer has read it.
 fn check_large(me: &Side, peer: &Side) {
     if me.ended.is_some() || peer.ended.is_some() {
         return;
@@ -138,7 +138,7 @@ fn check_reason(world: &World, at: usize) {
     );
 }
 
-/// A side acknowledges a close after it has read the peer's large messages.
+/// Checks that a side acknowledges a Close only after it has read the peer's large messages.
 fn check_close_ack(world: &World, me: &Side) {
     if let State::Open(open) = &me.conn.state
         && open.transfer.control.has_final_frame()
@@ -152,7 +152,8 @@ fn check_close_ack(world: &World, me: &Side) {
     }
 }
 
-/// A blocked send learns that the connection ends, unless the driver holds messages back.
+/// Checks that a blocked send is notified of the end of the connection, unless the driver holds
+/// messages back.
 fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(
@@ -162,7 +163,7 @@ fn check_blocked(me: &Side) {
     }
 }
 
-/// The verdict of a side is true.
+/// Checks that the end that a side reports is true.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {
@@ -197,7 +198,7 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     }
 }
 
-/// The named cause of an end has happened.
+/// Checks that the cause that a side names for the end has happened.
 fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     let (here, there) = (
         |side_event| world.has_done(side_event, at),
@@ -221,7 +222,7 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
             world.has_done(SideEvent::Wait, A)
         }
-        // The peer's Close is the cause, also if the side finds it later.
+        // If the peer has closed, its Close is the cause, even if the side finds it later.
         CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
         _ => false,
     };
@@ -231,7 +232,7 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     );
 }
 
-/// A quiet side waits for nothing, and can send.
+/// Checks that a quiet side waits for nothing, and can send.
 fn check_quiet(world: &World, at: usize) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let State::Open(open) = &me.conn.state else {

@@ -1,4 +1,4 @@
-//! Mistakes of a wire, a device or a library, each of which the search has to find.
+//! Mistakes of a wire, a device or a library. The search must find each of them.
 
 use super::world::World;
 use crate::{
@@ -9,20 +9,20 @@ use crate::{
     frame::{Control, Header, Kind},
 };
 
-/// A mistake that is made once, at a side.
+/// A mistake that one side makes once.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Mistake {
     /// The wire carries the side's next frame twice.
     Repeat,
-    /// The wire loses the side's next frame, and its device reports it as sent.
+    /// The wire loses the side's next frame, and the side's device reports the frame as sent.
     Lose,
-    /// The side's device reports its next frame as sent before it arrives.
+    /// The side's device reports the side's next frame as sent before the frame arrives.
     AcknowledgeEarly,
     /// The side's library grants one credit too many.
     GrantMore,
-    /// B's library acknowledges the peer's close when it sends its own.
+    /// B's library acknowledges the peer's Close when it sends its own Close.
     AcknowledgeClose,
-    /// The side's library reports that it has taken a large message which it has not read.
+    /// The side's library reports a large message as taken that it has not read.
     TakeEarly,
     /// The side's drain markers overtake other completions.
     DrainEarly,
@@ -35,7 +35,7 @@ pub(super) enum Mistake {
 }
 
 impl Mistake {
-    /// Whether it may be made now.
+    /// Whether the side `at` can make this mistake now.
     pub(super) fn is_possible(self, world: &World, at: usize) -> bool {
         let side = &world.pair.sides[at];
         let next = side.sending.front();
@@ -49,7 +49,7 @@ impl Mistake {
                 side.unacknowledged.is_empty() && next.is_some() && !next_is_read
             }
             Self::GrantMore => next_header(side).is_some(),
-            // It makes this one each time.
+            // B makes this mistake in every transition: see [`repeat`](Self::repeat).
             Self::AcknowledgeClose => false,
             Self::TakeEarly => next_header(side).is_some() && !side.reads.is_empty(),
             Self::DrainEarly => {
@@ -62,7 +62,7 @@ impl Mistake {
         }
     }
 
-    /// Makes a mistake that B makes each time, after a transition.
+    /// Makes the mistake that B makes after every transition.
     pub(super) fn repeat(self, world: &mut World) {
         if self != Self::AcknowledgeClose {
             return;
@@ -83,7 +83,7 @@ impl Mistake {
         }
     }
 
-    /// Makes it.
+    /// Makes the mistake once, at the side `at`.
     pub(super) fn make(self, world: &mut World, at: usize) {
         let pair = &mut world.pair;
         let side = &mut pair.sides[at];
@@ -130,7 +130,7 @@ impl Mistake {
     }
 }
 
-/// Returns the header of a frame.
+/// Returns the header of a frame in flight.
 fn header(sent: &InFlight) -> Option<Header> {
     match &sent.what {
         WorkKind::Frame(frame) => Header::parse(frame).ok(),
@@ -142,7 +142,7 @@ fn next_header(side: &Side) -> Option<Header> {
     side.sending.front().and_then(header)
 }
 
-/// Changes the header of a frame.
+/// Changes the header of a frame in flight.
 fn change_header(sent: &mut InFlight, change: impl FnOnce(&mut Header)) {
     if let Some(mut header) = header(sent)
         && let WorkKind::Frame(frame) = &mut sent.what

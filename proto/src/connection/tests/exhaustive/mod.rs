@@ -1,43 +1,46 @@
-//! Explores every order of events, within scopes.
+//! Searches every order of events, within scopes.
 //!
 //! A scope is a pair of sides with a budget of side events, such as sends, closes and faults. The
 //! search visits, breadth first, each state that any order of side events and steps reaches.
 //! [`judge`] checks each state, so the path to a violation that the search prints is a shortest
 //! one. [`fingerprint`] reduces a state to 128 bits.
 //!
-//! A side polls the completions of its two queues in any order, and those of one queue in their own
+//! A side polls the completions of its two queues in any order, but those of one queue in their own
 //! order. Completions and connection manager events overtake each other. A frame arrives, and the
-//! device acknowledges it, at any later time. A deadline passes if nothing else is possible, or by
-//! [`SideEvent::Wait`] at any time. There are no cycles, because each transition uses up a part of
+//! device acknowledges it, at any later time. A deadline passes if nothing else is possible, or at
+//! any time by [`SideEvent::Wait`]. There are no cycles, because each transition uses up a part of
 //! a budget, a frame, a completion or a deadline. So each path ends, and a check of the ends proves
 //! that no wait is endless.
 //!
 //! # Reduction
 //!
-//! Two orders of transitions that commute lead to the same state. [`reduction`] therefore has the
-//! search make only some of a state's transitions. This finds all ends if, whatever happens
-//! elsewhere first, the transitions of this set stay possible, have the same effect, and have no
-//! new alternative at the same place. The absence of cycles ensures that the others follow. There
-//! are four sets:
+//! Two orders of transitions that commute lead to the same state. Therefore [`reduction`] selects a
+//! set of a state's transitions, and the search makes only these. The search still finds all ends
+//! if the transitions of the set stay possible, have the same effect, and have no new alternative
+//! at the same place, whatever happens elsewhere first. Because there are no cycles, the other
+//! transitions follow later. There are four such sets:
 //!
-//! * *Unobservable.* A draining side polls a flushed work request or a completed send. The first
-//!   adds no cause to the end. The second frees a slot, and a draining side sends nothing.
+//! * *Unobservable.* A draining side polls a flushed work request or a completed send. A flushed
+//!   work request adds no cause to the end. A completed send frees a slot, but a draining side
+//!   sends nothing.
 //! * *Carried.* A frame arrives, or the device acknowledges it, if neither queue pair can fail
-//!   before. This appends to a queue that is polled from its front, and takes the oldest receive at
-//!   the time at which the fewest are posted. Queue pairs cannot fail if the budget has no fault
-//!   left and no side may disconnect. A side disconnects after both CloseAcks have left and all its
-//!   own frames are acknowledged. A READ is not in the set, because its arrival checks memory that
-//!   the peer may revoke.
+//!   before. The transition appends to a queue that is polled from its front, and takes the oldest
+//!   receive at the time at which the fewest receives are posted. Queue pairs cannot fail if the
+//!   budget has no fault left and no side can disconnect. A side disconnects after both CloseAcks
+//!   have been sent and all frames of the side are acknowledged. A READ is not in the set, because
+//!   its arrival checks memory that the peer can revoke.
 //! * *One side continues.* Each queue of a side that can get completions has one, and no queue pair
-//!   can fail. Later completions are polled behind those, so the set is all that the library and
-//!   the application of this side can do.
-//! * *One side drains.* Its queue pair has failed, and the connection manager has reported that to
-//!   both sides. The side sends nothing and receives nothing, so its polls concern it alone.
+//!   can fail. Later completions are polled behind the present ones, so the set is everything that
+//!   the library and the application of this side can do.
+//! * *One side drains.* The queue pair of the side has failed, and the connection manager has
+//!   reported the failure to both sides. The side sends nothing and receives nothing, so its polls
+//!   affect only the side itself.
 //!
 //! In the last two sets one side is ahead of the other, so the search compares both sides in fewer
-//! states. A verdict that comes too early, and turns out to be true, escapes it there. The same
-//! verdict is false in a scope in which the peer may be killed. The search does not reduce those
-//! states. `keep_outcomes_with_reduction` compares the ends with those of a search of all orders.
+//! states. The search can then miss a verdict that comes too early and turns out to be true. The
+//! same verdict is false in a scope in which the peer may be killed, and the search does not reduce
+//! the states of such a scope. `keep_outcomes_with_reduction` compares the ends with those of a
+//! search of all orders.
 
 mod fingerprint;
 mod judge;
@@ -58,10 +61,10 @@ use self::{
 };
 use super::pair::{A, B};
 
-/// The number of states that fit memory. A search is cut off when it has found more.
+/// The number of states that fit into memory. A search stops after it has found more states.
 const MOST_STATES: usize = 5_000_000;
 
-/// Searches a scope, and prints the number of its states and the time in seconds.
+/// Searches a scope. Prints the number of its states and the time in seconds.
 fn search(scope: &Scope) -> Found {
     let start = Instant::now();
     let mut search = Search::new(World::new(scope));
@@ -114,7 +117,7 @@ fn visit_every_state_of_small_scopes() {
         assert!(found.is_complete, "{}", scope.name);
         ends.extend(found.outcomes);
     }
-    // Scopes without these ends would prove little.
+    // Scopes that do not lead to these ends would prove little.
     for reason in [
         "LocallyClosed, true",
         "LocallyClosed, false",

@@ -1,4 +1,4 @@
-//! The two queues of a side, whose completions may be polled in any order.
+//! The two queues of a side, whose completions can be polled in any order.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Side {
         self.cq.iter().find(is_of_queue)
     }
 
-    /// Moves the next completion of a queue, of which there is one, to the front.
+    /// Moves the next completion of this queue, which must have one, to the front.
     pub(super) fn move_to_front(&mut self, queue: DrainSide) {
         let is_of_queue = |completion: &Completion| completion.queue() == queue;
         let at = self.cq.iter().position(is_of_queue).expect("there is one");
@@ -35,13 +35,15 @@ impl Side {
         self.cq.push_front(completion);
     }
 
-    /// Orders the completions of both queues in one way, which depends on neither's order.
+    /// Sorts the completions by queue, so that the result does not depend on how completions of
+    /// different queues were mixed.
     pub(super) fn sort_queues(&mut self) {
         let cq = self.cq.make_contiguous();
         cq.sort_by_key(|completion| completion.queue() == DrainSide::Send);
     }
 
-    /// Copies the account of shared receives, so that a copy of this side has its own.
+    /// Copies the account of shared receives, so that a copy of this side has an account of its
+    /// own.
     pub(super) fn own_account(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.account = Arc::new(Account::clone(&shared.account));

@@ -1,4 +1,4 @@
-//! Transitions whose order does not matter: see the parent module.
+//! Finds transitions whose order does not matter: see the parent module.
 
 use rdma_status::WcStatus;
 
@@ -28,8 +28,8 @@ pub(super) fn first(world: &World) -> Option<usize> {
     [A, B].into_iter().find(suffices)
 }
 
-/// Whether the peer and the devices cannot change the next transitions of a live side: further
-/// completions are polled behind those that are there.
+/// Whether the peer and the devices cannot change the next transitions of a live side, because
+/// further completions are polled behind the present ones.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
@@ -39,7 +39,7 @@ fn is_independent(world: &World, at: usize) -> bool {
     is_live(world) && stays && receives && sends && peer.sending.iter().all(is_frame)
 }
 
-/// Whether a side has only completions and events of its failed queue pair to poll.
+/// Whether the side has nothing to poll but completions and events of its failed queue pair.
 fn drains(world: &World, at: usize) -> bool {
     let sides = &world.pair.sides;
     let side = &sides[at];
@@ -50,7 +50,7 @@ fn drains(world: &World, at: usize) -> bool {
         && !(side.cq.is_empty() && side.cm.is_empty())
 }
 
-/// Returns the poll of a completion that changes no decision.
+/// Returns the poll of a completion that has no influence on the end.
 fn unobservable(world: &World, at: usize) -> Option<Act> {
     let side = &world.pair.sides[at];
     if !is_draining(side) {
@@ -83,12 +83,13 @@ fn is_live(world: &World) -> bool {
     world.is_without_faults() && world.pair.sides.iter().all(is_live)
 }
 
-/// Whether a side of a live connection may disconnect: it has closed, and both CloseAcks have left.
+/// Whether a side of a live connection can disconnect: the side has closed, and both CloseAcks have
+/// been sent.
 fn may_disconnect(world: &World, at: usize) -> bool {
     world.has_done(SideEvent::Close, at) && world.pair.sides.iter().all(has_acknowledged)
 }
 
-/// Whether this side's CloseAck has left.
+/// Whether this side's CloseAck has been sent and is no longer in flight.
 fn has_acknowledged(side: &Side) -> bool {
     let State::Open(open) = &side.conn.state else {
         return false;
@@ -102,9 +103,10 @@ fn has_acknowledged(side: &Side) -> bool {
     open.transfer.control.has_final_frame() && !side.sending.iter().any(is_ack)
 }
 
-/// Returns the arrival or the acknowledgement of a frame of side `at`. Returns `None` if the peer
-/// may disconnect, because its disconnect could precede this step. The side's own disconnect
-/// cannot, because a side disconnects only after all of its frames have been acknowledged.
+/// Returns the arrival or the acknowledgement of a frame that the side `at` has sent. Returns
+/// `None` if the peer can disconnect, because its disconnect could precede this step. The side's
+/// own disconnect cannot, because a side disconnects only after all of its frames have been
+/// acknowledged.
 fn carried(world: &World, at: usize) -> Option<Act> {
     if !is_live(world) || may_disconnect(world, 1 - at) {
         return None;

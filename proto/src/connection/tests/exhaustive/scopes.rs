@@ -2,16 +2,16 @@
 
 use super::world::SideEvent;
 
-/// The number of events in the states that are searched, and the sizes of both sides.
+/// The numbers of events in the states that are searched, and the sizes of both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scope {
     pub(super) name: &'static str,
     pub(super) window: u16,
-    /// The slots of the send ring for data.
+    /// The number of slots of the send ring for data.
     pub(super) slots: u32,
     /// The longest chunk in bytes in which a large message is read.
     pub(super) chunk: u64,
-    /// The bytes of large messages that may be in flight.
+    /// The maximum number of bytes of large messages in flight.
     pub(super) memory: u64,
     pub(super) shared: bool,
     /// Whether the search begins before the connection is established.
@@ -52,14 +52,14 @@ macro_rules! scopes {
     };
 }
 
-/// A few seconds, for each run of the tests.
+/// The scopes that each run of the tests searches, which takes a few seconds.
 pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a close" => Send 1 0, Close 1 0;
     "a large message and a close" => Large 1 0, Close 1 0;
     "a message and a lost host" => Send 1 0, Vanish 0 1;
 };
 
-/// A minute.
+/// The scopes whose search takes a minute.
 pub(super) const SMALL: &[Scope] = scopes! {
     "messages both ways, both close" => Send 1 1, Close 1 1;
     "two messages one way, both close" => Send 2 0, Close 1 1;
@@ -103,7 +103,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "there is no memory" => Large 1 0, LoseMemory 0 1, Feed 0 1;
 };
 
-/// Hours.
+/// The scopes whose search takes hours.
 pub(super) const LARGE: &[Scope] = scopes! {
     "three messages, window 2, both close" window 2, slots 2 => Send 2 1, Close 1 1;
     "messages both ways, window 3, both close" window 3, slots 4 => Send 2 2, Close 1 1;

@@ -23,7 +23,7 @@ pub(super) struct Search {
     pub(super) first: World,
     /// Whether the search leaves out orders of transitions that commute.
     pub(super) reduces: bool,
-    /// The number of states after which the search is cut off.
+    /// The number of states after which the search stops.
     pub(super) most_states: usize,
 }
 
@@ -34,15 +34,15 @@ pub(super) struct Found {
     pub(super) transitions: u64,
     pub(super) depth: usize,
     pub(super) is_complete: bool,
-    /// The ends, as the applications see them.
+    /// The ends of the connection, as the applications see them.
     pub(super) outcomes: BTreeSet<String>,
     /// The side events that had an effect in any state, by side.
     pub(super) done: [[bool; 2]; SIDE_EVENTS],
-    /// The message of a violation, and the path to it.
+    /// The message of a violation, and the path to the violation.
     pub(super) violation: Option<String>,
 }
 
-/// How a state was reached: from which one, and by which transition.
+/// The way in which a state was reached: the state before, and the transition.
 #[derive(Clone, Copy)]
 struct Origin {
     from: u32,
@@ -90,7 +90,7 @@ impl Search {
                 let count = acts.len();
                 for (done, act) in acts.into_iter().enumerate() {
                     found.transitions += 1;
-                    // The last one needs no copy.
+                    // The last transition needs no copy of the state.
                     let is_last = done + 1 == count;
                     let to = if is_last {
                         world.take()
@@ -127,7 +127,7 @@ impl Search {
         found
     }
 
-    /// Makes a transition, and then each single one that commutes with the others. Adds their
+    /// Makes a transition, and afterwards each transition that commutes with all others. Adds their
     /// descriptions to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
@@ -140,7 +140,7 @@ impl Search {
         }
     }
 
-    /// Describes the path to a state, and a transition from there.
+    /// Describes the path to a state, and a transition from this state.
     fn explain(&self, origins: &[Origin], number: u32, last: Option<Act>, message: &str) -> String {
         let mut acts: Vec<Act> = last.into_iter().collect();
         let mut origin = origins[number as usize];
@@ -173,7 +173,7 @@ impl Search {
     }
 }
 
-/// The two verdicts and the numbers of messages.
+/// Returns the two verdicts and the numbers of messages.
 fn outcome(world: &World) -> String {
     let seen = |at: usize| {
         let side = &world.pair.sides[at];
@@ -182,7 +182,7 @@ fn outcome(world: &World) -> String {
     format!("A {}, B {}", seen(A), seen(B))
 }
 
-/// Calls a function, and returns the message if it panics.
+/// Calls a function, and returns the message of the panic if the function panics.
 fn caught(call: impl FnOnce()) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| message(&*panic))
 }

@@ -24,17 +24,17 @@ pub(super) enum SideEvent {
     Send,
     /// Sends up to three messages in one frame.
     Batch,
-    /// Sends a message of 100 bytes, which the peer reads.
+    /// Sends a message of 100 bytes, which the peer reads from this side's memory.
     Large,
     /// Sends a message of 100 bytes in two frames.
     Fragments,
-    /// Has the driver hold a message back for which there is no room.
+    /// Makes the driver hold back a message for which there is no room.
     Hold,
     /// Releases the newest message instead of the oldest.
     ReleaseNewest,
     /// Asks for a proof that everything sent so far has arrived.
     Flush,
-    /// Keeps its messages until the end.
+    /// Makes the application keep its messages until the end.
     Keep,
     Finish,
     Close,
@@ -42,7 +42,8 @@ pub(super) enum SideEvent {
     LoseMarkers,
     /// The system has memory for large messages again.
     Feed,
-    /// Time passes until the next deadline although something is under way. At A, for both.
+    /// Lets time pass until the next deadline, although other transitions are possible. The event
+    /// counts for A, but time passes for both sides.
     Wait,
     /// The system has no memory for large messages.
     LoseMemory,
@@ -53,9 +54,9 @@ pub(super) enum SideEvent {
     Vanish,
     /// The device is removed.
     Remove,
-    /// The device gives up the oldest work request.
+    /// The device fails the oldest work request after its retries.
     GiveUp,
-    /// The peer's device refuses the oldest work request, which is a read.
+    /// The peer's device refuses the oldest work request, which is a READ.
     Refuse,
 }
 
@@ -71,16 +72,16 @@ pub(super) enum Act {
     Poll(usize, DrainSide),
     /// The application releases its oldest message.
     Release(usize),
-    /// The device repeats its oldest frame to a host without power until it gives up.
+    /// The device retransmits its oldest frame to a host without power until it gives up.
     Exhaust(usize),
-    /// Time passes until the next deadline, because nothing else happens.
+    /// Time passes until the next deadline, because no other transition is possible.
     Pass,
     Do(SideEvent, usize),
     Mistake(usize),
 }
 
 impl Act {
-    /// Whether this side's library, driver or application makes the transition.
+    /// Whether the library, the driver or the application of this side makes the transition.
     fn is_of_library(self, side: usize) -> bool {
         match self {
             Self::Poll(at, _)
@@ -100,15 +101,15 @@ pub(super) struct Next {
     pub(super) is_quiet: bool,
 }
 
-/// A state.
+/// A state of the search.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) pair: Pair,
     /// How often each side event may still occur, by side.
     pub(super) left: [[u8; 2]; SIDE_EVENTS],
-    /// Flushes: their side, and the number of messages sent before.
+    /// The flushes: the side, the flush, and the number of messages sent before.
     pub(super) flushes: Vec<(usize, Flush, u32)>,
-    /// The mistake that is made, and how often it may still be.
+    /// The mistake that is made.
     pub(super) mistake: Option<Mistake>,
     pub(super) mistakes_left: u8,
     /// The side events that had an effect, by side.
@@ -131,7 +132,8 @@ impl World {
             ..TransportTraits::UNRESTRICTED
         };
         let mut pair = Pair::over(traits, params.clone(), params);
-        // The placeholder of B's connection, until a request arrives, has no outputs.
+        // The connection of B is a placeholder until a request arrives, and its outputs are
+        // discarded.
         while pair.sides[B].conn.poll_output().is_some() {}
         if !scope.establishing {
             pair.run();
@@ -151,18 +153,18 @@ impl World {
         }
     }
 
-    /// Whether a side has done this.
+    /// Whether this event has occurred at the side `at`, and had an effect.
     pub(super) fn has_done(&self, side_event: SideEvent, at: usize) -> bool {
         self.done[side_event as usize][at]
     }
 
-    /// Whether something has happened after which an end need not be clean.
+    /// Whether a fault has happened, after which an end need not be clean.
     pub(super) fn is_disturbed(&self) -> bool {
         let faults = &self.done[FIRST_FAULT as usize..];
         faults.iter().any(|sides| sides.contains(&true))
     }
 
-    /// Copies the state, with accounts of its own.
+    /// Copies the state, with new accounts of shared receives.
     pub(super) fn copy(&self) -> Self {
         let mut copy = self.clone();
         for side in &mut copy.pair.sides {
@@ -171,7 +173,7 @@ impl World {
         copy
     }
 
-    /// Returns the transitions that are possible. With `reduces`, it leaves out those that commute
+    /// Returns the transitions that are possible. With `reduces`, leaves out those that commute
     /// with the returned ones.
     pub(super) fn next(&self, reduces: bool) -> Next {
         let mut acts = self.steps();
@@ -187,7 +189,7 @@ impl World {
         Next { acts, is_quiet }
     }
 
-    /// Whether time passes only if nothing else happens.
+    /// Whether time passes only if no other transition is possible.
     pub(super) fn waits_for_deadlines(&self) -> bool {
         self.left[SideEvent::Wait as usize] == [0, 0]
     }
@@ -227,7 +229,7 @@ impl World {
         acts
     }
 
-    /// Whether time passes if nothing else happens.
+    /// Whether a side has a deadline, so that time passes if nothing else happens.
     fn awaits_deadline(&self) -> bool {
         let awaits = |side: &Side| side.ended.is_none() && side.conn.next_timeout().is_some();
         self.pair.sides.iter().any(awaits)
@@ -322,7 +324,7 @@ impl World {
                 let sent = pair.sides[at].sent;
                 self.flushes.push((at, pair.flush(at), sent));
             }
-            // Its effect is that nothing is released.
+            // This event has the effect that the application releases no message.
             SideEvent::Keep => {}
             SideEvent::Finish => pair.finish_sending(at),
             SideEvent::Close => pair.close(at),
@@ -396,7 +398,7 @@ fn has_markers(side: &Side) -> bool {
     side.cq.iter().any(is_marker)
 }
 
-/// Whether the device has a work request that it may give up.
+/// Whether the device has a work request that it can give up.
 fn has_work(side: &Side) -> bool {
     side.ended.is_none() && !(side.unacknowledged.is_empty() && side.sending.is_empty())
 }
