@@ -10,7 +10,7 @@ use rdmsg::{
         RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
     },
 };
-use toolbox::{Deadline, PATIENCE};
+use toolbox::{Deadline, TIME_LIMIT};
 
 /// The length of a command in bytes.
 pub(crate) const COMMAND: usize = 32;
@@ -59,7 +59,7 @@ impl Server {
     }
 
     pub(crate) fn accept(self) -> Peer {
-        let mut event = self.events.wait_event(PATIENCE).unwrap().unwrap();
+        let mut event = self.events.wait_event(TIME_LIMIT).unwrap().unwrap();
         let mut id = event.take_request().unwrap();
         let events = EventChannel::new().unwrap();
         id.migrate(&events).unwrap();
@@ -79,10 +79,10 @@ impl Peer {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let events = EventChannel::new().unwrap();
         let mut id = CmId::new(&events, PortSpace::TCP, 0).unwrap();
-        id.resolve_addr(None, address, PATIENCE).unwrap();
-        events.wait_event(PATIENCE).unwrap().unwrap();
-        id.resolve_route(PATIENCE).unwrap();
-        events.wait_event(PATIENCE).unwrap().unwrap();
+        id.resolve_addr(None, address, TIME_LIMIT).unwrap();
+        events.wait_event(TIME_LIMIT).unwrap().unwrap();
+        id.resolve_route(TIME_LIMIT).unwrap();
+        events.wait_event(TIME_LIMIT).unwrap().unwrap();
         let mut peer = Self::new(id, events);
         peer.id.connect(&ConnParam::default()).unwrap();
         peer.expect(CmEventType::ESTABLISHED);
@@ -127,7 +127,7 @@ impl Peer {
 
     /// Waits for this event.
     pub(crate) fn expect(&self, wanted: CmEventType) {
-        let event = self.events.wait_event(PATIENCE).unwrap().unwrap();
+        let event = self.events.wait_event(TIME_LIMIT).unwrap().unwrap();
         assert_eq!(event.event(), wanted);
     }
 
@@ -149,7 +149,7 @@ impl Peer {
     }
 
     fn wait_for_send(&mut self) {
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         while self.poll() != Some(SEND) {
             assert!(!deadline.is_over(), "a send does not complete");
         }
@@ -184,7 +184,7 @@ impl Peer {
 
     /// Returns the next message.
     pub(crate) fn hear(&mut self) -> Heard {
-        let mut deadline = Deadline::after(PATIENCE);
+        let mut deadline = Deadline::after(TIME_LIMIT);
         loop {
             self.poll();
             if let Some(heard) = self.heard.pop_front() {

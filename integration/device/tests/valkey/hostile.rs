@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::status::CmEventType;
 use rdmsg_valkey::{Config, Listener, ProtocolError, Stream};
-use toolbox::{Deadline, DeviceTest, PATIENCE, applies};
+use toolbox::{Deadline, DeviceTest, TIME_LIMIT, applies};
 
 use crate::{
     IMMEDIATE,
@@ -238,7 +238,7 @@ fn writes_wait_for_receives_of_the_server() {
     for _ in 0..RECEIVES + 20 {
         client.write_all(&[7]).unwrap();
     }
-    let mut deadline = Deadline::after(PATIENCE);
+    let mut deadline = Deadline::after(TIME_LIMIT);
     while lab.rnr_naks() == before {
         assert!(!deadline.is_over(), "each write found a receive");
         thread::yield_now();
