@@ -10,8 +10,8 @@ use rdmsg::{
 
 use log_lines::Lines;
 use raw_session::{
-    Answer, BUSY, CLOSE, CLOSE_ACK, OVER, PING, PONG, RESUMES, Raw, Recorder, SESSION, Server,
-    UNKNOWN, WINDOW, ask, epoch_and_received, request, resume_data,
+    Answer, BUSY, CLOSE, CLOSE_ACK, KEEPALIVE_TIMEOUT, OVER, PING, PONG, RESUMES, Raw, Recorder,
+    SESSION, Server, UNKNOWN, WINDOW, ask, epoch_and_received, request, resume_data,
 };
 use tcp_peer::TIME_LIMIT;
 
@@ -471,6 +471,28 @@ fn last_frame_of_the_peer_is_acknowledged() {
         scene.raw.control(CLOSE);
         assert_eq!(scene.raw.next_kind(), CLOSE_ACK);
         assert_eq!(scene.raw.finish(CLOSE_ACK), 2);
+        closing.join().unwrap().unwrap();
+    });
+}
+
+/// The peer's notice of the loss is a better cause of the end than the close, which must not be
+/// forgotten for it.
+#[test]
+fn close_is_repeated_after_the_peer_gave_up() {
+    let mut scene = Scene::new();
+    thread::scope(|scope| {
+        let server = &scene.server;
+        let closing = scope.spawn(move || server.close());
+        assert_eq!(scene.raw.next_kind(), CLOSE);
+        scene.raw.fail(KEEPALIVE_TIMEOUT);
+        let lost = format!("to {}: lost its connection", scene.raw.local_addr());
+        scene.lines.wait_for(&lost);
+        let (mut raw, answer) = request(scene.listener.local_addr(), &scene.id, 1, 0);
+        assert_eq!(answer, Answer::Accepted(0_u32.to_be_bytes().to_vec()));
+        assert_eq!(raw.next_kind(), CLOSE);
+        raw.control(CLOSE);
+        assert_eq!(raw.next_kind(), CLOSE_ACK);
+        raw.finish(CLOSE_ACK);
         closing.join().unwrap().unwrap();
     });
 }

@@ -229,8 +229,8 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// Does the same as [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while no event reports
-    /// completions. Either the connection was lost, and the engine's thread wakes the leader when
+    /// Does the same as [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while no event
+    /// reports completions. Either the connection was lost, and the engine's thread wakes the leader when
     /// there is another queue or when the connection ends; or the peer is in this process, and the
     /// thread of the peer wakes the leader.
     fn sleep_without_events<T>(

@@ -388,6 +388,9 @@ impl Link {
         // Threads that wait for a completion return, because the group gets it.
         self.wake();
         self.poller.call_engine();
+        // Without an engine's thread, this call waits for the engine, so that many calls in a row
+        // do not fill the engine's mailbox.
+        self.line.serve();
         Ok(())
     }
 

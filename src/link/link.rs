@@ -80,7 +80,7 @@ pub(crate) struct Link {
     core: Mutex<Core>,
     /// Decides which thread polls, and wakes waiting threads.
     pub(crate) poller: Poller,
-    line: Line,
+    pub(super) line: Line,
     /// Allocates memory for the application's messages. `None` without a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
     /// The number of completions that a `recv` took from the channel and set aside.

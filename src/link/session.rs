@@ -277,18 +277,24 @@ impl Core {
     }
 
     /// Stops sending. A suspended session continues until its last message has arrived, or
-    /// `close_timeout` has passed.
+    /// `close_timeout` has passed. A working one remembers the close for the next connection.
     pub(super) fn close(&mut self, now: Instant) {
-        if !self.blocks_new_messages() {
-            return self.conn.close(now);
-        }
-        if let Some(session) = &mut self.session {
+        let blocked = self.blocks_new_messages();
+        if let Some(session) = self
+            .session
+            .as_mut()
+            .filter(|_| self.established || blocked)
+        {
             let deadline = now + session.close_timeout;
             let deadline = *session.closing.get_or_insert(deadline);
             if let Some(suspension) = session.suspension() {
                 suspension.deadline = suspension.deadline.min(deadline);
             }
+        }
+        if blocked {
             self.deferred.drive = true;
+        } else {
+            self.conn.close(now);
         }
     }
 

@@ -23,6 +23,10 @@ pub(crate) const PING: u8 = 3;
 pub(crate) const PONG: u8 = 4;
 pub(crate) const CLOSE: u8 = 5;
 pub(crate) const CLOSE_ACK: u8 = 7;
+const FAILURE: u8 = 8;
+
+/// The code of a Failure of a side that saw no sign of life of its peer.
+pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
 pub(crate) const WINDOW: u32 = 4;
 
@@ -171,6 +175,14 @@ impl Raw {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = kind;
         self.frames += 1;
+        self.write(&pdu(1, 0, &frame));
+    }
+
+    /// Sends a Failure with this code, the last frame.
+    pub(crate) fn fail(&mut self, code: u32) {
+        let mut frame = frame_with(self.granted, self.frames, b"");
+        frame[0] = FAILURE;
+        frame[12..16].copy_from_slice(&code.to_be_bytes());
         self.write(&pdu(1, 0, &frame));
     }
 

@@ -138,7 +138,7 @@ fn complete(side: Side, record: &Record) -> Result<(), String> {
     if record.ids != record.succeeded + record.failed {
         return Err(format!("the {side}'s ids do not have one completion each"));
     }
-    if record.delivered && record.failed > 0 {
+    if record.delivered && record.end == End::LocallyClosed && record.failed > 0 {
         let failed = record.failed;
         return Err(format!(
             "the {side}'s close confirms all, but {failed} ids failed"

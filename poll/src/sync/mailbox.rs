@@ -148,7 +148,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Returns `left`, or [`LOOK`] if there is a reader instead of a thread and `left` is longer.
+    /// Returns `left`, or `LOOK` if there is a reader instead of a thread and `left` is longer.
     /// After a sleep of this time the caller calls [`serve_due`](Self::serve_due).
     pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         if self.reader.is_none() {

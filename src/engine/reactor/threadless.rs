@@ -5,10 +5,15 @@ use std::time::Instant;
 use super::Reactor;
 use crate::transport_choice::Transport;
 
+/// The rounds of one call. Other threads may add work faster than a call does it. The thread that
+/// adds work serves the engine after this call.
+const MAX_ROUNDS: u32 = 64;
+
 impl Reactor {
-    /// Does all work that there is, without waiting. Returns the next deadline.
+    /// Does all work that there is, in [`MAX_ROUNDS`] at most, without waiting. Returns the next
+    /// deadline.
     pub(in crate::engine) fn settle(&mut self) -> Option<Instant> {
-        loop {
+        for _ in 0..MAX_ROUNDS {
             self.more = false;
             self.handle_cm_events(Transport::Memory);
             self.take_commands();
@@ -26,5 +31,7 @@ impl Reactor {
                 return self.timers.next();
             }
         }
+        // The work that is left is due now.
+        Some(Instant::now())
     }
 }
