@@ -12,7 +12,8 @@ use crate::{
 const TOLERANCE: Duration = Duration::from_millis(50);
 
 /// While the peer's engine gives signs of life on other connections only, one of this number of
-/// checks sends a Ping. An interval has two checks, so a Ping is sent every sixteen intervals.
+/// checks sends a Ping, which the peer must answer within the timeout. An interval has two checks,
+/// so a Ping is sent every sixteen intervals.
 const CHECKS_PER_PING: u64 = 32;
 
 /// The time for the peer's answer after the transport has retransmitted bytes.
@@ -45,8 +46,9 @@ pub(super) struct Keepalive {
     repeated_before: u64,
     /// The state of the silence after its timeout has passed.
     overtime: Overtime,
-    /// The timeout while the path is suspected. In that time only signs of life on this connection
-    /// count, because other connections can use another path.
+    /// The timeout while the path or this connection is suspected: after the loss of a port, and
+    /// after a Ping in this connection's turn. In that time only signs of life on this connection
+    /// count.
     suspected: Option<Duration>,
     /// The number of checks, counted from the connection's number. It makes connections take turns
     /// with Pings, whose Pongs are signs of life for all of them.
@@ -169,12 +171,19 @@ impl Keepalive {
             self.silent = None;
             self.overtime = Overtime::None;
             self.deadline = next;
-            // A peer that is alive on other connections can have lost this one, which only a send
-            // detects. Only some checks send a Ping to detect this case, because the case is rare
-            // and the peer's connections can be many.
+            // A peer that is alive on other connections can have lost this one, which only a Ping
+            // without an answer shows: a driver can retry a send for ever. Only some checks send
+            // this Ping, because the case is rare and the peer's connections can be many.
             let probes = !here && self.has_turn();
             self.turn = self.turn.wrapping_add(1);
-            return if probes { Check::Probe } else { Check::Alive };
+            if !probes {
+                return Check::Alive;
+            }
+            self.suspected = Some(self.timeout);
+            self.silent = Some(now);
+            self.repeated_before = moved.repeated;
+            self.deadline = next.min(now + self.timeout);
+            return Check::Probe;
         }
         let timeout = self.suspected.unwrap_or(self.timeout);
         let late = now.saturating_duration_since(self.deadline);
@@ -199,7 +208,7 @@ impl Keepalive {
     /// Begins a silence, or shortens the present silence. The silence ends with the next sign of
     /// life on this connection. The caller sends a Ping.
     pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
-        if self.suspected.is_some() {
+        if self.suspected.is_some_and(|present| present < self.timeout) {
             return;
         }
         let before = std::mem::replace(&mut self.activity, activity);
