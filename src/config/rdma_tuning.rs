@@ -39,6 +39,9 @@ pub struct RdmaTuning {
     /// Over TCP, bytes without an acknowledgement for the time of all tries end the connection
     /// (`TCP_USER_TIMEOUT`, at least 1 s).
     ///
+    /// Software RoCE repeats without end if the value is 7. There the
+    /// [keepalive](crate::Config::keepalive_interval) alone notices a peer that has gone.
+    ///
     /// 0 to 7, default 7.
     pub retry_count: u8,
 

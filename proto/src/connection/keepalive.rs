@@ -171,9 +171,9 @@ impl Keepalive {
             self.silent = None;
             self.overtime = Overtime::None;
             self.deadline = next;
-            // A peer that is alive on other connections can have lost this one, which only a Ping
-            // without an answer shows: a driver can retry a send for ever. Only some checks send
-            // this Ping, because the case is rare and the peer's connections can be many.
+            // A peer that is alive on other connections can have lost this one. Only a Ping without
+            // an answer shows that, because some drivers never stop retrying a send. Only some
+            // checks send this Ping: the case is rare, and the peer's connections can be many.
             let probes = !here && self.has_turn();
             self.turn = self.turn.wrapping_add(1);
             if !probes {
