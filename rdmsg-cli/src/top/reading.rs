@@ -77,7 +77,7 @@ impl Reading {
                 continue;
             }
             match read(&path, (!is_named).then_some(pid)) {
-                Ok(text) => this.add(pid, &text),
+                Ok((pid, text)) => this.add(pid, &text),
                 // A socket in the folder mostly belongs to a killed process, so its error is not a
                 // warning.
                 Err(error) if is_named => log::warn!("cannot read {}: {error}", path.display()),

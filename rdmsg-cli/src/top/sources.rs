@@ -86,14 +86,16 @@ fn check_owner(stream: &UnixStream, pid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the statistics in the Prometheus format that a process sends. Fails if `pid` is known
-/// and another process listens on the socket.
-pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<String> {
+/// Returns the id of the process that listens on the socket, and the statistics in the Prometheus
+/// format that this process sends. Fails if `pid` is known and another process listens. The id of a
+/// process in another PID namespace is 0.
+pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<(u32, String)> {
     let start = Instant::now();
     let mut stream = connect(path)?;
     if let Some(pid) = pid {
         check_owner(&stream, pid)?;
     }
+    let owner = getsockopt(&stream, sockopt::PeerCredentials)?;
     stream.set_write_timeout(Some(TIME_LIMIT))?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
     let mut bytes = Vec::new();
@@ -113,7 +115,7 @@ pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<String> {
     let (_, body) = text
         .split_once("\r\n\r\n")
         .ok_or(io::ErrorKind::InvalidData)?;
-    Ok(body.to_owned())
+    Ok((owner.pid().unsigned_abs(), body.to_owned()))
 }
 
 /// Returns the name of the process, without control characters.
@@ -173,6 +175,21 @@ mod tests {
         );
         assert_eq!(error.to_string(), expected);
         drop(listener);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn process_of_a_named_socket_is_known() {
+        let path = path("named");
+        let listener = UnixListener::bind(&path).unwrap();
+        let thread = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 26]).unwrap();
+            stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nbody").unwrap();
+        });
+        let read = read(&path, None).unwrap();
+        assert_eq!(read, (std::process::id(), "body".to_owned()));
+        thread.join().unwrap();
         fs::remove_file(&path).unwrap();
     }
 
