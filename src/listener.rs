@@ -330,9 +330,10 @@ impl Listener {
     /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
     ///
     /// It is readable while [`try_accept`](Self::try_accept) has something to return: an
-    /// established connection, or the listener's end, which lasts. Register it for reading; never
-    /// read it yourself. After an event call `try_accept` until it returns `None`. Level-triggered
-    /// and edge-triggered loops both work: each arrival is a new edge.
+    /// established connection, or the end of the listener. After the end it stays readable.
+    /// Register it for reading; never read it yourself. After an event call `try_accept` until it
+    /// returns `None`. Level-triggered and edge-triggered loops both work: each arrival is a new
+    /// edge.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ impl Deadline {
         Self(Cell::new(End::Never))
     }
 
-    /// Returns a deadline that passes `timeout` after the first read of the clock.
+    /// Returns a deadline that expires when `timeout` has elapsed since the clock was first read.
     #[inline]
     pub fn after(timeout: Duration) -> Self {
         Self(Cell::new(End::In(timeout)))

@@ -242,7 +242,8 @@ impl Poller {
         self.word.owner()
     }
 
-    /// Returns whether a user other than waiting threads needs an event for each new completion.
+    /// Returns whether each new completion must raise an event, because an event loop, a task or a
+    /// group waits for it, and not only threads.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.word.is_shared()

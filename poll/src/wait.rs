@@ -230,9 +230,9 @@ impl Poller {
     }
 
     /// Does the same as [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while no event
-    /// reports completions. Either the connection was lost, and the engine's thread wakes the leader when
-    /// there is another queue or when the connection ends; or the peer is in this process, and the
-    /// thread of the peer wakes the leader.
+    /// reports completions. Either the connection was lost, and the engine's thread wakes the
+    /// leader when there is another queue or when the connection ends; or the peer is in this
+    /// process, and the thread of the peer wakes the leader.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,

@@ -124,7 +124,8 @@ pub(crate) struct Header {
     pub kind: Kind,
     /// The number of frames that the sender sent before this one, modulo 2¹⁶.
     pub sequence: u16,
-    /// The total number of data frames that the receiver of this frame may have sent, modulo 2³².
+    /// The credit limit: the number of data frames that the receiver of this frame is permitted to
+    /// send since the start of the connection, modulo 2³².
     pub grant: u32,
     /// The length in bytes of the payload. In a Fragment: the number of bytes of the message from
     /// the start of this payload to the message's end.

@@ -418,7 +418,7 @@ impl Inbound {
         incomplete.map(|large| large.completed).sum()
     }
 
-    /// Records that a read is posted and no other read is in progress.
+    /// Records that a read was posted while no other read was in progress.
     pub(super) fn reads_begin(&mut self, now: Instant) {
         self.pace.begin(now);
     }

@@ -13,8 +13,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Live {
     is_shown: bool,
-    /// The time at which the changing line was last written, or `None` if the terminal does not
-    /// show the line.
+    /// The time at which the line that is overwritten in place was last written, or `None` if the
+    /// terminal does not show the line.
     updated: Option<Instant>,
 }
 

@@ -149,7 +149,7 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "{address}: tries {over}, because {from} failed: {error}"
+            "connects to {address} over {over}, because {from} failed: {error}"
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();
         self.transport = over;

@@ -107,7 +107,7 @@ pub(super) struct Reactor {
     sessions: HashMap<SessionId, u64>,
     /// The sessions that were suspended, oldest first. Some of them have been resumed since.
     suspended: VecDeque<u64>,
-    /// The key of the connection that tries for a session whether RDMA works.
+    /// The key of the connection that tests, for a session, whether RDMA works.
     trial: Option<u64>,
     /// The numbers of sessions that ended with a close.
     closed: Tombstones,

@@ -85,7 +85,8 @@ impl Core {
                 if self.established
                     && !session.is_aborted
                     && (self.conn.is_lost(&ended.reason)
-                        // The peer cannot ask, so this side resumes.
+                        // The passive peer cannot request a
+                        // resumption, so this side does.
                         || (matches!(session.side, Side::Active(_))
                             && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {

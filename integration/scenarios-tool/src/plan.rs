@@ -37,8 +37,8 @@ pub(crate) struct Half {
     pub(crate) reading: Reading,
 }
 
-/// How the connection ends. The side that ends it first sends all its messages, except after a
-/// drop.
+/// How the connection ends. Before a side ends it, the side sends all its messages, unless it drops
+/// the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// One side closes after it has received all messages of the other side.

@@ -1,4 +1,4 @@
-//! The record (record) that each side keeps of a connection, for comparison with the other side's.
+//! The record that each side keeps of a connection, for comparison with the other side's.
 
 use rdmsg::CloseReason;
 use serde::{Deserialize, Serialize};

@@ -91,8 +91,8 @@ impl Connection {
         taken.ok().map(drop)
     }
 
-    /// Delivers a message as a thread does that has polled the queue: increments the counter, and
-    /// wakes waiting threads and tasks.
+    /// Delivers a message in the way that a thread does after it polled the queue: increments the
+    /// counter, and wakes waiting threads and tasks.
     pub(crate) fn deliver(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.poller.wake();

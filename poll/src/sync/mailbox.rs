@@ -30,7 +30,8 @@ pub struct Mailbox<T> {
 /// The time between two looks of a waiting thread for deadlines of a [`Reader`].
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Reads mailboxes in the threads that send to them.
+/// Handles the letters of mailboxes. The thread that sends a letter calls it, so that no thread is
+/// needed for reading.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Takes all letters. When the call returns, this thread or another one has acted on each
     /// letter that was sent before. The caller holds no lock.

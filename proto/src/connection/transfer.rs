@@ -250,8 +250,8 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty message keeps its receive, so that a peer cannot send empty messages without
-        // end.
+        // An empty message occupies its receive buffer until the application takes it. Otherwise
+        // credit would not bound the number of empty messages.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 

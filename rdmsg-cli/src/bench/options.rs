@@ -63,7 +63,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = positive)]
     pub(super) seconds: Duration,
 
-    /// The time limit for a connection and for a message.
+    /// The time limit for establishing a connection, and for each message.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = positive)]
     pub(super) timeout: Duration,
 

@@ -68,7 +68,8 @@ impl Reading {
         for (pid, path) in all {
             if this.at.elapsed() > TIME_LIMIT {
                 log::warn!(
-                    "some processes are not shown: others took {TIME_LIMIT:?} to send theirs"
+                    "some processes are not shown: {TIME_LIMIT:?} passed while others sent their \
+                     statistics"
                 );
                 break;
             }

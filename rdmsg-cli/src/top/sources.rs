@@ -184,7 +184,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let thread = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.read_exact(&mut [0; 26]).unwrap();
+            stream.read_exact(&mut [0; 25]).unwrap();
             stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nbody").unwrap();
         });
         let read = read(&path, None).unwrap();

@@ -55,8 +55,8 @@ impl Reactor {
         }
     }
 
-    /// Adds a connection to the table of attended connections, because threads or a loop have
-    /// acquired it or hold a message back on it.
+    /// Adds a connection to the table of attended connections. The engine calls this when threads or
+    /// an event loop have acquired the connection, or hold an unsent message back on it.
     pub(super) fn attend(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
@@ -104,8 +104,8 @@ impl Reactor {
             if let Err(error) = awaits {
                 error_sparsely!(
                     Engine,
-                    "engine: cannot watch the event loops, so connections whose loop stops are not \
-                     polled: {error}"
+                    "engine: cannot watch the program's event loops, so it does not take over the \
+                     connections of a loop that stops: {error}"
                 );
             }
         }

@@ -248,7 +248,7 @@ impl Reactor {
             Err(ResumeRefused::Impossible(violation)) => {
                 warn_sparsely!(
                     Connection,
-                    "{}: refused to resume the session: {violation}",
+                    "{}: rejected the peer's request to resume the session: {violation}",
                     entry.link
                 );
                 asked.reject(&Reject::BUSY.emit(&[]));

@@ -5,8 +5,8 @@ use super::{
     wire::{Side, Wire},
 };
 
-/// Causes faults of a connection, for tests. After each call the caller has the engine take its
-/// notices.
+/// Injects faults into a connection, for tests. After each call the caller must make the engine
+/// handle the notices of the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct WireControl {
     wire: Arc<Wire>,

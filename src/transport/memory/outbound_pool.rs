@@ -227,7 +227,7 @@ impl fmt::Debug for OutboundBuffer {
     }
 }
 
-/// A message that the peer may read, from exactly these bytes.
+/// A message that the peer may READ. The registration covers exactly the bytes of the message.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     /// Dropped before `memory`: no peer can read after the deregistration.

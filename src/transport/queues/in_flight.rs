@@ -62,8 +62,8 @@ impl InFlight {
         self.inbound.pop_front()
     }
 
-    /// Requests a notice for when other connections have released memory, because the system has
-    /// none for reads.
+    /// Requests a notice for when other connections have released memory, because the operating
+    /// system has no memory left for READs.
     pub(crate) fn await_memory(&self) {
         self.inbound_pool.await_memory();
     }

@@ -111,8 +111,9 @@ impl Domain {
         unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::REMOTE_READ) }
     }
 
-    /// Registers a part of a region again for the answer to a read, if that needs a right which the
-    /// region does not give. The registration has that right, and ends with the read.
+    /// Registers a part of a region again as the target of an RDMA READ, if a READ needs an access
+    /// flag that the region lacks. The new registration has this flag, and is deregistered when the
+    /// READ is done.
     pub(crate) fn read_target(
         &self,
         memory: &MemoryRegion,

@@ -151,7 +151,7 @@ impl ExposedPart {
     }
 
     /// Returns the part's first byte, which stays mapped while the result is held; `None` after the
-    /// key has ended.
+    /// key was invalidated.
     pub(in crate::transport) fn start(&self) -> Option<MappedByte<'_>> {
         let start = lock(&self.exposure.start);
         let first = (*start)?;

@@ -268,7 +268,8 @@ impl Socket {
         }
     }
 
-    /// Ends both directions. Earlier bytes still arrive, unless the peer continues to send.
+    /// Shuts down both directions. Bytes that were written before still reach the peer, unless the
+    /// peer continues to send: then the kernel answers with RST.
     pub(super) fn shut_down(&self) {
         // It fails if the peer has ended the connection already. SAFETY: the descriptor is open.
         let _ = unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };

@@ -73,8 +73,8 @@ struct Incoming {
 pub(super) enum Polled {
     /// The call took all bytes that had arrived.
     All,
-    /// The call took some bytes. The rest may have been read already, so the socket need not be
-    /// readable.
+    /// The call took some bytes. The rest may be in the receive buffer of this process already, so
+    /// epoll may not report the socket as readable.
     Some,
     /// The call took no bytes from the socket, because another thread is receiving.
     Held,

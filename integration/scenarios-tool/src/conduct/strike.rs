@@ -159,7 +159,8 @@ impl Conductor {
     }
 
     /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended old
-    /// sessions and keeps at most `MOST_SUSPENDED`. Returns the server's time after that.
+    /// sessions and keeps at most `MOST_SUSPENDED`. Then returns the time on the
+    /// clock of the server, in milliseconds.
     fn vanish(&mut self, one: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
