@@ -88,8 +88,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Exposes a large message to the peer, in memory of the present connection, whose number in the
-    /// session is `generation`.
+    /// Exposes a large message to the peer, in memory of the present connection, whose number in
+    /// the session is `generation`.
     pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
         self.generation = generation;
         let buffer = match mem::replace(&mut self.content, Content::Sent) {

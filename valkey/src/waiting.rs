@@ -63,8 +63,8 @@ impl Waiting {
         }
     }
 
-    /// Returns an error if this process is a forked child of the process that made the connection. A
-    /// child must not lock the connection.
+    /// Returns an error if this process is a forked child of the process that made the connection.
+    /// A child must not lock the connection.
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.process.is_this() {
             return Ok(());

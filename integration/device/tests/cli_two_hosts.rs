@@ -220,7 +220,7 @@ fn ping_counts_what_comes_back_over_either_transport() {
         }
         let said = stop_serving(there);
         assert!(
-            said.contains("over TCP: echo, closed by the peer; 21 messages"),
+            said.contains("over TCP: echo, closed by the peer; received 21 messages"),
             "{said}"
         );
     });

@@ -138,8 +138,8 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
     written
 }
 
-/// Writes to a new region of the peer and reads the bytes back. Checks that operations on `earlier`,
-/// the regions from before the move, fail.
+/// Writes to a new region of the peer and reads the bytes back. Checks that operations on
+/// `earlier`, the regions from before the move, fail.
 fn operate(
     endpoint: &Endpoint,
     earlier: Option<(Region, RemoteRegion)>,

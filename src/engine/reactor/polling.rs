@@ -55,8 +55,8 @@ impl Reactor {
         }
     }
 
-    /// Adds a connection to the table of attended connections. The engine calls this when threads or
-    /// an event loop have acquired the connection, or hold an unsent message back on it.
+    /// Adds a connection to the table of attended connections. The engine calls this when threads
+    /// or an event loop have acquired the connection, or hold an unsent message back on it.
     pub(super) fn attend(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
