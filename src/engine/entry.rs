@@ -23,7 +23,8 @@ use crate::{
 pub(super) struct Entry {
     pub(super) link: Arc<Link>,
     pub(super) id: ConnectionId,
-    pub(super) config: Config,
+    /// The connections of a listener share one configuration.
+    pub(super) config: Arc<Config>,
     pub(super) role: Role,
     /// The destination of the report that the connection was established, or failed.
     pub(super) reply: Option<Reply>,

@@ -23,7 +23,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// A listener. Threads that wait for its connections learn of its end when it is dropped.
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
-    pub(super) config: Config,
+    pub(super) config: Arc<Config>,
     pub(super) listener_items: ListenerItem,
     pub(super) engine: Arc<Handle>,
     /// Counts the requests whose connections are not established yet.
@@ -83,7 +83,7 @@ impl Listening {
         config.listening.inherited = None;
         Self {
             local,
-            config,
+            config: Arc::new(config),
             listener_items,
             engine,
             half_open: HalfOpen::default(),

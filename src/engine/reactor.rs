@@ -311,7 +311,7 @@ impl Reactor {
         key: u64,
         conn: Connection,
         peer: SocketAddr,
-        config: Config,
+        config: impl Into<Arc<Config>>,
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
@@ -319,6 +319,7 @@ impl Reactor {
         // the same number for large ones, one each for the peer's Finish, for room and for the end;
         // and one for each operation with an id: those are accepted only while fewer than `max_ids`
         // completions are in flight or unread.
+        let config = config.into();
         let messages = 2 * usize::from(config.receive_window) + 2;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
         let (sender, receiver) = if config.resume.is_zero() {

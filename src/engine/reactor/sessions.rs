@@ -168,10 +168,7 @@ impl Reactor {
             Ok(id) if self.trial.is_none() && !self.refusing => id,
             Ok(_) | Err(_) => return entry.link.in_engine(|core| core.end_trial(false, now)),
         };
-        let config = entry
-            .config
-            .clone()
-            .with(|config| config.resume = Duration::ZERO);
+        let config = Config::clone(&entry.config).with(|config| config.resume = Duration::ZERO);
         let params = self.params_of_attempt(key, &config, way, ATTEMPT);
         let conn = Connection::connect(params, random(), &request.emit(), now);
         self.trial = Some(key);
