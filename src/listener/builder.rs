@@ -153,7 +153,7 @@ impl ListenerBuilder {
     ///
     /// All of them must set it, and belong to the same user. The kernel distributes the requests
     /// among them. RDMA has no such option: there a second listener on a port fails to bind, and
-    /// with [`TransportChoice::Auto`](crate::TransportChoice::Auto) listens over TCP only.
+    /// with [`TransportChoice::Auto`] listens over TCP only.
     ///
     /// Default `false`.
     #[must_use]

@@ -82,7 +82,7 @@ fn main() -> Result<()> {
         let compiled = steps.take_side_by_side(vec![builds, anywhere]);
         let checks = scope.spawn(|| steps.take_side_by_side(vec![checks]));
         // A boot uses a processor for a third of its time, and waits for the rest.
-        let tested = steps.take_side_by_side(vec![one, two, Vec::new(), Vec::new()]);
+        let tested = steps.take_side_by_side(vec![one, two, Vec::new()]);
         let [beside, checks] = [beside, checks].map(|lane| lane.join().expect("it does not panic"));
         [compiled, tested, beside, checks]
     });
