@@ -218,7 +218,7 @@ pub struct Config {
     ///
     /// Of many idle connections with one engine of the peer, a few are probed in an interval, and
     /// each of them at least every 16 intervals. So the loss of a single connection, while the
-    /// others live, may be reported after 16 intervals.
+    /// others live, is reported after at most 16 intervals and `keepalive_timeout`.
     ///
     /// When an RDMA device reports that the link of a port was lost (`PORT_ERR`), the connections
     /// of the port with [`resume`](Self::resume) are probed at once, also without an interval.

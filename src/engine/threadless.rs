@@ -60,7 +60,8 @@ impl Threadless {
 }
 
 impl Reader for Threadless {
-    /// Does all work that there is. The thread that is in a reactor leaves the work to that call.
+    /// Does the work that there is, up to the bound of [`Reactor::settle`]. A thread that is in a
+    /// reactor already leaves the work to the outer call.
     fn serve(&self) {
         if SERVES.get() {
             return;
