@@ -126,7 +126,7 @@ impl ListenerBuilder {
     ///
     /// During a restart, the new process waits so until the old one has closed its listener. An
     /// attempt follows after at most 100 ms. The calling thread sleeps in between; the listeners of
-    /// [`rdmsg::tokio`](crate::tokio) leave that to a thread of the runtime. When the time has
+    /// `rdmsg::tokio` leave that to a thread of the runtime. When the time has
     /// passed, `bind` fails with the [`Error::Bind`] of the last attempt.
     ///
     /// Default zero: one attempt.

@@ -33,9 +33,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Handles the letters of mailboxes. The thread that sends a letter calls it, so that no thread is
 /// needed for reading.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Takes the letters. When the call returns, this thread or another one has acted on each letter
-    /// that was sent before, unless other threads send letters faster than they are handled. The
-    /// caller holds no lock.
+    /// Takes the letters. When the call returns, this thread or another one has acted on each
+    /// letter that was sent before, unless other threads send letters faster than they are
+    /// handled. The caller holds no lock.
     fn serve(&self);
 
     /// Returns the time of the next call of [`serve`](Self::serve) that is due without a letter.
