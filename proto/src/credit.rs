@@ -131,6 +131,8 @@ pub(super) struct RecvCredit {
     /// Whether a grant is delayed until the application has released more of the messages that it
     /// holds.
     may_delay_grants: bool,
+    /// Whether grants are delayed again when the application holds no message.
+    delays_grants: bool,
 }
 
 impl RecvCredit {
@@ -147,7 +149,14 @@ impl RecvCredit {
             announced: limit,
             used_up: false,
             may_delay_grants: true,
+            delays_grants: true,
         }
+    }
+
+    /// Sends all grants without delay.
+    pub(super) fn never_delay_grants(&mut self) {
+        self.delays_grants = false;
+        self.stop_delaying_grants();
     }
 
     /// Whether the peer has the credit for `count` more messages.
@@ -203,7 +212,7 @@ impl RecvCredit {
         //# received, in addition to those for control frames.
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
-        self.may_delay_grants |= self.held() == 0;
+        self.may_delay_grants |= self.delays_grants & (self.held() == 0);
     }
 
     /// Counts a receive that is not posted again because the connection is ending.

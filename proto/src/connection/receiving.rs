@@ -102,8 +102,8 @@ impl Open {
             }
             self.on_violation(side, violation, now);
         }
-        if self.is_established() && self.transfer.watch_grant(side.params.delays_grants, now) {
-            self.grant_if_due(side);
+        if self.is_established() {
+            self.transfer.watch_grant(now);
         }
     }
 

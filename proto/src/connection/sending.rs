@@ -72,9 +72,7 @@ impl Open {
     pub(super) fn promise(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
         match self.phase {
-            Phase::Established => {
-                transfer.watch_grant(side.params.delays_grants, now);
-            }
+            Phase::Established => transfer.watch_grant(now),
             Phase::Closing(_) | Phase::Draining(_) => transfer.recv_credit.stop_delaying_grants(),
         }
         self.grant_if_due(side);
@@ -91,7 +89,7 @@ impl Open {
         if put_off.announced == transfer.recv_credit.announced() {
             transfer.recv_credit.stop_delaying_grants();
         }
-        transfer.watch_grant(side.params.delays_grants, now);
+        transfer.watch_grant(now);
         self.grant_if_due(side);
     }
 

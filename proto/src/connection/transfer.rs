@@ -134,6 +134,10 @@ impl Transfer {
         // A session sends no fragments: it would have to keep a copy of each until the peer has
         // acknowledged it.
         let has_session = params.session != SessionOffer::None && hello.features & SESSION != 0;
+        let mut recv_credit = RecvCredit::new(params.window, params.credits(), start);
+        if !params.delays_grants {
+            recv_credit.never_delay_grants();
+        }
         Self {
             hello: *hello,
             negotiated: Negotiated::new(params, hello),
@@ -145,7 +149,7 @@ impl Transfer {
             },
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
-            recv_credit: RecvCredit::new(params.window, params.credits(), start),
+            recv_credit,
             ring: SendRing::new(params.send_slots, params.most_unsignalled),
             outbound: Outbound::new(params.outbound_limit()),
             inbound: Inbound::new(params.window, params.inbound_limit(), params.longest_chunk),
@@ -211,20 +215,14 @@ impl Transfer {
         }
     }
 
-    /// If a grant waits for more releases, it is looked at again after a while. Without delays it
-    /// is due at once, which this returns.
-    pub(super) fn watch_grant(&mut self, delays: bool, now: impl Clock) -> bool {
+    /// Starts the timer of a grant that waits for more releases.
+    pub(super) fn watch_grant(&mut self, now: impl Clock) {
         if self.recv_credit.delays_grant() && self.timers.grant.is_none() {
-            if !delays {
-                self.recv_credit.stop_delaying_grants();
-                return true;
-            }
             self.timers.grant = Some(DelayedGrant {
                 deadline: now.now() + MAX_GRANT_DELAY,
                 announced: self.recv_credit.announced(),
             });
         }
-        false
     }
 
     // Closing.
