@@ -36,8 +36,8 @@ impl Packets {
         Self(socket)
     }
 
-    /// Returns the traffic classes of the connection's packets: first of those that this host has
-    /// sent, then of those that the other host has sent.
+    /// Returns the traffic classes of the packets of this connection: the first set has the packets
+    /// that this host has sent, and the second set has the packets of the other host.
     fn classes(self, lab: &DeviceTest, over: Transport, port: u16) -> [BTreeSet<u8>; 2] {
         let mut bytes = [0; 2048];
         let (mut sent, mut received) = (BTreeSet::new(), BTreeSet::new());

@@ -2,6 +2,8 @@
 //! can optimise it even in debug builds: emulated guests fill and compare many bytes, while the
 //! other code of tests mostly waits.
 
+use std::io::{Read, Write};
+
 use fastrand::Rng;
 
 /// The number of bytes that `check` compares at a time.
@@ -29,6 +31,37 @@ pub fn pattern(number: u64, len: usize) -> Vec<u8> {
 pub fn sequence(at: usize, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)) as u8;
     (at..at + len).map(byte).collect()
+}
+
+/// Writes the first `len` bytes of the [`sequence`] to a stream, at most `piece` bytes at a time.
+///
+/// # Panics
+///
+/// If a write fails.
+pub fn write_sequence(mut stream: impl Write, len: usize, piece: usize) {
+    for piece in sequence(0, len).chunks(piece) {
+        stream.write_all(piece).expect("the stream is open");
+    }
+}
+
+/// Reads the first `len` bytes of the [`sequence`] from a stream, at most `piece` bytes at a time.
+///
+/// # Panics
+///
+/// If a read fails, the stream ends earlier, or the bytes differ.
+pub fn read_sequence(mut stream: impl Read, len: usize, piece: usize) {
+    let mut buffer = vec![0; piece];
+    let mut at = 0;
+    while at < len {
+        let count = stream.read(&mut buffer).expect("the stream is open");
+        assert!(count > 0, "the stream ends after {at} of {len} bytes");
+        let is_equal = buffer[..count] == sequence(at, count);
+        assert!(
+            is_equal,
+            "one of the {count} bytes from byte {at} on differs"
+        );
+        at += count;
+    }
 }
 
 /// Fills `bytes` with the [`pattern`] of this number and the length of `bytes`.

@@ -34,7 +34,7 @@ pub mod agent {
 pub use hosts::{
     Deadline, Ended, Heard, Host, Line, Listening, Process, Said, clock_millis, slowness, words,
 };
-pub use pattern::{check, fill, pattern, random};
+pub use pattern::{check, fill, pattern, random, read_sequence, sequence, write_sequence};
 
 pub use crate::{
     bridge::{Bridge, BridgePair},

@@ -16,9 +16,7 @@ use rdmsg::{
         QpState, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
     },
 };
-use toolbox::{DeviceTest, TIME_LIMIT, applies};
-
-use crate::{read_all, write_all};
+use toolbox::{DeviceTest, TIME_LIMIT, applies, read_sequence, write_sequence};
 
 /// The capability that these peers need and iWARP lacks.
 const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
@@ -235,8 +233,8 @@ fn protocol_violations_end_the_connection() {
     }
     let client = Stream::connect(address).unwrap();
     let server = accepted.recv_timeout(TIME_LIMIT).unwrap();
-    write_all(&client, 100, 100);
-    read_all(&server, 100, 100);
+    write_sequence(&client, 100, 100);
+    read_sequence(&server, 100, 100);
     // The accepting thread ends because it cannot send this connection to the channel.
     drop(accepted);
     drop(Stream::connect(address));

@@ -15,7 +15,7 @@ use rdmsg::{
     CloseReason, Endpoint,
     rsocket::{Config, Listener, Stream},
 };
-use toolbox::{DeviceTest, Lab, reason};
+use toolbox::{DeviceTest, Lab, read_sequence, reason, write_sequence};
 
 /// Returns both ends of a new connection, first the connecting one.
 fn pair(config: &Config) -> (Stream, Stream) {
@@ -38,31 +38,6 @@ fn small() -> Config {
     config
 }
 
-/// Returns the byte at position `at` of the test data.
-fn byte(at: usize) -> u8 {
-    ((at * 31) >> 3) as u8
-}
-
-fn write_all(mut stream: &Stream, len: usize, piece: usize) {
-    let bytes: Vec<u8> = (0..len).map(byte).collect();
-    for piece in bytes.chunks(piece) {
-        stream.write_all(piece).unwrap();
-    }
-}
-
-fn read_all(mut stream: &Stream, len: usize, piece: usize) {
-    let mut buffer = vec![0; piece];
-    let mut at = 0;
-    while at < len {
-        let count = stream.read(&mut buffer).unwrap();
-        assert!(count > 0, "the end after {at} of {len} bytes");
-        for (offset, got) in buffer[..count].iter().enumerate() {
-            assert_eq!(*got, byte(at + offset), "byte {}", at + offset);
-        }
-        at += count;
-    }
-}
-
 /// On each side, one thread reads and another writes. The data exceeds all buffers.
 #[test]
 fn both_directions_at_once() {
@@ -71,8 +46,8 @@ fn both_directions_at_once() {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
             for stream in [&client, &server] {
-                scope.spawn(move || write_all(stream, len, 70_001));
-                scope.spawn(move || read_all(stream, len, 9_999));
+                scope.spawn(move || write_sequence(stream, len, 70_001));
+                scope.spawn(move || read_sequence(stream, len, 9_999));
             }
         });
     }
@@ -89,12 +64,12 @@ fn no_connection_misses_a_window() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..ROUNDS {
-                read_all(&listener.accept().unwrap().0, 4000, 500);
+                read_sequence(&listener.accept().unwrap().0, 4000, 500);
             }
         });
         for _ in 0..ROUNDS {
             let client = Stream::connect_with(address, &small()).unwrap();
-            write_all(&client, 4000, 500);
+            write_sequence(&client, 4000, 500);
         }
     });
 }
@@ -105,8 +80,8 @@ fn small_pieces_arrive_in_order() {
     for config in [Config::default(), small()] {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
-            scope.spawn(|| write_all(&client, 20_000, 7));
-            scope.spawn(|| read_all(&server, 20_000, 3));
+            scope.spawn(|| write_sequence(&client, 20_000, 7));
+            scope.spawn(|| read_sequence(&server, 20_000, 3));
         });
     }
 }
@@ -138,9 +113,9 @@ fn a_dropped_stream_delivers_first() {
     config.receive_buffer = 1 << 20;
     config.send_buffer = 1 << 20;
     let (client, mut server) = pair(&config);
-    write_all(&client, 400_000, 400_000);
+    write_sequence(&client, 400_000, 400_000);
     drop(client);
-    read_all(&server, 400_000, 10_000);
+    read_sequence(&server, 400_000, 10_000);
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
     let error = server.write(b"nobody is there").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
@@ -229,8 +204,8 @@ fn keepalive_goes_on_without_calls() {
     let error = server.read(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     client.set_keepalive(None).unwrap();
-    write_all(&client, 1000, 10);
-    read_all(&server, 1000, 1000);
+    write_sequence(&client, 1000, 10);
+    read_sequence(&server, 1000, 1000);
 }
 
 /// An rsocket listener rejects a client with another protocol, and continues to listen.
@@ -252,8 +227,8 @@ fn foreign_clients_are_rejected() {
     );
     let client = Stream::connect(address).unwrap();
     let server = accepting.join().unwrap();
-    write_all(&client, 100, 100);
-    read_all(&server, 100, 100);
+    write_sequence(&client, 100, 100);
+    read_sequence(&server, 100, 100);
     let error = Stream::connect(lab.at(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
@@ -316,8 +291,8 @@ fn a_hundred_connections_leave_nothing() {
     let lab = DeviceTest::start();
     let once = || {
         let (client, server) = pair(&Config::default());
-        write_all(&client, 1000, 100);
-        read_all(&server, 1000, 100);
+        write_sequence(&client, 1000, 100);
+        read_sequence(&server, 1000, 100);
     };
     once();
     let before = lab.resources();

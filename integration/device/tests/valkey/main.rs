@@ -13,7 +13,7 @@ use std::{
 
 use rdmsg::Endpoint;
 use rdmsg_valkey::{Config, Listener, Stream};
-use toolbox::{DeviceTest, Lab, applies};
+use toolbox::{DeviceTest, Lab, applies, read_sequence, write_sequence};
 
 /// The device capability that the protocol needs.
 const IMMEDIATE: &str = "RDMA WRITE with immediate data";
@@ -47,31 +47,6 @@ fn small() -> Config {
     config
 }
 
-/// Returns byte number `at` of a test stream.
-fn byte(at: usize) -> u8 {
-    ((at * 31) >> 3) as u8
-}
-
-fn write_all(mut stream: &Stream, len: usize, piece: usize) {
-    let bytes: Vec<u8> = (0..len).map(byte).collect();
-    for piece in bytes.chunks(piece) {
-        stream.write_all(piece).unwrap();
-    }
-}
-
-fn read_all(mut stream: &Stream, len: usize, piece: usize) {
-    let mut buffer = vec![0; piece];
-    let mut at = 0;
-    while at < len {
-        let count = stream.read(&mut buffer).unwrap();
-        assert!(count > 0, "the end after {at} of {len} bytes");
-        for (offset, got) in buffer[..count].iter().enumerate() {
-            assert_eq!(*got, byte(at + offset), "byte {}", at + offset);
-        }
-        at += count;
-    }
-}
-
 /// Each side reads with one thread and writes with another, and more bytes than all buffers have.
 #[test]
 fn both_directions_at_once() {
@@ -80,8 +55,8 @@ fn both_directions_at_once() {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
             for stream in [&client, &server] {
-                scope.spawn(move || write_all(stream, len, 70_001));
-                scope.spawn(move || read_all(stream, len, 9_999));
+                scope.spawn(move || write_sequence(stream, len, 70_001));
+                scope.spawn(move || read_sequence(stream, len, 9_999));
             }
         });
     }
@@ -92,9 +67,9 @@ fn both_directions_at_once() {
 fn closed_stream_delivers_and_ends() {
     let Some(_test) = start() else { return };
     let (client, mut server) = pair(&small());
-    write_all(&client, 1500, 100);
+    write_sequence(&client, 1500, 100);
     drop(client);
-    read_all(&server, 1500, 1500);
+    read_sequence(&server, 1500, 1500);
     assert_eq!(server.read(&mut [0; 9]).unwrap(), 0);
     let error = server.write(b"more").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");

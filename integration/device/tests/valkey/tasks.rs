@@ -7,9 +7,9 @@ use std::{
 
 use rdmsg_valkey::{Config, Listener, tokio::Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use toolbox::Lab;
+use toolbox::{Lab, read_sequence, sequence, write_sequence};
 
-use crate::{byte, read_all, small, start, write_all};
+use crate::{small, start};
 
 /// Connects a stream for tasks to one for threads.
 async fn pair(config: &Config) -> (Stream, rdmsg_valkey::Stream) {
@@ -30,22 +30,18 @@ async fn halves_of_two_tasks_work_at_once() {
         let (client, server) = pair(&config).await;
         let other = server.try_clone().unwrap();
         let threads = [
-            thread::spawn(move || read_all(&server, len, 9_999)),
-            thread::spawn(move || write_all(&other, len, 70_001)),
+            thread::spawn(move || read_sequence(&server, len, 9_999)),
+            thread::spawn(move || write_sequence(&other, len, 70_001)),
         ];
         let (mut reader, mut writer) = tokio::io::split(client);
         let writing = tokio::spawn(async move {
-            let bytes: Vec<u8> = (0..len).map(byte).collect();
+            let bytes = sequence(0, len);
             writer.write_all(&bytes).await.unwrap();
             writer
         });
         let mut bytes = vec![0; len];
         reader.read_exact(&mut bytes).await.unwrap();
-        let wrong = bytes
-            .iter()
-            .enumerate()
-            .find(|(at, got)| **got != byte(*at));
-        assert_eq!(wrong, None);
+        assert!(bytes == sequence(0, len), "a byte differs");
         let mut client = reader.unsplit(writing.await.unwrap());
         client.shutdown().await.unwrap();
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
@@ -60,10 +56,10 @@ async fn halves_of_two_tasks_work_at_once() {
 async fn dropped_stream_delivers_written_bytes() {
     let Some(_test) = start() else { return };
     let (mut client, mut server) = pair(&small()).await;
-    let bytes: Vec<u8> = (0..1900).map(byte).collect();
+    let bytes = sequence(0, 1900);
     client.write_all(&bytes).await.unwrap();
     drop(client);
-    read_all(&server, 1900, 1900);
+    read_sequence(&server, 1900, 1900);
     assert_eq!(server.read(&mut [0]).unwrap(), 0);
 }
 
