@@ -23,7 +23,7 @@ const WINDOW: u64 = 8;
 const IDLE: u64 = 6;
 
 /// The processor time that a server may use while the connections are idle, in thousandths of one
-/// processor. Code that is not optimised needs several times as much.
+/// processor. Unoptimised code needs five times this.
 const BUDGET: u64 = if cfg!(debug_assertions) { 50 } else { 10 };
 
 /// Each test holds this lock, because tests measure processor time and open many connections.

@@ -147,7 +147,7 @@ impl Events for CompletionEvents {
 pub struct Registration;
 
 #[derive(Debug, Default)]
-pub struct LoopFd;
+pub(crate) struct LoopFd;
 
 impl Registration {
     pub(crate) fn clear(&self) {
@@ -168,7 +168,7 @@ impl LoopFd {
 
 /// Sends notices to the engine's thread.
 #[derive(Debug)]
-pub struct Line(pub Option<Mistake>);
+pub struct Line(pub(crate) Option<Mistake>);
 
 impl Line {
     pub(crate) fn send(&self, kind: NoticeKind) {

@@ -27,7 +27,7 @@ pub(super) struct Private {
     versions: Vec<String>,
 }
 
-/// The names of the user who runs this process, and the paths of the user's home directories.
+/// The names of the user of this process, and the paths of the home directories.
 #[derive(Debug, Default)]
 struct Identity {
     users: Vec<String>,
