@@ -61,7 +61,11 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
-        self.with_sending(message.into(), |sending| self.send_until_taken(sending))
+        let message = message.into();
+        if self.send_at_once(&message) {
+            return Ok(());
+        }
+        self.with_sending(message, |sending| self.send_until_taken(sending))
     }
 
     /// Receives the next message, and waits for it without a limit.
@@ -178,8 +182,12 @@ impl Endpoint {
         message: impl Into<Outgoing<'a>>,
         timeout: Duration,
     ) -> Result<(), Error> {
+        let message = message.into();
+        if self.send_at_once(&message) {
+            return Ok(());
+        }
         let deadline = Deadline::after(timeout);
-        self.with_sending(message.into(), |sending| {
+        self.with_sending(message, |sending| {
             self.wait_for_room(&deadline, || self.inner.link.try_send(sending))
         })
     }
@@ -213,7 +221,11 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn try_send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), TrySendError> {
-        self.with_sending(message.into(), |sending| {
+        let message = message.into();
+        if self.send_at_once(&message) {
+            return Ok(());
+        }
+        self.with_sending(message, |sending| {
             self.try_in_room(|| self.inner.link.try_send(sending))
         })
     }
@@ -242,6 +254,15 @@ impl Endpoint {
         let handoff = Handoff::default();
         let link = &self.inner.link;
         link.look(&handoff, || self.take_from(&handoff)).transpose()
+    }
+
+    /// Sends the message if it is short, has no id, and there is room for it.
+    #[inline(always)]
+    fn send_at_once(&self, message: &Outgoing<'_>) -> bool {
+        match (&message.content, message.id) {
+            (Content::Bytes(bytes), None) => self.inner.link.send_at_once(bytes),
+            _ => false,
+        }
     }
 
     /// Calls `send` with a message. A buffer that is not sent stays with its owner.

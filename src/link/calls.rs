@@ -119,6 +119,13 @@ impl Link {
         }
     }
 
+    /// Sends a message without an id if it fits a frame and there is room for it. Returns false if
+    /// it needs [`try_send`](Self::try_send).
+    #[inline]
+    pub(crate) fn send_at_once(self: &Arc<Self>, message: &[u8]) -> bool {
+        self.with_core(|core| core.send_at_once(message))
+    }
+
     /// Sends the first of these messages in one frame, and returns their number. There is at least
     /// one message.
     pub(crate) fn try_send_some(

@@ -11,7 +11,7 @@
 //! | the locks, deferred work, the transport, the drop of the last handle | `link` |
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
 //! | under the lock of the state machine: inputs, outputs, deliveries | `core` |
-//! | sends; bytes that are held back while the window is full | `send`; `cork` |
+//! | sends; fragments; bytes held back while the window is full | `send`; `fragments`; `cork` |
 //! | sessions; between the loss of a connection and the next | `session`; `suspension` |
 //! | addresses and transports to the peer of a session | `ways` |
 //! | sends that wait for long, for the log | `stall` |
@@ -29,6 +29,7 @@ mod core;
 mod cork;
 mod deferred;
 mod faults;
+mod fragments;
 mod inbound_memory;
 mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]

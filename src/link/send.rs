@@ -8,13 +8,13 @@ use std::{array, io::IoSlice, mem, time::Instant};
 use super::{
     core::Core,
     cork::{Cork, LONGEST_TO_JOIN},
-    session::LinkSession,
+    fragments,
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{self, BatchRoom, Connection, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit, Way},
+    proto::{self, BatchRoom, Descriptor, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit, Way},
     status::OsError,
-    transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError, WorkQueues},
+    transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError},
 };
 
 /// The longest message that memory can hold.
@@ -116,19 +116,6 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Keeps a sent message in the session, because it may have to be sent again.
-#[inline(always)]
-fn keep(session: &mut LinkSession, conn: &Connection, message: &Sending<'_>) {
-    match &message.content {
-        Content::Parts(parts) => session.keep(conn, parts, message.id),
-        Content::Memory(memory) => {
-            session.keep(conn, &[IoSlice::new(memory.bytes())], message.id);
-        }
-        Content::Exposed(_) => session.keep_large(conn, message.id),
-        Content::Sent => {}
-    }
-}
-
 /// Copies `len` bytes into memory of the connection.
 fn copied(
     parts: &[IoSlice<'_>],
@@ -143,43 +130,6 @@ fn copied(
         to = rest;
     }
     Ok(buffer)
-}
-
-/// Posts a message of `len` bytes in fragments. The completion of the last one is `reported`.
-#[inline(never)]
-fn post_fragments(
-    conn: &mut Connection,
-    queues: &mut WorkQueues,
-    parts: &[IoSlice<'_>],
-    len: usize,
-    reported: bool,
-) -> Result<Result<(), PostError>, SendRefused> {
-    conn.may_send(len)?;
-    let mut sends = Vec::new();
-    let mut offset = 0;
-    while offset < len {
-        // A message in fragments is no longer than a few frames.
-        let (transmit, here) = conn.send_fragment(len as u32, offset as u32)?;
-        let end = offset + here as usize;
-        sends.push((transmit, range_of(parts, offset, end)));
-        offset = end;
-    }
-    Ok(queues.post_sends(&sends, reported))
-}
-
-/// Returns the bytes from `start` to `end` of these parts.
-fn range_of<'a>(parts: &'a [IoSlice<'_>], start: usize, end: usize) -> Vec<IoSlice<'a>> {
-    let mut at = 0;
-    let mut range = Vec::with_capacity(1);
-    for part in parts {
-        let here = at..at + part.len();
-        at = here.end;
-        let (from, to) = (start.max(here.start), end.min(here.end));
-        if from < to {
-            range.push(IoSlice::new(&part[from - here.start..to - here.start]));
-        }
-    }
-    range
 }
 
 /// A point in the sequence of sent messages.
@@ -242,69 +192,102 @@ impl Core {
         }
     }
 
+    /// Sends a message without an id if it fits a frame and there is room for it. Returns false if
+    /// the message needs [`try_send`](Self::try_send), which returns the reason for a refusal.
+    #[inline]
+    pub(super) fn send_at_once(&mut self, message: &[u8]) -> bool {
+        let len = message.len();
+        let may_send =
+            self.check_sendable().is_ok() && !self.holds_back() && self.conn.is_eager(len);
+        let parts = [IoSlice::new(message)];
+        may_send && self.send_parts(&parts, len, Way::Frame, None).is_ok()
+    }
+
     #[inline(always)]
     fn send_checked(
         &mut self,
         message: &mut Sending<'_>,
         way: Way,
     ) -> Result<Attempt, TrySendError> {
-        let len = message.len;
-        let refused = |refused| refused_send(refused, len);
-        let exposed = matches!(message.content, Content::Exposed(_));
-        if exposed && message.generation != self.generation {
+        if let Content::Exposed(_) = message.content
+            && message.generation != self.generation
+        {
             // The memory is exposed to the peer of an earlier connection. The present connection
             // may have another eager size.
             message.hide();
         }
+        match &message.content {
+            Content::Sent => {}
+            Content::Exposed(exposed) => {
+                self.announce(&exposed.descriptor(), message)?;
+            }
+            Content::Parts(_) | Content::Memory(_) if way == Way::Announcement => {
+                return Ok(Attempt::NotExposed);
+            }
+            Content::Parts(parts) => self.send_parts(parts, message.len, way, message.id)?,
+            Content::Memory(memory) => {
+                let parts = [IoSlice::new(memory.bytes())];
+                self.send_parts(&parts, message.len, way, message.id)?;
+            }
+        }
+        if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Sent)
+            && let Some(queues) = &mut self.queues
+        {
+            queues.in_flight.expose(exposed);
+        }
+        Ok(Attempt::Sent)
+    }
+
+    /// Sends a message of `len` bytes in one frame or in fragments.
+    #[inline(always)]
+    fn send_parts(
+        &mut self,
+        parts: &[IoSlice<'_>],
+        len: usize,
+        way: Way,
+        id: Option<u64>,
+    ) -> Result<(), TrySendError> {
+        let refused = |refused| refused_send(refused, len);
+        let reported = id.is_some();
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        let reported = message.id.is_some();
-        let large = matches!(message.content, Content::Exposed(_));
-        let posted = match (&message.content, way) {
-            (Content::Parts(parts), Way::Frame) => {
-                let transmit = self.conn.send(len).map_err(refused)?;
-                queues.post_send(&transmit, parts, reported)
-            }
-            (Content::Memory(memory), Way::Frame) => {
-                let transmit = self.conn.send(len).map_err(refused)?;
-                queues.post_send(&transmit, &[IoSlice::new(memory.bytes())], reported)
-            }
-            (Content::Parts(parts), Way::Fragments(_)) => {
-                post_fragments(&mut self.conn, queues, parts, len, reported).map_err(refused)?
-            }
-            (Content::Memory(memory), Way::Fragments(_)) => {
-                let parts = [IoSlice::new(memory.bytes())];
-                post_fragments(&mut self.conn, queues, &parts, len, reported).map_err(refused)?
-            }
-            (Content::Parts(_) | Content::Memory(_), Way::Announcement) => {
-                return Ok(Attempt::NotExposed);
-            }
-            (Content::Exposed(exposed), _) => {
-                let descriptor = exposed.descriptor();
-                let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
-                let descriptor = descriptor.emit();
-                queues.post_send(&transmit, &[IoSlice::new(&descriptor)], false)
-            }
-            (Content::Sent, _) => return Ok(Attempt::Sent),
+        let posted = if way == Way::Frame {
+            let transmit = self.conn.send(len).map_err(refused)?;
+            queues.post_send(&transmit, parts, reported)
+        } else {
+            fragments::post(&mut self.conn, queues, parts, len, reported).map_err(refused)?
         };
-        match posted {
-            Ok(()) => {}
-            Err(PostError::PollBoth) => self.deferred.drive = true,
-            Err(PostError::Failed(error)) => return Err(self.post_failed(error)),
-        }
+        posted.or_else(|outcome| self.heed(outcome))?;
         if let Some(session) = &mut self.session {
-            keep(session, &self.conn, message);
+            session.keep(&self.conn, parts, id);
         }
-        if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Sent) {
-            queues.in_flight.expose(exposed);
+        if let Some(id) = id {
+            self.order.small(id);
         }
-        match message.id {
-            id if large => self.order.large(id),
-            Some(id) => self.order.small(id),
-            None => {}
+        Ok(())
+    }
+
+    /// Announces a message, which the peer then reads from this side's memory.
+    fn announce(
+        &mut self,
+        descriptor: &Descriptor,
+        message: &Sending<'_>,
+    ) -> Result<(), TrySendError> {
+        let refused = |refused| refused_send(refused, message.len);
+        let Some(queues) = &mut self.queues else {
+            return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
+        };
+        let transmit = self.conn.send_large(descriptor).map_err(refused)?;
+        let descriptor = descriptor.emit();
+        queues
+            .post_send(&transmit, &[IoSlice::new(&descriptor)], false)
+            .or_else(|outcome| self.heed(outcome))?;
+        if let Some(session) = &mut self.session {
+            session.keep_large(&self.conn, message.id);
         }
-        Ok(Attempt::Sent)
+        self.order.large(message.id);
+        Ok(())
     }
 
     /// Acts on the outcome of a call that posts work.

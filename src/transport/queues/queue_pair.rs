@@ -112,7 +112,7 @@ impl QueuePair {
     ///
     /// The receives are the queue pair's own, and there is a place for one more. Until it completes
     /// or the queue pair is destroyed, the memory is registered and no code accesses it.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         by_transport!(self, {
             // SAFETY: the caller guarantees the conditions on the memory.
@@ -148,7 +148,7 @@ impl QueuePair {
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
     /// destroyed, the memory is registered, unless it is inline, and no access conflicts with the
     /// device.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn post_send(
         &self,
         id: WorkId,

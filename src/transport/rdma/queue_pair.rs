@@ -52,7 +52,7 @@ impl QueuePair {
     ///
     /// The queue pair has no shared receive queue, and a place for one more receive. Until it
     /// completes or the queue pair is destroyed, the memory is registered and no code accesses it.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         // SAFETY: the caller guarantees the conditions on the place and the memory.
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
