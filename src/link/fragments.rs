@@ -43,3 +43,21 @@ fn range_of<'a>(parts: &'a [IoSlice<'_>], start: usize, end: usize) -> Vec<IoSli
     }
     range
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_range_of_parts_has_its_bytes() {
+        let bytes: Vec<u8> = (0..10).collect();
+        let parts = [&bytes[..3], &[], &bytes[3..4], &bytes[4..]].map(IoSlice::new);
+        for start in 0..=bytes.len() {
+            for end in start..=bytes.len() {
+                let range = range_of(&parts, start, end);
+                let range: Vec<u8> = range.iter().flat_map(|part| part.to_vec()).collect();
+                assert_eq!(range, &bytes[start..end]);
+            }
+        }
+    }
+}

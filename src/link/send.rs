@@ -609,19 +609,6 @@ mod tests {
     }
 
     #[test]
-    fn each_range_of_parts_has_its_bytes() {
-        let bytes: Vec<u8> = (0..10).collect();
-        let parts = [&bytes[..3], &[], &bytes[3..4], &bytes[4..]].map(IoSlice::new);
-        for start in 0..=bytes.len() {
-            for end in start..=bytes.len() {
-                let range = range_of(&parts, start, end);
-                let range: Vec<u8> = range.iter().flat_map(|part| part.to_vec()).collect();
-                assert_eq!(range, &bytes[start..end]);
-            }
-        }
-    }
-
-    #[test]
     fn lengths_that_no_number_holds_do_not_wrap_around() {
         assert_eq!(sum([].into_iter()), 0);
         assert_eq!(sum([1, 0, 2].into_iter()), 3);
