@@ -304,6 +304,11 @@ impl Open {
         if let Phase::Closing(closing) = &self.phase
             && matches!(closing.role, Role::Initiator | Role::Responder)
         {
+            if !self.transfer.delivered() {
+                // The reason of the end stays the close, so only this line has the cause.
+                let text = format_args!("the close was cut off: {reason}");
+                side.outputs.note(Level::Info, text);
+            }
             self.lost_in_close = if !reason.is_loss() {
                 LostInClose::No
             } else if !self.transfer.delivered() {
