@@ -36,6 +36,8 @@ pub(crate) struct Device {
     refuses_relaxed: AtomicBool,
     /// Whether the log has that the device refused a `max_inline`.
     has_logged_inline: AtomicBool,
+    /// The NUMA node of the device, if the kernel knows it.
+    numa_node: Option<u32>,
     shared_pools: SharedPools,
 }
 
@@ -100,6 +102,7 @@ impl Devices {
         });
         let device = Arc::new(Device {
             watch: watch.flatten(),
+            numa_node: context.numa_node(),
             context,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
@@ -127,6 +130,11 @@ impl Device {
 
     pub(super) fn is_iwarp(&self) -> bool {
         self.context.transport_type() == TransportType::IWARP
+    }
+
+    /// The NUMA node of the device, if the kernel knows it.
+    pub(super) fn numa_node(&self) -> Option<u32> {
+        self.numa_node
     }
 
     pub(crate) fn max_msg_sz(&self) -> u32 {
