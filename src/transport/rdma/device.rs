@@ -6,7 +6,10 @@ use std::{
     },
 };
 
-use super::device_events::{self, Watch};
+use super::{
+    device_events::{self, Watch},
+    thread_domains::ThreadDomains,
+};
 use crate::{
     poll::Epolls,
     proto::{Capabilities, ReadDepth},
@@ -38,6 +41,7 @@ pub(crate) struct Device {
     has_logged_inline: AtomicBool,
     /// The NUMA node of the device, if the kernel knows it.
     numa_node: Option<u32>,
+    pub(super) thread_domains: ThreadDomains,
     shared_pools: SharedPools,
 }
 
@@ -115,6 +119,7 @@ impl Devices {
             capabilities,
             refuses_relaxed: AtomicBool::new(false),
             has_logged_inline: AtomicBool::new(false),
+            thread_domains: ThreadDomains::default(),
             shared_pools: SharedPools::default(),
         });
         self.by_device.retain(|_, device| device.strong_count() > 0);
