@@ -63,9 +63,8 @@ impl Mapping {
         })
     }
 
-    /// Prepares the pages for a device, before their first use: the kernel takes them from the
-    /// memory of the device's NUMA node if there is one, and the device continues to use them
-    /// after a fork(2).
+    /// Prepares the pages for a device, before their first use. The kernel allocates them on the
+    /// NUMA node `node` if possible, and the device continues to use them after a fork(2).
     ///
     /// Linux 5.12 and newer kernels give the child a copy of these pages. On older kernels, a write
     /// of the parent after the fork would move the parent to a new page, and leave the old page to

@@ -25,9 +25,9 @@ impl Mapping {
     /// Maps at least `len` bytes as [`new`](Self::new) does. If `len` is 2 MiB or more, the mapping
     /// starts at a multiple of 2 MiB, and requests huge pages.
     ///
-    /// A device translates addresses by page, so it needs fewer translations. All memory that a
-    /// device has pinned is resident, so huge pages use no more of it. A kernel without huge pages
-    /// for private memory ignores the request.
+    /// A device translates addresses by page, so it needs fewer translations. Huge pages use no
+    /// additional memory, because all pages that a device has pinned are resident. A kernel without
+    /// huge pages for private memory ignores the request.
     pub fn in_huge_pages(len: usize) -> Result<Self, OsError> {
         if len < HUGE {
             return Self::new(len);
@@ -55,8 +55,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Has the kernel take pages that are first used from now on from the memory of a NUMA node, as
-    /// long as the node has free memory. `None` has no effect.
+    /// Makes the kernel allocate the pages on a NUMA node, if the node has free memory. Pages that
+    /// were used before this call stay on their node. `None` has no effect.
     ///
     /// A policy that the program or `numactl(8)` has set for the calling thread takes precedence.
     /// An error has no effect either, except that the first one of the process is logged. A kernel

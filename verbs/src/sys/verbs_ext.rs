@@ -265,7 +265,7 @@ pub(crate) unsafe fn ibv_alloc_td(
 ///
 /// # Safety
 ///
-/// `td` was allocated with `ibv_alloc_td`, belongs to no parent domain any more, and is not used
+/// `td` was allocated with `ibv_alloc_td`, its parent domains have been freed, and it is not used
 /// after this call.
 pub(crate) unsafe fn ibv_dealloc_td(td: *mut ffi::ibv_td) -> libc::c_int {
     // SAFETY: `td` exists, according to the caller, so its context is open.
