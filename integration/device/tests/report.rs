@@ -39,7 +39,7 @@ fn report_over_rdma_has_no_private_data() {
     let program = example("rdmsg").display().to_string();
     let argv = ["sh", "-c", &on_host(NAMES[1], &format!("{program} serve"))];
     let mut server = Process::start(&argv).unwrap();
-    assert_eq!(server.hear("over RDMA and TCP", TIME_LIMIT), Heard::Said);
+    assert_eq!(server.hear("over RDMA", TIME_LIMIT), Heard::Said);
 
     let folder = std::env::temp_dir().join(format!("rdmsg-report-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
