@@ -1,8 +1,9 @@
 //! A thread domain for the queue pair of each connection, on devices that have them.
 //!
 //! The driver of such a device does not lock the queue pair, and posts its sends through a doorbell
-//! register of its own. Its lock would repeat the lock of the connection: each call that posts takes
-//! the [`WorkQueues`](crate::transport::queues::WorkQueues) mutably, and these are under that lock.
+//! register of its own. Its lock would repeat the lock of the connection: each call that posts
+//! takes the [`WorkQueues`](crate::transport::queues::WorkQueues) mutably, and these are under that
+//! lock.
 //!
 //! A completion queue and a shared receive queue belong to no thread domain. A thread polls while
 //! another one posts, and both change state that the lock of the completion queue guards: the

@@ -72,9 +72,9 @@ impl ThreadDomain {
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the driver has no thread domains, as the drivers of software devices.
-    /// Returns `ENOMEM` or another error if the device has no doorbell register left. Otherwise
-    /// returns the errors of
+    /// Returns `EOPNOTSUPP` if the driver has no thread domains; those of software devices have
+    /// none. Returns `ENOMEM` or another error if the device has no doorbell register left.
+    /// Otherwise returns the errors of
     /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
     #[doc(alias = "ibv_alloc_td")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
@@ -109,9 +109,9 @@ impl ProtectionDomain {
     /// # Errors
     ///
     /// Returns `EINVAL` if `td` belongs to another device, or if this domain has a thread domain
-    /// already. Otherwise returns the errors of [`ibv_alloc_parent_domain(3)`].
+    /// already. Otherwise returns the errors of [`ibv_alloc_parent_domain(3)`][parent].
     ///
-    /// [`ibv_alloc_parent_domain(3)`]: https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html
+    /// [parent]: https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub fn with_thread_domain(&self, td: &ThreadDomain) -> Result<Self, OsError> {
         const CALL: &str = "ibv_alloc_parent_domain";
