@@ -74,6 +74,16 @@ pub struct RdmaTuning {
     ///
     /// Default [`Auto`](RelaxedOrdering::Auto): on the processors that are known to need it.
     pub relaxed_ordering: RelaxedOrdering,
+
+    /// Whether the queue pair of the connection gets a thread domain, and with it a doorbell
+    /// register of its own.
+    ///
+    /// The driver then takes no locks to post, because the connection has one. Connections for
+    /// which the device has no thread domain do without; the log has the first one at the level
+    /// `debug`.
+    ///
+    /// Default `true`.
+    pub thread_domain: bool,
 }
 
 /// The exponent of the default acknowledgement timeout of 1.07 s.
@@ -88,6 +98,7 @@ impl Default for RdmaTuning {
             ack_timeout: Some(DEFAULT_ACK_TIMEOUT),
             completion_vector: None,
             relaxed_ordering: RelaxedOrdering::Auto,
+            thread_domain: true,
         }
     }
 }

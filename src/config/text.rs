@@ -5,7 +5,7 @@ use std::{env, str::FromStr, time::Duration};
 use crate::{config::Config, error::Error, poll::Polling, transport_choice::TransportChoice};
 
 /// The names of all fields.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "receive_window",
     "shared_receive",
     "eager_size",
@@ -29,6 +29,7 @@ const NAMES: [&str; 23] = [
     "rdma.ack_timeout",
     "rdma.completion_vector",
     "rdma.relaxed_ordering",
+    "rdma.thread_domain",
 ];
 
 impl Config {
@@ -40,6 +41,7 @@ impl Config {
     /// | a number | `64`; a multiple of 1024 also as `16KiB`, `64MiB` or `1GiB` |
     /// | a duration | a number and a unit: `200us`, `500ms`, `1.5s`, `2min` or `1h` |
     /// | an `Option` | its value, or `none` |
+    /// | a `bool` | `true` or `false` |
     /// | `transport` | `environment`, `auto`, `rdma` or `tcp`, in any case |
     /// | `rdma.relaxed_ordering` | `auto`, `on` or `off` |
     /// | `polling` | `event`, `busy`, `adaptive`, or `adaptive:500us` with the longest spin |
@@ -156,6 +158,7 @@ impl Config {
             "rdma.ack_timeout" => &mut self.rdma.ack_timeout,
             "rdma.completion_vector" => &mut self.rdma.completion_vector,
             "rdma.relaxed_ordering" => &mut self.rdma.relaxed_ordering,
+            "rdma.thread_domain" => &mut self.rdma.thread_domain,
             other => unreachable!("{other} is none of the names"),
         }
     }
@@ -228,6 +231,18 @@ macro_rules! number {
     };
 }
 number!(u8, u16, u32, u64);
+
+impl Text for bool {
+    fn read(&mut self, text: &str) -> Result<(), &'static str> {
+        *self = text.parse().map_err(|_| "true or false")?;
+        Ok(())
+    }
+
+    #[cfg(any(feature = "serde", test))]
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
 
 impl Text for Duration {
     fn read(&mut self, text: &str) -> Result<(), &'static str> {
@@ -355,7 +370,7 @@ mod tests {
             keepalive_timeout=2min read_timeout=1h resume=0 transport=TCP \
             traffic_class=104 polling=adaptive:15us rdma.max_inline=3 rdma.resolve_timeout=70ms \
             rdma.retry_count=1 rdma.ack_timeout=none rdma.completion_vector=2 \
-            rdma.relaxed_ordering=on"
+            rdma.relaxed_ordering=on rdma.thread_domain=false"
             .parse()
             .unwrap();
         let default = format!("{:?}", Config::default());

@@ -563,7 +563,7 @@ impl Core {
     /// Posts a buffer that the application has released, and then notifies the state machine, so
     /// that no grant is sent before the receive is posted.
     fn release(&mut self, buffer: u32) {
-        let posted = match (&mut self.share, &self.queues) {
+        let posted = match (&mut self.share, &mut self.queues) {
             // Other connections can use the buffer, even if this connection has ended.
             (Some(share), _) => share.give_back(buffer),
             (None, Some(queues)) if self.conn.accepts_receives() => queues.post_recv(buffer),

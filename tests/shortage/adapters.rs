@@ -1,14 +1,22 @@
 //! Tests of the values that connections request from a device, and of the device's refusals.
 
-use std::sync::Mutex;
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::Path,
+    process,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
 
 use log::{LevelFilter, Log, Metadata, Record};
-use rdmsg::{Config, Error, RelaxedOrdering, Transport};
+use rdmsg::{Config, Connector, Engine, Error, Listener, RelaxedOrdering, Transport};
 
 use crate::{
-    Bystander,
+    Bystander, TIME_LIMIT,
     calls::{Calls, in_front},
-    config, life, place, run_lifecycle,
+    config, exchange, life, place, run_lifecycle,
 };
 
 /// Runs `body` with a preloaded library that records the requests of connections. Over TCP, does
@@ -52,19 +60,32 @@ fn connections_take_completion_vectors_in_turn() {
     );
 }
 
-/// The log lines that name the field `max_inline`.
-struct InlineLog(Mutex<Vec<String>>);
+/// The log lines that contain one of these texts.
+struct DeviceLog(Mutex<Vec<String>>);
 
-static INLINE_LOG: InlineLog = InlineLog(Mutex::new(Vec::new()));
+const LOGGED: [&str; 3] = ["max_inline", "thread domain", "NUMA node"];
 
-impl Log for InlineLog {
+static DEVICE_LOG: DeviceLog = DeviceLog(Mutex::new(Vec::new()));
+
+/// Starts to log lines of this level and above.
+fn start_log(level: LevelFilter) {
+    log::set_logger(&DEVICE_LOG).unwrap();
+    log::set_max_level(level);
+}
+
+/// Returns the lines since the last call.
+fn logged() -> Vec<String> {
+    std::mem::take(&mut *DEVICE_LOG.0.lock().unwrap())
+}
+
+impl Log for DeviceLog {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
 
     fn log(&self, record: &Record<'_>) {
         let line = record.args().to_string();
-        if line.contains("max_inline") {
+        if LOGGED.iter().any(|text| line.contains(text)) {
             self.0.lock().unwrap().push(line);
         }
     }
@@ -77,11 +98,10 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
     with_device(
         "adapters::refused_inline_size_is_followed_by_smaller_ones",
         |calls| {
-            log::set_logger(&INLINE_LOG).unwrap();
             run_lifecycle(&config()).unwrap();
             // Software iWARP itself refuses 96 bytes and more.
             let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
-            log::set_max_level(LevelFilter::Info);
+            start_log(LevelFilter::Info);
             for (wanted, most, tried) in [
                 (256, 96, &[256, 128, 96][..]),
                 (256, 95, &[256, 128, 96, 64]),
@@ -97,7 +117,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                 calls.limit_inline(most);
                 run_lifecycle(&config().with(|c| c.rdma.max_inline = wanted)).unwrap();
                 assert_eq!(calls.notes("rdma_create_qp"), [tried, tried].concat());
-                let lines = std::mem::take(&mut *INLINE_LOG.0.lock().unwrap());
+                let lines = logged();
                 match tried {
                     [_] => assert_eq!(lines, [""; 0]),
                     [.., granted] => {
@@ -174,6 +194,210 @@ fn connections_ask_for_the_reads_that_they_need() {
             }
         },
     );
+}
+
+/// Returns the numbers of receives in the lists that a new connection posts, and removes them from
+/// `lists`: lists of 8, and a shorter one with the rest.
+fn first_lists(lists: &mut Vec<i64>) -> Vec<i64> {
+    let full = lists.iter().take_while(|count| **count == 8).count();
+    lists.drain(..=full).collect()
+}
+
+#[test]
+fn receives_of_a_connection_are_posted_in_lists() {
+    with_device(
+        "adapters::receives_of_a_connection_are_posted_in_lists",
+        |calls| {
+            // On top of its window, a connection has 12 receives for control frames.
+            for (window, expected) in [
+                (1, &[8, 5][..]),
+                (32, &[8, 8, 8, 8, 8, 4]),
+                (49, &[8, 8, 8, 8, 8, 8, 8, 5]),
+            ] {
+                run_lifecycle(&config().with(|c| c.receive_window = window)).unwrap();
+                let mut lists = calls.notes("post_recv");
+                for _side in 0..2 {
+                    assert_eq!(first_lists(&mut lists), expected, "{window}");
+                }
+                assert!(!lists.is_empty(), "receives are posted again");
+                assert!(lists.iter().all(|count| *count == 1), "{lists:?}");
+            }
+            run_lifecycle(&config().with(|c| c.shared_receive = Some(260))).unwrap();
+            let mut lists = calls.notes("post_srq_recv");
+            assert_eq!(first_lists(&mut lists), [&[8; 32][..], &[4]].concat());
+        },
+    );
+}
+
+#[test]
+fn frames_of_one_message_are_posted_in_one_list() {
+    with_device(
+        "adapters::frames_of_one_message_are_posted_in_one_list",
+        |calls| {
+            // A message of 300,000 bytes each way has three frames.
+            run_lifecycle(&config().with(|c| c.eager_size = Some(128 << 10))).unwrap();
+            let mut lists = calls.notes("post_send");
+            lists.retain(|count| *count != 1);
+            assert_eq!(lists, [3, 3]);
+        },
+    );
+}
+
+/// The steps in the life of a thread domain, as the preloaded library notes them: the thread domain
+/// is allocated, the parent domain is, the queue pair is created and destroyed, and the parent
+/// domain, the thread domain and the domain of the memory are freed.
+const STEPS: [i64; 7] = [1, 2, 3, 4, 5, 6, 7];
+
+#[test]
+fn each_queue_pair_has_a_thread_domain_if_granted() {
+    with_device(
+        "adapters::each_queue_pair_has_a_thread_domain_if_granted",
+        |calls| {
+            calls.answer_domains(0, 0);
+            for config in [config(), config().with(|c| c.shared_receive = Some(256))] {
+                run_lifecycle(&config).unwrap();
+                let mut steps: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+                let end = Instant::now() + TIME_LIMIT;
+                // The last handles of the memory are dropped some time later. Shared receives have
+                // one domain for both connections.
+                while steps.len() < 2 || steps.values().any(|steps| !steps.contains(&7)) {
+                    for note in calls.notes("thread_domain") {
+                        assert!(note > 0, "refused: {note}");
+                        steps.entry(note / 10).or_default().push(note % 10);
+                    }
+                    assert!(Instant::now() < end, "{steps:?}");
+                    thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(steps.len(), 2, "{steps:?}");
+                assert!(steps.values().all(|steps| *steps == STEPS), "{steps:?}");
+            }
+            run_lifecycle(&config().with(|c| c.rdma.thread_domain = false)).unwrap();
+            assert_eq!(calls.notes("thread_domain"), []);
+        },
+    );
+}
+
+#[test]
+fn connection_without_a_thread_domain_works() {
+    with_device(
+        "adapters::connection_without_a_thread_domain_works",
+        |calls| {
+            const NO: i32 = libc::EOPNOTSUPP;
+            const FULL: i32 = libc::ENOMEM;
+            let (no, full) = (i64::from(-NO), i64::from(-FULL));
+            start_log(LevelFilter::Debug);
+            // Software devices have none.
+            run_lifecycle(&config()).unwrap();
+            let refusal = "no thread domain, so its driver locks the queue pair: ibv_alloc_td";
+            let lines = logged();
+            assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
+            assert!(lines[0].contains(refusal), "{lines:?}");
+            for (thread_domain, parent_domain, expected) in [
+                // A driver without them is asked once.
+                (NO, 0, &[no][..]),
+                // Some are left for one connection but not for another, so each asks.
+                (FULL, 0, &[full, full]),
+                // The thread domain is freed.
+                (0, NO, &[1, no, 6]),
+                (0, FULL, &[1, full, 6, 1, full, 6]),
+            ] {
+                calls.answer_domains(thread_domain, parent_domain);
+                run_lifecycle(&config()).unwrap();
+                let notes = calls.notes("thread_domain");
+                let steps: Vec<i64> = notes
+                    .iter()
+                    .map(|note| if *note > 0 { note % 10 } else { *note })
+                    .collect();
+                assert_eq!(steps, expected, "{thread_domain} {parent_domain}");
+                assert_eq!(logged().len(), 1);
+            }
+        },
+    );
+}
+
+/// Returns the start of each mapping of this process for which `is_wanted` returns true for its
+/// entry in a file such as `smaps`. Each entry begins with a line that starts with an address.
+fn mappings(file: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<i64> {
+    let text = fs::read_to_string(Path::new("/proc/self").join(file)).unwrap();
+    let mut start = 0;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let word = line.split([' ', '-']).next().unwrap_or_default();
+        if let Ok(address) = i64::from_str_radix(word, 16) {
+            start = address;
+        }
+        if is_wanted(line) {
+            found.push(start);
+        }
+    }
+    found
+}
+
+/// Returns whether the flags of a mapping, a line of `smaps`, request huge pages.
+fn is_huge(line: &str) -> bool {
+    let flags = line.strip_prefix("VmFlags:").unwrap_or_default();
+    flags.split_whitespace().any(|flag| flag == "hg")
+}
+
+#[test]
+fn buffers_of_two_mib_request_huge_pages() {
+    const HUGE: i64 = 2 << 20;
+    with_device("adapters::buffers_of_two_mib_request_huge_pages", |calls| {
+        if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            // The alignment is the same without huge pages, which the unit tests show.
+            return;
+        }
+        let long = config().with(|c| c.receive_window = 128);
+        let shared = config().with(|c| c.shared_receive = Some(256));
+        for (config, count) in [(config(), 0), (long, 2), (shared, 1)] {
+            let engine = Engine::new().unwrap();
+            let listener = Listener::builder().config(&config).engine(&engine);
+            let listener = listener.bind((place().0, 0)).unwrap();
+            let connector = Connector::new().config(&config).engine(&engine);
+            let client = connector.connect(listener.local_addr()).unwrap();
+            let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+            exchange(&client, &server).unwrap();
+            let starts = calls.notes("long_mr");
+            assert_eq!(starts.len(), count, "{starts:?}");
+            let huge = mappings("smaps", is_huge);
+            for start in starts {
+                assert_eq!(start % HUGE, 0);
+                // The kernel may have merged the mapping with the one before it.
+                let own = huge.iter().rfind(|other| **other <= start);
+                assert!(own.is_some(), "{start:x} {huge:x?}");
+            }
+            client.close().unwrap();
+        }
+    });
+}
+
+#[test]
+fn buffers_are_on_the_node_of_the_device() {
+    with_device("adapters::buffers_are_on_the_node_of_the_device", |calls| {
+        let file = env::temp_dir().join(format!("rdmsg-node-{}", process::id()));
+        calls.set_node_file(&file);
+        start_log(LevelFilter::Debug);
+        for (node, is_placed) in [("-1\n", false), ("1000\n", false), ("0\n", true)] {
+            fs::write(&file, node).unwrap();
+            let engine = Engine::new().unwrap();
+            let listener = Listener::builder().config(&config()).engine(&engine);
+            let listener = listener.bind((place().0, 0)).unwrap();
+            let connector = Connector::new().config(&config()).engine(&engine);
+            let client = connector.connect(listener.local_addr()).unwrap();
+            let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+            exchange(&client, &server).unwrap();
+            let is_refused = logged().iter().any(|line| line.contains("NUMA node"));
+            if Path::new("/proc/self/numa_maps").exists() {
+                let placed = mappings("numa_maps", |line| line.contains(" prefer:0 "));
+                assert_eq!(!placed.is_empty(), is_placed, "{node}: {placed:x?}");
+            }
+            // The kernel refuses a node that does not exist, and a kernel without NUMA each node.
+            // The first refusal is logged.
+            assert_eq!(is_refused, node == "1000\n");
+            client.close().unwrap();
+        }
+        fs::remove_file(file).unwrap();
+    });
 }
 
 #[test]

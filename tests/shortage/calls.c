@@ -1,13 +1,17 @@
 /* A preloaded library that makes the n-th call of one function fail, refuses inline data and
- * relaxed ordering as some devices do, and notes the values that some calls ask for. */
+ * relaxed ordering as some devices do, has thread domains and a NUMA node as others do, and notes
+ * the values that some calls ask for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -39,18 +43,20 @@ int has_failed(void)
 	return atomic_load(&calls_left) <= 0;
 }
 
+#define MOST_NOTES 1024
+
 /* What calls ask for, in order. The notes go on in `noted` when there is no more room. */
 static struct {
 	const char *function;
 	long value;
-} notes[256];
+} notes[MOST_NOTES];
 static atomic_long noted;
 
 /* Copies the values of `function` since the last call, and returns their number. */
 long take_notes(const char *function, long *values)
 {
 	long count = 0, all = atomic_exchange(&noted, 0);
-	for (long i = 0; i < all && i < 256; i++)
+	for (long i = 0; i < all && i < MOST_NOTES; i++)
 		if (!strcmp(notes[i].function, function))
 			values[count++] = notes[i].value;
 	return count;
@@ -59,7 +65,7 @@ long take_notes(const char *function, long *values)
 static void note(const char *function, long value)
 {
 	long i = atomic_fetch_add(&noted, 1);
-	if (i < 256) {
+	if (i < MOST_NOTES) {
 		notes[i].function = function;
 		notes[i].value = value;
 	}
@@ -164,6 +170,227 @@ struct queue_pair {
 	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
 };
 
+/* A function of a provider is at this word of an open ibv_context, or before it. */
+enum {
+	ALLOC_PARENT_DOMAIN = -26,
+	DEALLOC_TD = -25,
+	ALLOC_TD = -24,
+	POST_SRQ_RECV = 21,
+	POST_SEND = 26,
+	POST_RECV = 27,
+};
+
+typedef int post(void *queue, void *requests, void **bad);
+
+static post *real_post_recv, *real_post_srq_recv, *real_post_send;
+
+/* The number of requests in a list, each of which has the next one in its second word. */
+static long length(void **request)
+{
+	long count = 0;
+	for (; request; request = request[1])
+		count++;
+	return count;
+}
+
+static int post_recv(void *queue, void *requests, void **bad)
+{
+	note("post_recv", length(requests));
+	return real_post_recv(queue, requests, bad);
+}
+
+static int post_srq_recv(void *queue, void *requests, void **bad)
+{
+	note("post_srq_recv", length(requests));
+	return real_post_srq_recv(queue, requests, bad);
+}
+
+static int post_send(void *queue, void *requests, void **bad)
+{
+	note("post_send", length(requests));
+	return real_post_send(queue, requests, bad);
+}
+
+/* What the provider answers: its own answer (-1), success (0), or an error number. */
+static atomic_long thread_domain_error = -1, parent_domain_error = -1;
+
+void answer_domains(long thread_domain, long parent_domain)
+{
+	atomic_store(&thread_domain_error, thread_domain);
+	atomic_store(&parent_domain_error, parent_domain);
+}
+
+/* What happens to thread domain n is noted as 10 * n and one of these, a refusal as a negative
+ * error number. */
+enum {
+	THREAD_DOMAIN_MADE = 1,
+	PARENT_MADE,
+	QUEUE_PAIR_MADE,
+	QUEUE_PAIR_DESTROYED,
+	PARENT_FREED,
+	THREAD_DOMAIN_FREED,
+	DOMAIN_FREED,
+};
+
+static void note_domain(long number, long step)
+{
+	note("thread_domain", 10 * number + step);
+}
+
+/* It begins as an ibv_td. */
+struct thread_domain {
+	void *context;
+	long number;
+};
+
+/* It begins as an ibv_pd, with the handle of the domain below it. */
+struct parent_domain {
+	void *context;
+	uint32_t handle;
+	long number;
+	/* The domain below it, until that is freed. */
+	void *below;
+	int is_freed;
+	struct parent_domain *others;
+};
+
+static struct parent_domain *parents;
+static pthread_mutex_t parents_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct parent_domain *parent(void *domain)
+{
+	struct parent_domain *one;
+	pthread_mutex_lock(&parents_lock);
+	for (one = parents; one && (one != domain || one->is_freed);)
+		one = one->others;
+	pthread_mutex_unlock(&parents_lock);
+	return one;
+}
+
+static void *alloc_td(void *context, void *attr)
+{
+	static atomic_long made;
+	struct thread_domain *td;
+	long error = atomic_load(&thread_domain_error);
+	(void)attr;
+	if (error) {
+		note("thread_domain", -error);
+		errno = error;
+		return NULL;
+	}
+	td = calloc(1, sizeof(*td));
+	td->context = context;
+	td->number = atomic_fetch_add(&made, 1);
+	note_domain(td->number, THREAD_DOMAIN_MADE);
+	return td;
+}
+
+static int dealloc_td(struct thread_domain *td)
+{
+	note_domain(td->number, THREAD_DOMAIN_FREED);
+	free(td);
+	return 0;
+}
+
+/* The beginning of ibv_parent_domain_init_attr. */
+struct parent_domain_attr {
+	struct parent_domain *pd;
+	struct thread_domain *td;
+	uint32_t comp_mask;
+};
+
+static void *alloc_parent_domain(void *context, struct parent_domain_attr *attr)
+{
+	struct parent_domain *made;
+	long error = atomic_load(&parent_domain_error);
+	if (error) {
+		note("thread_domain", -error);
+		errno = error;
+		return NULL;
+	}
+	made = calloc(1, sizeof(*made));
+	made->context = context;
+	made->handle = attr->pd->handle;
+	made->number = attr->td->number;
+	made->below = attr->pd;
+	pthread_mutex_lock(&parents_lock);
+	made->others = parents;
+	parents = made;
+	pthread_mutex_unlock(&parents_lock);
+	note_domain(made->number, PARENT_MADE);
+	return made;
+}
+
+/* Returns whether this was a parent domain, and notes what is freed. Nothing is given back, so that
+ * no other domain gets the address. */
+static int free_parent(void *domain)
+{
+	struct parent_domain *one = parent(domain);
+	if (one) {
+		one->is_freed = 1;
+		note_domain(one->number, PARENT_FREED);
+		return 1;
+	}
+	pthread_mutex_lock(&parents_lock);
+	for (one = parents; one; one = one->others) {
+		if (one->below == domain) {
+			one->below = NULL;
+			note_domain(one->number, DOMAIN_FREED);
+		}
+	}
+	pthread_mutex_unlock(&parents_lock);
+	return 0;
+}
+
+/* Puts the functions above in front of those of the provider, in an open ibv_context. */
+static void watch(void **context)
+{
+	if (context[POST_RECV] != (void *)post_recv) {
+		real_post_recv = (post *)context[POST_RECV];
+		real_post_srq_recv = (post *)context[POST_SRQ_RECV];
+		real_post_send = (post *)context[POST_SEND];
+		context[POST_RECV] = (void *)post_recv;
+		context[POST_SRQ_RECV] = (void *)post_srq_recv;
+		context[POST_SEND] = (void *)post_send;
+	}
+	if (atomic_load(&thread_domain_error) >= 0) {
+		context[ALLOC_TD] = (void *)alloc_td;
+		context[DEALLOC_TD] = (void *)dealloc_td;
+		context[ALLOC_PARENT_DOMAIN] = (void *)alloc_parent_domain;
+	}
+}
+
+static void note_queue_pair(void *domain, long step)
+{
+	struct parent_domain *one = parent(domain);
+	if (one)
+		note_domain(one->number, step);
+}
+
+/* The file that says on which node a device is, instead of that of the kernel. */
+static const char *_Atomic node_file;
+
+void set_node_file(const char *file)
+{
+	atomic_store(&node_file, file);
+}
+
+int open64(const char *path, int flags, ...)
+{
+	static int (*_Atomic next)(const char *, int, ...);
+	const char *instead = atomic_load(&node_file);
+	va_list more;
+	int mode;
+	if (!next)
+		next = (int (*)(const char *, int, ...))real_dlsym(RTLD_NEXT, "open64");
+	va_start(more, flags);
+	mode = va_arg(more, int);
+	va_end(more);
+	if (instead && strstr(path, "/device/numa_node"))
+		path = instead;
+	return next(path, flags, mode);
+}
+
 static int refuses(const struct queue_pair *attr)
 {
 	note("rdma_create_qp", attr->max_inline_data);
@@ -181,6 +408,13 @@ static void note_reads(const struct connection *param)
 	note("rdma_conn_param", param->responder_resources << 8 | param->initiator_depth);
 }
 
+/* Notes the address of memory for which there are huge pages. */
+static void note_long(void *at, size_t length)
+{
+	if (length >= 2 << 20)
+		note("long_mr", (long)at);
+}
+
 #define OBJECT(name, parameters, arguments) WRAP(void *, name, ENOMEM, NULL, parameters, arguments)
 #define CALL(name, parameters, arguments) WRAP(int, name, ENOMEM, -1, parameters, arguments)
 #define NOTED(before, name, parameters, arguments) \
@@ -189,7 +423,8 @@ static void note_reads(const struct connection *param)
 OBJECT(rdma_create_event_channel, (void), ())
 CALL(rdma_create_id, (void *channel, void **id, void *context, int space),
      (channel, id, context, space))
-NOTED(if (refuses(attr)) { errno = EINVAL; return -1; }, rdma_create_qp,
+NOTED(if (refuses(attr)) { errno = EINVAL; return -1; }
+      note_queue_pair(pd, QUEUE_PAIR_MADE), rdma_create_qp,
       (void *id, void *pd, struct queue_pair *attr), (id, pd, attr))
 NOTED(note_reads(param), rdma_connect, (void *id, struct connection *param),
       (id, param))
@@ -200,13 +435,17 @@ WRAP_AFTER(if (level || option) return next(id, level, option, value, size),
 	   int, rdma_set_option, EINVAL, -1,
 	   (void *id, int level, int option, void *value, size_t size),
 	   (id, level, option, value, size))
-OBJECT(ibv_alloc_pd, (void *context), (context))
+/* The fourth word of an rdma_cm_id is its queue pair, whose third one is its domain. */
+WRAP_AFTER(note_queue_pair(((void ***)id)[3][2], QUEUE_PAIR_DESTROYED),
+	   void, rdma_destroy_qp, 0, , (void *id), (id))
+WRAP_AFTER(watch(context), void *, ibv_alloc_pd, ENOMEM, NULL, (void *context), (context))
+WRAP_AFTER(if (free_parent(pd)) return 0, int, ibv_dealloc_pd, EBUSY, EBUSY, (void *pd), (pd))
 OBJECT(ibv_create_comp_channel, (void *context), (context))
 WRAP_AFTER(note("ibv_create_cq", vector), void *, ibv_create_cq, ENOMEM, NULL,
 	   (void *context, int cqe, void *data, void *channel, int vector),
 	   (context, cqe, data, channel, vector))
 OBJECT(ibv_create_srq, (void *pd, void *attr), (pd, attr))
-WRAP_AFTER(note("ibv_reg_mr", access), void *, ibv_reg_mr, ENOMEM, NULL,
+WRAP_AFTER(note("ibv_reg_mr", access); note_long(at, length), void *, ibv_reg_mr, ENOMEM, NULL,
 	   (void *pd, void *at, size_t length, int access), (pd, at, length, access))
 
 /* IBV_ACCESS_RELAXED_ORDERING. libibverbs calls the second function from the first as well. */

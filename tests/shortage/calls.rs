@@ -4,7 +4,8 @@ use std::{
     env,
     ffi::{CStr, CString, c_char, c_int, c_long},
     mem,
-    path::PathBuf,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
     process::Command,
     sync::LazyLock,
 };
@@ -15,6 +16,8 @@ type FailCall = unsafe extern "C" fn(*const c_char, c_long);
 type HasFailed = unsafe extern "C" fn() -> c_int;
 type TakeNotes = unsafe extern "C" fn(*const c_char, *mut c_long) -> c_long;
 type LimitInline = unsafe extern "C" fn(c_long);
+type AnswerDomains = unsafe extern "C" fn(c_long, c_long);
+type SetNodeFile = unsafe extern "C" fn(*const c_char);
 
 /// The functions of the preloaded library.
 pub(crate) struct Calls {
@@ -23,10 +26,12 @@ pub(crate) struct Calls {
     take_notes: TakeNotes,
     limit_inline: LimitInline,
     refuse_relaxed: LimitInline,
+    answer_domains: AnswerDomains,
+    set_node_file: SetNodeFile,
 }
 
 /// The maximum number of notes that the library keeps.
-const MOST_NOTES: usize = 256;
+const MOST_NOTES: usize = 1024;
 
 /// Runs `body` in a process of its own, with the library preloaded. `name` is the name of the
 /// calling test.
@@ -64,6 +69,7 @@ impl Calls {
         let (fail_call, has_failed) = (find(c"fail_call"), find(c"has_failed"));
         let (take_notes, limit_inline) = (find(c"take_notes"), find(c"limit_inline"));
         let refuse_relaxed = find(c"refuse_relaxed");
+        let (answer_domains, set_node_file) = (find(c"answer_domains"), find(c"set_node_file"));
         Self {
             // SAFETY: the function has this type.
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
@@ -76,6 +82,14 @@ impl Calls {
             // SAFETY: the function has this type.
             refuse_relaxed: unsafe {
                 mem::transmute::<*mut libc::c_void, LimitInline>(refuse_relaxed)
+            },
+            // SAFETY: the function has this type.
+            answer_domains: unsafe {
+                mem::transmute::<*mut libc::c_void, AnswerDomains>(answer_domains)
+            },
+            // SAFETY: the function has this type.
+            set_node_file: unsafe {
+                mem::transmute::<*mut libc::c_void, SetNodeFile>(set_node_file)
             },
         }
     }
@@ -101,6 +115,21 @@ impl Calls {
     pub(crate) fn refuse_relaxed(&self) {
         // SAFETY: the function has no preconditions.
         unsafe { (self.refuse_relaxed)(1) };
+    }
+
+    /// Chooses the provider's answers to requests for thread domains and for parent domains: 0
+    /// grants them, and other values are error numbers.
+    pub(crate) fn answer_domains(&self, thread_domain: i32, parent_domain: i32) {
+        // SAFETY: the function has no preconditions.
+        unsafe { (self.answer_domains)(thread_domain.into(), parent_domain.into()) };
+    }
+
+    /// Makes the content of this file the NUMA node of each device.
+    pub(crate) fn set_node_file(&self, file: &Path) {
+        // The name is never freed, because other threads can read it at any time.
+        let file = CString::new(file.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the text is a C string that is never freed.
+        unsafe { (self.set_node_file)(file.into_raw()) };
     }
 
     /// Makes one call of `function` fail, namely the call with this number, counted from 1.

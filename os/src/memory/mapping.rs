@@ -63,14 +63,16 @@ impl Mapping {
         })
     }
 
-    /// Prepares the pages for a device that continues to use them after a fork(2).
+    /// Prepares the pages for a device, before their first use. The kernel allocates them on the
+    /// NUMA node `node` if possible, and the device continues to use them after a fork(2).
     ///
     /// Linux 5.12 and newer kernels give the child a copy of these pages. On older kernels, a write
     /// of the parent after the fork would move the parent to a new page, and leave the old page to
     /// the device. Therefore, on older kernels, this function excludes the pages from the memory
     /// that a child inherits.
-    pub fn prepare_for_device(&self) -> Result<(), OsError> {
+    pub fn prepare_for_device(&self, node: Option<u32>) -> Result<(), OsError> {
         static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
+        self.place_on(node);
         if *ARE_COPIED.get() {
             return Ok(());
         }
@@ -93,6 +95,32 @@ impl Mapping {
         // already accessible stay accessible.
         let ret = unsafe { libc::mprotect(start.cast(), range.len(), USABLE) };
         cvt("mprotect", ret).map(drop)
+    }
+
+    /// Unmaps the pages of `range`, at the start or the end of the mapping.
+    pub(super) fn unmap(&mut self, range: Range<usize>) -> Result<(), OsError> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "the bytes lie in the mapping"
+        );
+        assert!(
+            range.start == 0 || range.end == self.len,
+            "one mapping remains"
+        );
+        if range.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the assertion above shows that the byte lies in the mapping.
+        let start = unsafe { self.start.add(range.start) };
+        // SAFETY: the pages belong to this mapping, and no other code uses them yet.
+        let ret = unsafe { libc::munmap(start.as_ptr().cast(), range.len()) };
+        cvt("munmap", ret)?;
+        if range.start == 0 {
+            // SAFETY: the new start is at most one byte behind the mapping.
+            self.start = unsafe { self.start.add(range.end) };
+        }
+        self.len -= range.len();
+        Ok(())
     }
 
     /// Returns the address of the first byte, which is aligned to a page.
@@ -144,7 +172,7 @@ fn is_at_least(release: &str, version: (u32, u32)) -> bool {
     }
 }
 
-fn page_size() -> usize {
+pub(super) fn page_size() -> usize {
     // SAFETY: `sysconf` has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     // POSIX requires the value, so the fallback of 64 KiB is never used. It is a multiple of all

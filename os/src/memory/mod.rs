@@ -4,6 +4,7 @@
 //! this module.
 
 mod mapping;
+mod placement;
 mod shared_bytes;
 
 pub use self::{mapping::Mapping, shared_bytes::SharedBytes};

@@ -43,6 +43,7 @@ pub(super) struct Device {
     /// The interface on which a software device was created. It is `None` for an adapter, and if
     /// the driver does not report the interface.
     made_on: Option<String>,
+    is_software: bool,
     ports: Vec<Port>,
 }
 
@@ -98,6 +99,8 @@ impl Device {
         Self {
             is_iwarp,
             made_on: root.text(format!("{at}/parent")),
+            // An adapter has a link to its place on a bus.
+            is_software: !root.has(format!("{at}/device")),
             ports: ports.into_iter().map(read).collect(),
             name,
         }
@@ -106,7 +109,7 @@ impl Device {
     /// Returns whether the device is implemented in software, so that its packets pass through the
     /// host's network stack.
     pub(super) fn is_software(&self) -> bool {
-        self.made_on.is_some()
+        self.is_software
     }
 
     /// Returns the name of the protocol that the device implements.
@@ -491,7 +494,11 @@ mod tests {
             [("port", State::Ok)],
             "it has no packets of its own"
         );
-        assert!(findings[0].what.ends_with("eth1: 10.9.0.1, iWARP"));
+        assert!(
+            findings[0]
+                .what
+                .ends_with("eth1, in software: 10.9.0.1, iWARP")
+        );
     }
 
     #[test]
@@ -545,6 +552,7 @@ mod tests {
                 .file(&format!("{port}/state"), "4: ACTIVE\n")
                 .file(&format!("{port}/link_layer"), "Ethernet\n")
                 .file(&format!("{port}/rate"), rate)
+                .file("sys/class/infiniband/mlx5_0/device/vendor", "0x15b3\n")
                 .file(
                     &format!("{port}/gids/1"),
                     "0000:0000:0000:0000:0000:ffff:0a08:0001\n",

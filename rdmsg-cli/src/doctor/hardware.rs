@@ -139,7 +139,12 @@ mod tests {
         let at = "sys/class/infiniband/siw0";
         let machine = Machine::new()
             .file(&format!("{at}/node_type"), "4: RNIC\n")
-            .file(&format!("{at}/parent"), "eth0\n")
+            .file(
+                &format!("{at}/ports/1/gids/0"),
+                "9ef1:5c59:c4c7:0000:0000:0000:0000:0000\n",
+            )
+            .file(&format!("{at}/ports/1/gid_attrs/types/0"), "IB/RoCE v1\n")
+            .file("sys/class/net/eth0/address", "9e:f1:5c:59:c4:c7\n")
             .file("sys/class/net/eth0/flags", "0x1003\n")
             .file("sys/class/net/eth0/mtu", "1500\n");
         let [found] = &read_all(&machine)[..] else {

@@ -19,7 +19,7 @@ impl Allocator {
     /// Keeps at most `keep` bytes of free memory.
     pub(crate) fn new(domain: Domain, keep: u64) -> Self {
         Self {
-            outbound: OutboundPool::new(keep, domain.pins()),
+            outbound: OutboundPool::new(keep, domain.pins(), domain.numa_node()),
             domain,
         }
     }

@@ -125,6 +125,14 @@ impl Domain {
         })
     }
 
+    /// Returns the NUMA node on which memory is allocated, if the transport prefers one.
+    pub(super) fn numa_node(&self) -> Option<u32> {
+        by_transport!(self, {
+            Rdma(domain) => domain.numa_node(),
+            Tcp(_) => None,
+        })
+    }
+
     /// Whether peers may write to the memory into which this side reads.
     pub(super) fn peers_write_read_targets(&self) -> bool {
         by_transport!(self, {

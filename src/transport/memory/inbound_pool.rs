@@ -124,7 +124,7 @@ impl InboundPool {
                     (Mapping::reserve(class)?, 0)
                 };
                 if self.domain.pins() {
-                    mapping.prepare_for_device()?;
+                    mapping.prepare_for_device(self.domain.numa_node())?;
                 }
                 let kept = self.keep(mapping.len() as u64);
                 Memory {

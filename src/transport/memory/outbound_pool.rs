@@ -42,6 +42,8 @@ pub(crate) struct OutboundPool {
     process: Process,
     /// Whether exposed memory is registered with a device, and so pinned.
     pins: bool,
+    /// The NUMA node on which memory is allocated, if the transport prefers one.
+    node: Option<u32>,
     /// The greatest number of bytes that are kept.
     limit: u64,
     free: Mutex<Free>,
@@ -55,10 +57,11 @@ struct Free {
 }
 
 impl OutboundPool {
-    pub(crate) fn new(limit: u64, pins: bool) -> Arc<Self> {
+    pub(crate) fn new(limit: u64, pins: bool, node: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
             process: Process::this(),
             pins,
+            node,
             limit,
             free: Mutex::new(Free {
                 pieces: Vec::new(),
@@ -84,7 +87,7 @@ impl OutboundPool {
     fn map(&self, len: usize) -> Result<Mapping, OsError> {
         let mapping = Mapping::new(len)?;
         if self.pins {
-            mapping.prepare_for_device()?;
+            mapping.prepare_for_device(self.node)?;
         }
         Ok(mapping)
     }
@@ -268,7 +271,7 @@ mod tests {
 
     #[test]
     fn free_pieces_are_reused_within_the_bound() {
-        let pool = OutboundPool::new(256 << 10, false);
+        let pool = OutboundPool::new(256 << 10, false, None);
         let mut first = pool.get(140_000).unwrap();
         first.bytes_mut().fill(7);
         first.truncate(10);

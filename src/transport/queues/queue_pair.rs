@@ -111,7 +111,8 @@ impl QueuePair {
     /// # Safety
     ///
     /// The receives are the queue pair's own, and there is a place for one more. Until it completes
-    /// or the queue pair is destroyed, the memory is registered and no code accesses it.
+    /// or the queue pair is destroyed, the memory is registered and no code accesses it. No other
+    /// thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         by_transport!(self, {
@@ -121,6 +122,25 @@ impl QueuePair {
             Tcp(qp) => unsafe { qp.post_recv(id, sge) },
             // SAFETY: as above.
             Memory(qp) => unsafe { qp.post_recv(id, sge) },
+        })
+    }
+
+    /// Posts receives in their order. A device takes them in lists, with one call for each.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_recv`](Self::post_recv), for each of them.
+    pub(super) unsafe fn post_recvs(
+        &self,
+        mut receives: impl Iterator<Item = (WorkId, Sge)>,
+    ) -> Result<(), OsError> {
+        by_transport!(self, {
+            // SAFETY: the caller guarantees the conditions on the memory.
+            Rdma(qp) => unsafe { qp.post_recvs(receives) },
+            // SAFETY: as above.
+            Tcp(qp) => receives.try_for_each(|(id, sge)| unsafe { qp.post_recv(id, Some(sge)) }),
+            // SAFETY: as above.
+            Memory(qp) => receives.try_for_each(|(id, sge)| unsafe { qp.post_recv(id, Some(sge)) }),
         })
     }
 
@@ -147,7 +167,7 @@ impl QueuePair {
     ///
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
     /// destroyed, the memory is registered, unless it is inline, and no access conflicts with the
-    /// device.
+    /// device. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(super) unsafe fn post_send(
         &self,
@@ -250,6 +270,23 @@ impl SharedReceiveQueue {
             Rdma(queue) => unsafe { queue.post_recv(id, sge) },
             // SAFETY: as above.
             Tcp(queue) => unsafe { queue.post_recv(id, sge) },
+        })
+    }
+
+    /// Posts receives in their order. A device takes them in lists, with one call for each.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_recv`](Self::post_recv), for each of them.
+    pub(super) unsafe fn post_recvs(
+        &self,
+        mut receives: impl Iterator<Item = (WorkId, Sge)>,
+    ) -> Result<(), OsError> {
+        by_transport!(self, {
+            // SAFETY: the caller guarantees the conditions on the memory.
+            Rdma(queue) => unsafe { queue.post_recvs(receives) },
+            // SAFETY: as above.
+            Tcp(queue) => receives.try_for_each(|(id, sge)| unsafe { queue.post_recv(id, sge) }),
         })
     }
 }

@@ -72,9 +72,7 @@ impl SharedReceives {
             holders: (0..count).map(|_| AtomicU64::new(POSTED)).collect(),
             account: Arc::new(Account::new(count)),
         };
-        for buffer in 0..count {
-            shared.post(buffer)?;
-        }
+        shared.post_all(0..count)?;
         Ok(shared)
     }
 
@@ -103,6 +101,22 @@ impl SharedReceives {
 
     /// Posts a buffer.
     pub(crate) fn post(&self, buffer: u32) -> Result<(), OsError> {
+        let (id, sge) = self.request(buffer);
+        // SAFETY: the queue has a place for each buffer. This one lies in `memory`, which outlives
+        // the queue, and has no other user (top of this file).
+        unsafe { self.queue.post_recv(id, sge) }
+    }
+
+    /// Posts buffers in lists, with one call for each.
+    fn post_all(&self, buffers: impl Iterator<Item = u32>) -> Result<(), OsError> {
+        let receives = buffers.map(|buffer| self.request(buffer));
+        // SAFETY: as in `post`.
+        unsafe { self.queue.post_recvs(receives) }
+    }
+
+    /// Returns the work request of a buffer, which the caller hands to the device.
+    #[inline]
+    fn request(&self, buffer: u32) -> (WorkId, Sge) {
         self.holders[buffer as usize].store(POSTED, Ordering::Relaxed);
         // A buffer is at most 1 MiB and a header: `Config::check`.
         let sge = Sge {
@@ -110,9 +124,7 @@ impl SharedReceives {
             len: self.size as u32,
             lkey: self.memory.lkey(),
         };
-        // SAFETY: the queue has a place for each buffer. This one lies in `memory`, which outlives
-        // the queue, and has no other user (top of this file).
-        unsafe { self.queue.post_recv(WorkId::Recv(buffer), sge) }
+        (WorkId::Recv(buffer), sge)
     }
 
     /// Records that the connection with this key has polled the completion of a buffer, and now
@@ -128,14 +140,11 @@ impl SharedReceives {
 
     /// Posts the buffers that the connection with this key still holds.
     pub(crate) fn post_all_of(&self, key: u64) -> Result<(), OsError> {
-        for (buffer, holder) in (0..).zip(&self.holders) {
-            // Only its holder changes it, and the caller is the holder of all buffers with this
-            // key.
-            if holder.load(Ordering::Relaxed) == key {
-                self.post(buffer)?;
-            }
-        }
-        Ok(())
+        // Only its holder changes it, and the caller is the holder of all buffers with this key.
+        let is_held = |holder: &AtomicU64| holder.load(Ordering::Relaxed) == key;
+        let held = (0..).zip(&self.holders);
+        let held = held.filter(|(_, holder)| is_held(holder));
+        self.post_all(held.map(|(buffer, _)| buffer))
     }
 }
 

@@ -90,7 +90,13 @@ pub(super) fn create_transport(
         srq: srq.map(SharedReceiveQueue::verbs),
         ..QpInitAttr::rc(&cq, cap)
     };
-    let qp = create_qp(device, id, of_device.pd(), attr)?;
+    let pd = if config.rdma.thread_domain {
+        let domains = &device.thread_domains;
+        domains.of_queue_pair(device.context(), of_device.pd())
+    } else {
+        of_device.pd().clone()
+    };
+    let qp = create_qp(device, id, &pd, attr)?;
     cq.req_notify(false)?;
     let objects = Objects {
         qp_num: qp.qp_num(),

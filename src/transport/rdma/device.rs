@@ -6,7 +6,10 @@ use std::{
     },
 };
 
-use super::device_events::{self, Watch};
+use super::{
+    device_events::{self, Watch},
+    thread_domains::ThreadDomains,
+};
 use crate::{
     poll::Epolls,
     proto::{Capabilities, ReadDepth},
@@ -36,6 +39,9 @@ pub(crate) struct Device {
     refuses_relaxed: AtomicBool,
     /// Whether the log has that the device refused a `max_inline`.
     has_logged_inline: AtomicBool,
+    /// The NUMA node of the device, if the kernel knows it.
+    numa_node: Option<u32>,
+    pub(super) thread_domains: ThreadDomains,
     shared_pools: SharedPools,
 }
 
@@ -100,6 +106,7 @@ impl Devices {
         });
         let device = Arc::new(Device {
             watch: watch.flatten(),
+            numa_node: context.numa_node(),
             context,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
@@ -112,6 +119,7 @@ impl Devices {
             capabilities,
             refuses_relaxed: AtomicBool::new(false),
             has_logged_inline: AtomicBool::new(false),
+            thread_domains: ThreadDomains::default(),
             shared_pools: SharedPools::default(),
         });
         self.by_device.retain(|_, device| device.strong_count() > 0);
@@ -127,6 +135,11 @@ impl Device {
 
     pub(super) fn is_iwarp(&self) -> bool {
         self.context.transport_type() == TransportType::IWARP
+    }
+
+    /// The NUMA node of the device, if the kernel knows it.
+    pub(super) fn numa_node(&self) -> Option<u32> {
+        self.numa_node
     }
 
     pub(crate) fn max_msg_sz(&self) -> u32 {

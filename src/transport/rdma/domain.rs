@@ -51,13 +51,18 @@ impl Domain {
         len: usize,
         remote: RemoteAccess,
     ) -> Result<MemoryRegion, OsError> {
-        MemoryRegion::new(&self.pd, len, local_write(remote))
+        self.map(len, local_write(remote))
     }
 
     /// Allocates the buffers of frames. Their completions order the device's writes.
     pub(crate) fn allocate_buffers(&self, len: usize) -> Result<MemoryRegion, OsError> {
         let access = local_write(RemoteAccess::NONE);
-        self.ordered_by_completions(access, |access| MemoryRegion::new(&self.pd, len, access))
+        self.ordered_by_completions(access, |access| self.map(len, access))
+    }
+
+    /// Allocates memory on the node of the device.
+    fn map(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion, OsError> {
+        MemoryRegion::on_node(&self.pd, len, access, self.numa_node())
     }
 
     /// Registers memory that is looked at only after a completion. A device that refuses relaxed
@@ -132,6 +137,11 @@ impl Domain {
     /// to a read is a write like any other, so the peer's device must be allowed to write there.
     pub(crate) fn peers_write_read_targets(&self) -> bool {
         self.device.is_iwarp()
+    }
+
+    /// The NUMA node of the device, if the kernel knows it.
+    pub(crate) fn numa_node(&self) -> Option<u32> {
+        self.device.numa_node()
     }
 
     /// The longest one-sided operation in bytes.

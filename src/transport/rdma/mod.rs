@@ -10,6 +10,7 @@ mod device_events;
 mod domain;
 mod listen_id;
 mod queue_pair;
+mod thread_domains;
 
 pub(crate) use crate::verbs::MemoryRegion;
 

@@ -8,7 +8,7 @@ use std::ptr;
 use crate::{
     status::OsError,
     transport::queues::{RemoteAddr, SendFlags, SendOp, Sge, WorkId},
-    verbs::{self, RawSend, RawSge},
+    verbs::{self, RawRecv, RawSend, RawSge},
 };
 
 /// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it
@@ -52,10 +52,26 @@ impl QueuePair {
     ///
     /// The queue pair has no shared receive queue, and a place for one more receive. Until it
     /// completes or the queue pair is destroyed, the memory is registered and no code accesses it.
+    /// No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        // SAFETY: the caller guarantees the conditions on the place and the memory.
+        // SAFETY: the caller guarantees the conditions on the place and the memory. A thread domain
+        // has no other queue pair than this one, on which no other thread posts.
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
+    }
+
+    /// Posts receives in their order, with one call for each list of them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_recv`](Self::post_recv), for each of them.
+    pub(crate) unsafe fn post_recvs(
+        &self,
+        receives: impl Iterator<Item = (WorkId, Sge)>,
+    ) -> Result<(), OsError> {
+        let receives: Vec<_> = receives.map(raw_recv).collect();
+        // SAFETY: as in `post_recv`.
+        unsafe { self.0.post_recvs_raw(&receives) }
     }
 
     /// Posts a work request on the send queue, with at most two elements.
@@ -64,7 +80,7 @@ impl QueuePair {
     ///
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
     /// destroyed, the memory is registered, unless it is inline, and no access conflicts with the
-    /// device.
+    /// device. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(crate) unsafe fn post_send(
         &self,
@@ -82,7 +98,7 @@ impl QueuePair {
             signalled: flags.signalled,
             inline: flags.inline,
         };
-        // SAFETY: the caller guarantees the conditions on the place and the memory.
+        // SAFETY: as in `post_recv`.
         unsafe { self.0.post_send_raw(request) }
     }
 }
@@ -106,7 +122,7 @@ impl QueuePair {
                 inline: false,
             })
             .collect();
-        // SAFETY: the caller guarantees the conditions on the places and the memory.
+        // SAFETY: as in `post_recv`.
         unsafe { self.0.post_sends_raw(&requests) }
     }
 }
@@ -136,6 +152,20 @@ impl SharedReceiveQueue {
         // SAFETY: the caller guarantees the conditions on the place and the memory.
         unsafe { self.queue.post_recv_raw(id.encode(), raw(sge)) }
     }
+
+    /// Posts receives in their order, with one call for each list of them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_recv`](Self::post_recv), for each of them.
+    pub(crate) unsafe fn post_recvs(
+        &self,
+        receives: impl Iterator<Item = (WorkId, Sge)>,
+    ) -> Result<(), OsError> {
+        let receives: Vec<_> = receives.map(raw_recv).collect();
+        // SAFETY: the caller guarantees the conditions on the places and the memory.
+        unsafe { self.queue.post_recvs_raw(&receives) }
+    }
 }
 
 const EMPTY: Sge = Sge {
@@ -143,6 +173,13 @@ const EMPTY: Sge = Sge {
     len: 0,
     lkey: 0,
 };
+
+fn raw_recv((id, sge): (WorkId, Sge)) -> RawRecv {
+    RawRecv {
+        wr_id: id.encode(),
+        sge: raw(sge),
+    }
+}
 
 fn raw(sge: Sge) -> RawSge {
     RawSge::new(sge.start, sge.len, sge.lkey)

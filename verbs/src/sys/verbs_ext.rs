@@ -245,6 +245,51 @@ pub(crate) unsafe fn ibv_reg_dm_mr(
     }
 }
 
+/// Calls `ibv_alloc_td(3)`, which returns a new thread domain, or null with `errno` set.
+///
+/// # Safety
+///
+/// `context` is open.
+pub(crate) unsafe fn ibv_alloc_td(
+    context: *mut ffi::ibv_context,
+    attr: &mut ffi::ibv_td_init_attr,
+) -> *mut ffi::ibv_td {
+    match op!(context, alloc_td) {
+        // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
+        Some(op) => unsafe { op(context, attr) },
+        None => not_supported(),
+    }
+}
+
+/// Calls `ibv_dealloc_td(3)`, which returns 0 or an error number.
+///
+/// # Safety
+///
+/// `td` was allocated with `ibv_alloc_td`, its parent domains have been freed, and it is not used
+/// after this call.
+pub(crate) unsafe fn ibv_dealloc_td(td: *mut ffi::ibv_td) -> libc::c_int {
+    // SAFETY: `td` exists, according to the caller, so its context is open.
+    let context = unsafe { (*td).context };
+    // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
+    op!(context, dealloc_td).map_or(libc::EOPNOTSUPP, |op| unsafe { op(td) })
+}
+
+/// Calls `ibv_alloc_parent_domain(3)`, which returns a new domain, or null with `errno` set.
+///
+/// # Safety
+///
+/// `context` is open, and the objects in `attr` exist and belong to the same device.
+pub(crate) unsafe fn ibv_alloc_parent_domain(
+    context: *mut ffi::ibv_context,
+    attr: &mut ffi::ibv_parent_domain_init_attr,
+) -> *mut ffi::ibv_pd {
+    match op!(context, alloc_parent_domain) {
+        // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
+        Some(op) => unsafe { op(context, attr) },
+        None => not_supported(),
+    }
+}
+
 fn not_supported<T>() -> *mut T {
     Errno::EOPNOTSUPP.set();
     ptr::null_mut()

@@ -8,6 +8,7 @@
 //! | [`DeviceList`], [`Device`] | | `ibv_get_device_list` |
 //! | [`Context`] | a device | `ibv_open_device` |
 //! | [`ProtectionDomain`] | a context | `ibv_alloc_pd` |
+//! | [`ThreadDomain`] | a context | `ibv_alloc_td` |
 //! | [`MemoryRegion`] | a protection domain | `ibv_reg_mr` |
 //! | [`CompletionChannel`] | a context | `ibv_create_comp_channel` |
 //! | [`CompletionQueue`] | a context, optionally a channel | `ibv_create_cq` |
@@ -28,7 +29,8 @@
 //!
 //! # Thread safety
 //!
-//! All handles are [`Send`] and [`Sync`], because libibverbs locks each object itself. When several
+//! All handles are [`Send`] and [`Sync`], because libibverbs locks each object itself. It does not
+//! lock the queue pairs of a [`ThreadDomain`]; the safe functions of this module do. When several
 //! threads post on one queue pair, the requests of each call stay together; the order of the calls
 //! is not defined. When several threads poll one completion queue, each completion is returned to
 //! one of them.
@@ -68,10 +70,10 @@ pub use self::{
         DeviceAttrEx, DeviceCapFlags, DeviceList, Gid, GidEntry, GidType, LinkLayer, Mtu, NodeType,
         OdpCaps, OdpTransportCaps, PortAttr, PortState, TransportType,
     },
-    memory::{AccessFlags, Advice, DeviceMemory, MemoryRegion, ProtectionDomain},
+    memory::{AccessFlags, Advice, DeviceMemory, MemoryRegion, ProtectionDomain, ThreadDomain},
     queue_pair::{
         AltPath, MigState, ModifyError, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType,
-        QueuePair, SharedReceiveQueue, SrqAttr,
+        QueuePair, RawRecv, SharedReceiveQueue, SrqAttr,
     },
     work_request::{
         AddressHandle, AhAttr, GlobalRoute, Inline, Payload, PostError, RawSend, RawSge, RecvWr,
@@ -88,6 +90,7 @@ const _: () = {
     assert_send_sync::<Device>();
     assert_send_sync::<Context>();
     assert_send_sync::<ProtectionDomain>();
+    assert_send_sync::<ThreadDomain>();
     assert_send_sync::<MemoryRegion>();
     assert_send_sync::<DeviceMemory>();
     assert_send_sync::<CompletionChannel>();

@@ -129,9 +129,15 @@ types! {
         destroy_flow_action: Operation,
         create_flow_action_esp: Operation,
         modify_qp_rate_limit: Operation,
-        alloc_parent_domain: Operation,
-        dealloc_td: Operation,
-        alloc_td: Operation,
+        alloc_parent_domain: Option<unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_parent_domain_init_attr,
+        ) -> *mut ibv_pd>,
+        dealloc_td: Option<unsafe extern "C" fn(td: *mut ibv_td) -> c_int>,
+        alloc_td: Option<unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_td_init_attr,
+        ) -> *mut ibv_td>,
         modify_cq: Operation,
         post_srq_ops: Operation,
         destroy_rwq_ind_table: Operation,
@@ -172,6 +178,23 @@ types! {
     struct ibv_pd {
         context: *mut ibv_context,
         handle: u32,
+    }
+
+    struct ibv_td {
+        context: *mut ibv_context,
+    }
+
+    struct ibv_td_init_attr {
+        comp_mask: u32,
+    }
+
+    struct ibv_parent_domain_init_attr {
+        pd: *mut ibv_pd,
+        td: *mut ibv_td,
+        comp_mask: u32,
+        alloc: Operation,
+        free: Operation,
+        pd_context: *mut c_void,
     }
 
     struct ibv_mr {

@@ -43,8 +43,9 @@ struct Inner {
 
 // SAFETY: libibverbs allows any thread to use and to destroy a completion queue.
 unsafe impl Send for Inner {}
-// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, unless the program has
-// requested a thread domain, which this crate does not.
+// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, unless it is created in
+// a thread domain or as a queue of a single thread, which this crate does not do. Posting, and
+// destroying a queue pair, take the same lock.
 unsafe impl Sync for Inner {}
 
 impl CompletionQueue {

@@ -107,8 +107,31 @@ impl MemoryRegion {
     /// [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html).
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: AccessFlags) -> Result<Self, OsError> {
-        let mapping = Mapping::new(len)?;
-        mapping.prepare_for_device()?;
+        Self::on_node(pd, len, access, None)
+    }
+
+    /// Allocates and registers memory as [`new`](Self::new) does, on the NUMA node `node` if that
+    /// is possible.
+    ///
+    /// [`Context::numa_node`](crate::verbs::Context::numa_node) returns the node of a device. The
+    /// kernel chooses another node if this one has no free memory or does not exist, if it does not
+    /// let the process choose, and if the calling thread has a memory policy, for instance from
+    /// `numactl(8)`. With `None` the kernel always chooses.
+    ///
+    /// A region of 2 MiB or more requests huge pages, so that the device needs fewer address
+    /// translations.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`new`](Self::new).
+    pub fn on_node(
+        pd: &ProtectionDomain,
+        len: usize,
+        access: AccessFlags,
+        node: Option<u32>,
+    ) -> Result<Self, OsError> {
+        let mapping = Mapping::in_huge_pages(len)?;
+        mapping.prepare_for_device(node)?;
         let start = mapping.start();
         // SAFETY: `mapping` has at least `len` bytes from `start`. It moves into the region below,
         // which keeps it mapped until the region has been deregistered.
@@ -199,7 +222,7 @@ impl MemoryRegion {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let mapping = Mapping::new(len)?;
-        mapping.prepare_for_device()?;
+        mapping.prepare_for_device(None)?;
         let (start, reach) = (mapping.start(), mapping.len());
         let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
         // SAFETY: `pd` keeps the domain alive. The registration covers the whole process, but its

@@ -6,7 +6,9 @@
 mod device_memory;
 mod memory_region;
 mod protection_domain;
+mod thread_domain;
 
 pub use device_memory::DeviceMemory;
 pub use memory_region::{AccessFlags, Advice, MemoryRegion};
 pub use protection_domain::ProtectionDomain;
+pub use thread_domain::ThreadDomain;

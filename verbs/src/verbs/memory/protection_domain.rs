@@ -4,6 +4,7 @@ use std::{fmt, ptr::NonNull, sync::Arc};
 
 use rdma_status::OsError;
 
+use super::thread_domain::ParentOf;
 use crate::{
     sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error},
     verbs::device::Context,
@@ -24,6 +25,8 @@ struct Inner {
     raw: NonNull<ffi::ibv_pd>,
     /// The process that allocated the domain. Only this process frees it.
     process: Process,
+    /// The domains that this one combines, if it is a parent domain. They are freed after it.
+    parent_of: Option<ParentOf>,
     context: Context,
 }
 
@@ -45,19 +48,35 @@ impl ProtectionDomain {
         // SAFETY: `context` keeps the device open.
         let raw = unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
         let raw = cvt_ptr("ibv_alloc_pd", raw)?;
-        Ok(Self {
+        Ok(Self::from_raw(raw, context, None))
+    }
+
+    /// Takes ownership of a domain that was just allocated.
+    pub(super) fn from_raw(
+        raw: NonNull<ffi::ibv_pd>,
+        context: &Context,
+        parent_of: Option<ParentOf>,
+    ) -> Self {
+        Self {
             inner: Arc::new(Inner {
                 raw,
                 process: Process::this(),
+                parent_of,
                 context: context.clone(),
             }),
-        })
+        }
     }
 
     /// Returns the device that the domain belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
+    }
+
+    /// Returns the domains that this one combines, if it is a parent domain.
+    #[inline]
+    pub(super) fn parent_of(&self) -> Option<&ParentOf> {
+        self.inner.parent_of.as_ref()
     }
 
     /// Returns whether both handles refer to the same domain.
@@ -86,8 +105,8 @@ impl Drop for Inner {
             // A child of fork(2) leaves the domain alone, because it belongs to the parent.
             return;
         }
-        // SAFETY: `new` allocated the domain, and only this `drop` frees it. All objects in the
-        // domain have been destroyed, because each of them holds a handle of the domain.
+        // SAFETY: the domain was allocated for this object, and only this `drop` frees it. All
+        // objects in the domain have been destroyed, because each of them holds a handle of it.
         let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));
     }
@@ -104,6 +123,7 @@ impl ProtectionDomain {
         let inner = Arc::new(Inner {
             raw: NonNull::dangling(),
             process: Process::this(),
+            parent_of: None,
             context,
         });
         let _leaked = ManuallyDrop::new(Arc::clone(&inner));

@@ -4,7 +4,7 @@ use std::{
     fmt,
     mem::MaybeUninit,
     ptr::{self, NonNull},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use rdma_status::OsError;
@@ -17,7 +17,7 @@ use crate::{
     sys::{Process, cvt_errno, cvt_ptr, ffi, lock, log_destroy_error, verbs_ext},
     verbs::{
         completion::CompletionQueue,
-        memory::ProtectionDomain,
+        memory::{ProtectionDomain, ThreadDomain},
         work_request::{PostError, RawSend, RawSge, RecvWr, SendWr, raw},
     },
 };
@@ -66,9 +66,10 @@ pub(crate) trait QpOwner: Send + Sync {
 
 // SAFETY: libibverbs allows any thread to use and to destroy a queue pair.
 unsafe impl Send for QueuePair {}
-// SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, unless the program has
-// requested a thread domain, which this crate does not. The other calls may run concurrently as
-// well. Other threads change the field `state` of the C object; this type reads only fields that
+// SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, unless the queue pair has
+// a thread domain, which `serialise` locks instead. The other calls may run concurrently as well.
+// Completion queues have no thread domain, so their lock guards the state that polls and posts
+// share. Other threads change the field `state` of the C object; this type reads only fields that
 // never change.
 unsafe impl Sync for QueuePair {}
 
@@ -187,6 +188,7 @@ impl QueuePair {
     /// state. `ENOMEM` means that the send queue is full.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
+        let _turn = self.serialise();
         lock(&self.send_queue).post(requests, self.pd.context(), |wr, bad_wr| {
             if let Some(ops) = self.send_ops {
                 // SAFETY: `ops` belongs to this queue pair, which exists and can take these
@@ -224,11 +226,17 @@ impl QueuePair {
                 error: OsError::new("ibv_post_recv", libc::EINVAL),
             });
         }
+        let _turn = self.serialise();
         lock(&self.recv_queue).post(requests, self.cap.max_recv_sge, |wr, bad_wr| {
             // SAFETY: the queue pair exists, and the chain from `wr` is complete. Its memory
             // regions are held until the queue pair is destroyed.
             unsafe { ffi::ibv_post_recv(self.as_ptr(), wr, bad_wr) }
         })
+    }
+
+    /// Locks the thread domain of the queue pair, if it has one.
+    fn serialise(&self) -> Option<MutexGuard<'_, ()>> {
+        self.pd.thread_domain().map(ThreadDomain::lock)
     }
 
     /// Posts one work request on the send queue. Does not check the request, and does not keep its
@@ -239,6 +247,9 @@ impl QueuePair {
     /// A queue pair of this type and with this [`cap`](Self::cap) can take the request. Until the
     /// request completes or the queue pair is destroyed, its memory stays registered, unless it is
     /// inline, and no code accesses the memory in a way that conflicts with the device's access.
+    ///
+    /// If the queue pair has a [`ThreadDomain`](crate::verbs::ThreadDomain), no other thread posts
+    /// on a queue pair of that domain at the same time.
     ///
     /// # Errors
     ///
@@ -262,7 +273,7 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// `requests` is not empty, and each request fulfils the requirements of
+    /// `requests` is not empty. The call and each request fulfil the requirements of
     /// [`post_send_raw`](Self::post_send_raw).
     ///
     /// # Errors
@@ -286,6 +297,9 @@ impl QueuePair {
     /// The queue pair has no shared receive queue, and has room for one more receive. Until the
     /// receive completes or the queue pair is destroyed, its memory stays registered, and no code
     /// accesses it.
+    ///
+    /// If the queue pair has a [`ThreadDomain`](crate::verbs::ThreadDomain), no other thread posts
+    /// on a queue pair of that domain at the same time.
     ///
     /// # Errors
     ///
@@ -312,6 +326,7 @@ impl QueuePair {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let (mut raw, mask) = attr.to_raw();
+        let _turn = self.serialise();
         // SAFETY: the queue pair exists. `raw` is a local variable in which all members are set
         // that `mask` names.
         let ret =

@@ -68,12 +68,16 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// Returns the errors of
+    /// Returns `EINVAL` if the domain has a [`ThreadDomain`](crate::verbs::ThreadDomain), because
+    /// the threads that poll use the queue, too. Otherwise returns the errors of
     /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, attr: &SrqAttr, cookie: u64) -> Result<Self, OsError> {
         const CALL: &str = "ibv_create_srq";
         let cookie = usize::try_from(cookie).map_err(|_| OsError::new(CALL, libc::EINVAL))?;
+        if pd.thread_domain().is_some() {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
         let SrqAttr {
             max_wr,
             max_sge,

@@ -1,0 +1,268 @@
+//! The size and the NUMA node of the pages that a device accesses.
+#![allow(unsafe_code)]
+
+use std::{
+    ops::Range,
+    ptr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rdma_status::OsError;
+
+use super::{Mapping, mapping::page_size};
+use crate::{PerProcess, cvt};
+
+/// The size of a huge page in bytes.
+const HUGE: usize = 2 << 20;
+
+/// The greatest number of a NUMA node that this module can pass to the kernel, plus one.
+const NODES: usize = 1024;
+
+/// The number of nodes in each word of a set of nodes.
+const WORD: usize = libc::c_ulong::BITS as usize;
+
+impl Mapping {
+    /// Maps at least `len` bytes as [`new`](Self::new) does. If `len` is 2 MiB or more, the mapping
+    /// starts at a multiple of 2 MiB, and requests huge pages.
+    ///
+    /// A device translates addresses by page, so it needs fewer translations. Huge pages use no
+    /// additional memory, because all pages that a device has pinned are resident. A kernel without
+    /// huge pages for private memory ignores the request.
+    pub fn in_huge_pages(len: usize) -> Result<Self, OsError> {
+        if len < HUGE {
+            return Self::new(len);
+        }
+        // The alignment needs more addresses for a moment, which a limit can refuse.
+        let Ok(mapping) = Self::aligned(len) else {
+            return Self::new(len);
+        };
+        let start = mapping.start().as_ptr().cast();
+        // SAFETY: `start` and `len()` are exactly the pages of this mapping. MADV_HUGEPAGE does not
+        // change their content. The result is ignored, because small pages serve as well.
+        let _ = unsafe { libc::madvise(start, mapping.len(), libc::MADV_HUGEPAGE) };
+        Ok(mapping)
+    }
+
+    /// Maps at least `len` bytes, from a multiple of [`HUGE`] on.
+    fn aligned(len: usize) -> Result<Self, OsError> {
+        let pages = |len: usize| len.checked_next_multiple_of(page_size());
+        let too_long = OsError::new("mmap", libc::EINVAL);
+        let len = pages(len).ok_or(too_long)?;
+        let mut mapping = Self::new(len.checked_add(HUGE).ok_or(too_long)?)?;
+        let start = mapping.start().addr().get();
+        let before = start.next_multiple_of(HUGE) - start;
+        mapping.keep(before..before + len)?;
+        Ok(mapping)
+    }
+
+    /// Makes the kernel allocate the pages on a NUMA node, if the node has free memory. Pages that
+    /// were used before this call stay on their node. `None` has no effect.
+    ///
+    /// A policy that the program or `numactl(8)` has set for the calling thread takes precedence.
+    /// An error has no effect either, except that the first one of the process is logged. A kernel
+    /// without NUMA returns `ENOSYS`, a container can return `EPERM`, and a node without memory
+    /// `EINVAL`.
+    pub(super) fn place_on(&self, node: Option<u32>) {
+        static HAS_LOGGED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
+
+        let Some(node) = node else {
+            return;
+        };
+        if let Err(error) = self.prefer(node)
+            && !HAS_LOGGED.get().swap(true, Ordering::Relaxed)
+        {
+            debug!(
+                Rdma,
+                "cannot place memory on NUMA node {node}, so the kernel chooses the node: {error}"
+            );
+        }
+    }
+
+    /// Makes `node` the preferred node of these pages, unless the thread has a policy of its own.
+    /// Returns whether it did.
+    fn prefer(&self, node: u32) -> Result<bool, OsError> {
+        if thread_policy()? != libc::MPOL_DEFAULT {
+            return Ok(false);
+        }
+        let node = node as usize;
+        let mut nodes: [libc::c_ulong; NODES / WORD] = [0; NODES / WORD];
+        let word = nodes.get_mut(node / WORD);
+        *word.ok_or(OsError::new("mbind", libc::EINVAL))? = 1 << (node % WORD);
+        // SAFETY: the pages are exactly those of this mapping, whose content the call does not
+        // change. `nodes` is a local variable of `NODES` bits. The kernel reads one bit less than
+        // the number that it is passed.
+        let ret = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.start().as_ptr(),
+                self.len(),
+                libc::MPOL_PREFERRED,
+                nodes.as_ptr(),
+                NODES + 1,
+                0,
+            )
+        };
+        cvt("mbind", ret as libc::c_int).map(|_| true)
+    }
+
+    /// Unmaps all pages except those of `range`, which begins and ends at page boundaries.
+    fn keep(&mut self, range: Range<usize>) -> Result<(), OsError> {
+        self.unmap(range.end..self.len())?;
+        self.unmap(0..range.start)
+    }
+}
+
+/// Returns the memory policy of the calling thread.
+fn thread_policy() -> Result<libc::c_int, OsError> {
+    let mut policy: libc::c_int = 0;
+    let none: *mut libc::c_ulong = ptr::null_mut();
+    let nowhere: *mut libc::c_void = ptr::null_mut();
+    // SAFETY: `policy` is a local variable, and the kernel writes nothing else, because the pointer
+    // to the set of nodes is null.
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut policy,
+            none,
+            0,
+            nowhere,
+            0,
+        )
+    };
+    cvt("get_mempolicy", ret as libc::c_int).map(|_| policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path, thread};
+
+    use super::*;
+
+    /// Returns the entry of a file of the process, such as `smaps`, for the mapping that contains
+    /// `mapping`.
+    ///
+    /// Each entry begins with a line that starts with an address.
+    fn entry(file: &str, mapping: &Mapping) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/self/{file}")).ok()?;
+        let mut found = None;
+        for line in text.lines() {
+            let word = line.split([' ', '-']).next().unwrap_or_default();
+            match usize::from_str_radix(word, 16) {
+                Ok(start) if start <= mapping.start().addr().get() => {
+                    found = Some(line.to_owned());
+                }
+                Ok(_) => break,
+                Err(_) => {
+                    if let Some(entry) = &mut found {
+                        entry.push('\n');
+                        entry.push_str(line);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn is_huge(mapping: &Mapping) -> bool {
+        let entry = entry("smaps", mapping).unwrap();
+        let flags = entry.lines().find_map(|line| line.strip_prefix("VmFlags:"));
+        flags
+            .expect(&entry)
+            .split_whitespace()
+            .any(|flag| flag == "hg")
+    }
+
+    #[test]
+    fn long_mapping_requests_huge_pages() {
+        let has_huge_pages = Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        for len in [HUGE, 2 * HUGE + 1, 5 * HUGE - 4096] {
+            let mapping = Mapping::in_huge_pages(len).unwrap();
+            assert_eq!(mapping.start().addr().get() % HUGE, 0, "{len}");
+            assert_eq!(mapping.len(), len.next_multiple_of(page_size()));
+            assert_eq!(is_huge(&mapping), has_huge_pages, "{len}");
+            // SAFETY: the mapping has `len` accessible bytes from `start`, and no other code
+            // accesses them.
+            let bytes = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), len) };
+            assert!(bytes.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn short_mapping_requests_no_huge_pages() {
+        let mapping = Mapping::in_huge_pages(HUGE - 1).unwrap();
+        assert_eq!(mapping.len(), HUGE);
+        assert!(!is_huge(&mapping));
+        assert!(!is_huge(&Mapping::new(2 * HUGE).unwrap()));
+    }
+
+    #[test]
+    fn impossible_lengths_are_refused() {
+        for len in [0, usize::MAX, isize::MAX as usize, usize::MAX - HUGE] {
+            assert_eq!(Mapping::in_huge_pages(len).unwrap_err().call, "mmap");
+        }
+    }
+
+    #[test]
+    fn aligned_mapping_unmaps_the_rest() {
+        let size = || {
+            let text = fs::read_to_string("/proc/self/status").unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmSize:"));
+            let kib = line.unwrap().trim().trim_end_matches(" kB");
+            kib.parse::<usize>().unwrap() << 10
+        };
+        // Other tests map memory at the same time, but far less than half of the parts that a
+        // mapping could lose.
+        let (before, count) = (size(), 4096);
+        for _ in 0..count {
+            drop(Mapping::in_huge_pages(HUGE).unwrap());
+        }
+        assert!(size() < before + count * HUGE / 2);
+    }
+
+    #[test]
+    fn pages_have_the_preferred_node() {
+        let mapping = Mapping::new(8 * page_size()).unwrap();
+        match thread_policy() {
+            // A kernel without NUMA, or a container that refuses the calls: the mapping is usable
+            // in any case.
+            Err(error) => assert_eq!(mapping.prefer(0), Err(error)),
+            Ok(policy) => {
+                assert_eq!(policy, libc::MPOL_DEFAULT, "the test runs without numactl");
+                assert_eq!(mapping.prefer(0), Ok(true));
+                let entry = entry("numa_maps", &mapping).unwrap();
+                assert!(entry.contains(" prefer:0"), "{entry}");
+            }
+        }
+        mapping.place_on(Some(0));
+    }
+
+    #[test]
+    fn impossible_node_is_ignored() {
+        let mapping = Mapping::new(page_size()).unwrap();
+        let refused = match thread_policy() {
+            Ok(_) => Err(OsError::new("mbind", libc::EINVAL)),
+            Err(error) => Err(error),
+        };
+        for node in [NODES as u32 - 1, NODES as u32, u32::MAX] {
+            assert_eq!(mapping.prefer(node), refused, "{node}");
+            mapping.place_on(Some(node));
+        }
+    }
+
+    #[test]
+    fn policy_of_the_thread_takes_precedence() {
+        let in_thread = || {
+            // SAFETY: the call changes only the policy of this thread, and reads no set of nodes.
+            let ret = unsafe {
+                let none: *const libc::c_ulong = ptr::null();
+                libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_LOCAL, none, 0)
+            };
+            let mapping = Mapping::new(page_size()).unwrap();
+            match cvt("set_mempolicy", ret as libc::c_int) {
+                Ok(_) => assert_eq!(mapping.prefer(0), Ok(false)),
+                Err(_) => assert!(mapping.prefer(0).is_err()),
+            }
+        };
+        thread::spawn(in_thread).join().unwrap();
+    }
+}

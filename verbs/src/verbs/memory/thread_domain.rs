@@ -1,0 +1,171 @@
+#![allow(unsafe_code)]
+
+use std::{
+    fmt, ptr,
+    ptr::NonNull,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use rdma_status::OsError;
+
+use super::ProtectionDomain;
+use crate::{
+    sys::{Process, cvt_errno, cvt_ptr, ffi, lock, log_destroy_error, verbs_ext},
+    verbs::device::Context,
+};
+
+/// A thread domain. The driver does not lock the queue pairs that are created in it, and some
+/// devices give them a doorbell register that no other queue pair uses.
+///
+/// A queue pair belongs to the domain if it is created with the result of
+/// [`ProtectionDomain::with_thread_domain`]. The safe functions that post on it, or modify it, hold
+/// the lock of the domain, so queue pairs of one domain delay each other. A program that posts with
+/// the `unsafe` functions has a lock of its own, which the driver's lock would only repeat.
+///
+/// Clones refer to the same domain.
+///
+/// See [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
+///
+/// # Examples
+///
+/// ```no_run
+/// use rdma_verbs::verbs::{Context, ProtectionDomain, ThreadDomain};
+///
+/// # fn open(context: &Context) -> Result<(), Box<dyn std::error::Error>> {
+/// let pd = ProtectionDomain::new(context)?;
+/// let of_queue_pair = match ThreadDomain::new(context) {
+///     Ok(td) => pd.with_thread_domain(&td)?,
+///     Err(_) => pd.clone(),
+/// };
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[doc(alias = "ibv_td")]
+pub struct ThreadDomain {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<ffi::ibv_td>,
+    /// The process that allocated the domain. Only this process frees it.
+    process: Process,
+    /// Held while safe code posts on a queue pair of the domain.
+    turn: Mutex<()>,
+    context: Context,
+}
+
+// SAFETY: libibverbs allows any thread to use and to free a thread domain.
+unsafe impl Send for Inner {}
+// SAFETY: the domain itself does not change after its creation.
+unsafe impl Sync for Inner {}
+
+/// The domains that a parent domain combines. They are freed in the order of the fields, after the
+/// parent domain.
+pub(super) struct ParentOf {
+    td: ThreadDomain,
+    _pd: ProtectionDomain,
+}
+
+impl ThreadDomain {
+    /// Allocates a thread domain.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EOPNOTSUPP` if the driver has no thread domains; those of software devices have
+    /// none. Returns `ENOMEM` or another error if the device has no doorbell register left.
+    /// Otherwise returns the errors of
+    /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
+    #[doc(alias = "ibv_alloc_td")]
+    pub fn new(context: &Context) -> Result<Self, OsError> {
+        let mut attr = ffi::ibv_td_init_attr { comp_mask: 0 };
+        // SAFETY: `context` keeps the device open.
+        let raw = unsafe { verbs_ext::ibv_alloc_td(context.as_ptr(), &mut attr) };
+        let inner = Inner {
+            raw: cvt_ptr("ibv_alloc_td", raw)?,
+            process: Process::this(),
+            turn: Mutex::default(),
+            context: context.clone(),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Locks the queue pairs of the domain.
+    pub(in crate::verbs) fn lock(&self) -> MutexGuard<'_, ()> {
+        lock(&self.inner.turn)
+    }
+}
+
+impl ProtectionDomain {
+    /// Combines this domain with a thread domain. The queue pairs that are created in the result
+    /// belong to both.
+    ///
+    /// They can use the memory regions of this domain, and those of the result. A
+    /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain,
+    /// because polling changes it, too.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EINVAL` if `td` belongs to another device, or if this domain has a thread domain
+    /// already. Otherwise returns the errors of [`ibv_alloc_parent_domain(3)`][parent].
+    ///
+    /// [parent]: https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html
+    #[doc(alias = "ibv_alloc_parent_domain")]
+    pub fn with_thread_domain(&self, td: &ThreadDomain) -> Result<Self, OsError> {
+        const CALL: &str = "ibv_alloc_parent_domain";
+        let context = self.context();
+        if !td.inner.context.is(context) || self.thread_domain().is_some() {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let mut attr = ffi::ibv_parent_domain_init_attr {
+            pd: self.as_ptr(),
+            td: td.inner.raw.as_ptr(),
+            comp_mask: 0,
+            alloc: None,
+            free: None,
+            pd_context: ptr::null_mut(),
+        };
+        // SAFETY: `context` keeps the device open, and both domains exist and belong to it.
+        let raw = unsafe { verbs_ext::ibv_alloc_parent_domain(context.as_ptr(), &mut attr) };
+        let parent_of = ParentOf {
+            td: td.clone(),
+            _pd: self.clone(),
+        };
+        Ok(Self::from_raw(
+            cvt_ptr(CALL, raw)?,
+            context,
+            Some(parent_of),
+        ))
+    }
+
+    /// Returns the thread domain of the queue pairs that are created in this domain, if there is
+    /// one.
+    #[must_use]
+    #[inline]
+    pub fn thread_domain(&self) -> Option<&ThreadDomain> {
+        self.parent_of().map(|parent_of| &parent_of.td)
+    }
+}
+
+impl fmt::Debug for ThreadDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadDomain")
+            .field("context", &self.inner.context)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // A child of fork(2) leaves the domain alone, because it belongs to the parent.
+            return;
+        }
+        // SAFETY: `new` allocated the domain, and only this `drop` frees it. All parent domains
+        // with this domain have been freed, because each of them holds a handle of it.
+        let ret = unsafe { verbs_ext::ibv_dealloc_td(self.raw.as_ptr()) };
+        log_destroy_error(cvt_errno("ibv_dealloc_td", ret));
+    }
+}
