@@ -179,7 +179,8 @@ pub(crate) fn all() -> Vec<Scenario> {
     let mixture = "delay 5ms reorder 1% loss 0.5% duplicate 1% corrupt 0.2%";
     let clients = &[(20, Idle, Prompt), (4, Small, Prompt)];
     let sessions = &[(20, Idle, Prompt), (5, Mixed, Prompt)];
-    let crowd = &[(300, Idle, Prompt)];
+    let crowd = &[(1000, Idle, Prompt)];
+    let vanishing = &[(300, Idle, Prompt)];
     let stopped = |seconds| ProcessStopped(Side::Server, seconds);
     let stopped_client = ProcessStopped(Side::Client, 10);
     let row = |name, groups, fault, expect, change: fn(&mut Config), flow, quick| Scenario {
@@ -230,7 +231,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("session-stopped-client", SESSIONS, stopped_client, GoesOn, resuming, 2, false),
         row("session-new-server", SESSIONS, ProcessReplaced, SessionsEnd, resuming, 2, true),
         row("session-crowd",          crowd, Cut(8_000), Resumes, resuming_crowd, 2, false),
-        row("session-abandoned",      crowd, ClientsVanish(5), GivesWay, abandoned, 0, false),
+        row("session-abandoned",      vanishing, ClientsVanish(5), GivesWay, abandoned, 0, false),
         row(SESSION_ENDS,             EVERYTHING, Cuts, EndsHonestly, resuming, 60, false),
         row("address-change",         BUSY, AddressChanged, BothLearn, watchful, 2, false),
         row("device-removal",         BUSY, DeviceRemoved, BothLearn, watchful, 2, false),
