@@ -9,6 +9,7 @@
 //! | [`Context`] | a device | `ibv_open_device` |
 //! | [`ProtectionDomain`] | a context | `ibv_alloc_pd` |
 //! | [`MemoryRegion`] | a protection domain | `ibv_reg_mr` |
+//! | [`MemoryWindow`] | a protection domain | `ibv_alloc_mw` |
 //! | [`CompletionChannel`] | a context | `ibv_create_comp_channel` |
 //! | [`CompletionQueue`] | a context, optionally a channel | `ibv_create_cq` |
 //! | [`SharedReceiveQueue`] | a protection domain | `ibv_create_srq` |
@@ -68,7 +69,7 @@ pub use self::{
         DeviceAttrEx, DeviceCapFlags, DeviceList, Gid, GidEntry, GidType, LinkLayer, Mtu, NodeType,
         OdpCaps, OdpTransportCaps, PortAttr, PortState, TransportType,
     },
-    memory::{AccessFlags, Advice, DeviceMemory, MemoryRegion, ProtectionDomain},
+    memory::{AccessFlags, Advice, DeviceMemory, MemoryRegion, MemoryWindow, ProtectionDomain},
     queue_pair::{
         AltPath, MigState, ModifyError, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType,
         QueuePair, SharedReceiveQueue, SrqAttr,
@@ -90,6 +91,7 @@ const _: () = {
     assert_send_sync::<ProtectionDomain>();
     assert_send_sync::<MemoryRegion>();
     assert_send_sync::<DeviceMemory>();
+    assert_send_sync::<MemoryWindow>();
     assert_send_sync::<CompletionChannel>();
     assert_send_sync::<CompletionQueue>();
     assert_send_sync::<SharedReceiveQueue>();
