@@ -12,14 +12,17 @@
 //! * a send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
 //!   its slot; the state machine reuses a slot only after that. The answer of an atomic operation,
 //!   which the device writes there, is read between the two;
-//! * memory of the application and of large messages that a work request names is kept in
-//!   `in_flight` until the request is done, or the queue pair is destroyed.
+//! * memory of the application and of arriving large messages that a work request names is kept in
+//!   `in_flight` until the request is done, or the queue pair is destroyed;
+//! * memory of large messages that the peer may read is kept in `exposures` until its registration
+//!   has ended, or its window was invalidated or freed.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, sync::Arc};
 
 use super::{
     buffers::{Buffers, Place},
+    exposures::Exposures,
     in_flight::InFlight,
     layout::Layout,
     one_sided::Checked,
@@ -42,8 +45,10 @@ use crate::{
 /// A connection's queue pair and buffers.
 #[derive(Debug)]
 pub(crate) struct WorkQueues {
+    /// Before `qp`: some drivers destroy no queue pair with which a window is bound.
+    pub(super) exposures: Exposures,
     /// Before `buffers`: once it is destroyed the device touches none of them.
-    qp: QueuePair,
+    pub(super) qp: QueuePair,
     receives: Receives,
     buffers: Arc<Buffers>,
     /// After `qp`, as `buffers`.
@@ -80,6 +85,7 @@ impl WorkQueues {
         );
         let max_inline = qp.max_inline();
         let queues = Self {
+            exposures: Exposures::default(),
             qp,
             receives: shared.map_or(Receives::Own, Receives::Shared),
             buffers: Arc::new(Buffers::new(domain, layout)),

@@ -6,7 +6,10 @@ use std::{
     },
 };
 
-use super::device_events::{self, Watch};
+use super::{
+    device_events::{self, Watch},
+    windows,
+};
 use crate::{
     poll::Epolls,
     proto::{Capabilities, ReadDepth},
@@ -36,6 +39,8 @@ pub(crate) struct Device {
     refuses_relaxed: AtomicBool,
     /// Whether the log has that the device refused a `max_inline`.
     has_logged_inline: AtomicBool,
+    /// Whether memory windows can lend messages to peers.
+    pub(super) has_windows: bool,
     shared_pools: SharedPools,
 }
 
@@ -85,6 +90,8 @@ impl Devices {
             attr.atomic_cap() != AtomicCap::NONE,
             context.transport_type() != TransportType::IWARP,
         );
+        // Before the watch, which would report the queue pairs that fail in the test.
+        let has_windows = windows::are_usable(&context, &attr);
         let watch = self
             .epolls
             .as_ref()
@@ -112,6 +119,7 @@ impl Devices {
             capabilities,
             refuses_relaxed: AtomicBool::new(false),
             has_logged_inline: AtomicBool::new(false),
+            has_windows,
             shared_pools: SharedPools::default(),
         });
         self.by_device.retain(|_, device| device.strong_count() > 0);

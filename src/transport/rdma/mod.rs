@@ -10,8 +10,9 @@ mod device_events;
 mod domain;
 mod listen_id;
 mod queue_pair;
+mod windows;
 
-pub(crate) use crate::verbs::MemoryRegion;
+pub(crate) use crate::verbs::{MemoryRegion, MemoryWindow};
 
 pub(crate) use self::{
     completion_queue::{CompletionEvents, CompletionQueue},
