@@ -13,15 +13,25 @@ use crate::{
 
 /// Runs `body` with a preloaded library that records the requests of connections. Over TCP, does
 /// nothing, because there is no device.
-fn with_device(name: &str, body: impl FnOnce(&Calls)) {
+pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     if place().1 == Transport::Rdma {
         in_front(name, || body(&Calls::loaded()));
     }
 }
 
+/// Does the same after the first connection, before which the library tests the memory windows
+/// of the device.
+fn with_tested_device(name: &str, body: impl FnOnce(&Calls)) {
+    with_device(name, |calls| {
+        run_lifecycle(&config()).unwrap();
+        calls.clear_notes();
+        body(calls);
+    });
+}
+
 #[test]
 fn connections_take_completion_vectors_in_turn() {
-    with_device(
+    with_tested_device(
         "adapters::connections_take_completion_vectors_in_turn",
         |calls| {
             let on = |vector| config().with(|c| c.rdma.completion_vector = vector);
@@ -52,20 +62,31 @@ fn connections_take_completion_vectors_in_turn() {
     );
 }
 
-/// The log lines that name the field `max_inline`.
-struct InlineLog(Mutex<Vec<String>>);
+/// The log lines that contain a text.
+pub(crate) struct LinesWith(&'static str, Mutex<Vec<String>>);
 
-static INLINE_LOG: InlineLog = InlineLog(Mutex::new(Vec::new()));
+static INLINE_LOG: LinesWith = LinesWith::new("max_inline");
 
-impl Log for InlineLog {
+impl LinesWith {
+    pub(crate) const fn new(text: &'static str) -> Self {
+        Self(text, Mutex::new(Vec::new()))
+    }
+
+    /// Returns the lines since the last call.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.1.lock().unwrap())
+    }
+}
+
+impl Log for LinesWith {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
 
     fn log(&self, record: &Record<'_>) {
         let line = record.args().to_string();
-        if line.contains("max_inline") {
-            self.0.lock().unwrap().push(line);
+        if line.contains(self.0) {
+            self.1.lock().unwrap().push(line);
         }
     }
 
@@ -97,7 +118,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                 calls.limit_inline(most);
                 run_lifecycle(&config().with(|c| c.rdma.max_inline = wanted)).unwrap();
                 assert_eq!(calls.notes("rdma_create_qp"), [tried, tried].concat());
-                let lines = std::mem::take(&mut *INLINE_LOG.0.lock().unwrap());
+                let lines = INLINE_LOG.take();
                 match tried {
                     [_] => assert_eq!(lines, [""; 0]),
                     [.., granted] => {
@@ -121,7 +142,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
 fn refused_relaxed_ordering_is_requested_once() {
     const REMOTE_READ: i64 = 1 << 2;
     const RELAXED: i64 = 1 << 20;
-    with_device(
+    with_tested_device(
         "adapters::refused_relaxed_ordering_is_requested_once",
         |calls| {
             let registered = |ordering| {

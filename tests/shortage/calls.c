@@ -1,5 +1,6 @@
 /* A preloaded library that makes the n-th call of one function fail, refuses inline data and
- * relaxed ordering as some devices do, and notes the values that some calls ask for. */
+ * relaxed ordering as some devices do, keeps READs within memory windows as software RoCE does not,
+ * and notes the values that some calls ask for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,6 +9,7 @@
 #include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -164,6 +166,115 @@ struct queue_pair {
 	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
 };
 
+/* A device that keeps READs within memory windows: the software of the reading side replaces the key
+ * of a READ that leaves its window by a wrong key, which the kernel refuses. Both sides of a
+ * connection are in this process, and all its queue pairs belong to one driver. */
+enum { READ = 4, LOCAL_INV = 7, BIND_MW = 8 };
+
+struct element {
+	uint64_t addr;
+	uint32_t length, lkey;
+};
+
+/* ibv_send_wr of a READ or a bind. */
+struct request {
+	uint64_t wr_id;
+	struct request *next;
+	struct element *elements;
+	int count;
+	uint32_t opcode, flags, invalidated;
+	uint64_t remote_addr;
+	uint32_t rkey, others[7];
+	void *window;
+	uint32_t new_key;
+	void *region;
+	uint64_t start, length;
+	uint32_t access;
+};
+
+typedef int post_send(void *qp, struct request *request, struct request **bad);
+
+/* The place of post_send in ibv_context. */
+enum { POST_SEND = 1 + 25 };
+
+#ifndef KEEP_BOUNDS
+#define KEEP_BOUNDS 0
+#endif
+static atomic_long are_bounds_kept = KEEP_BOUNDS;
+static atomic_long binds;
+static post_send *_Atomic drivers_post_send;
+static pthread_mutex_t of_windows = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+	uint32_t key;
+	uint64_t start, end;
+} windows[256];
+static int window_count;
+
+static void bind_window(const struct request *request)
+{
+	int i = 0;
+	/* The low 8 bits of a key differ from bind to bind. */
+	while (i < window_count && windows[i].key >> 8 != request->new_key >> 8)
+		i++;
+	if (i == window_count && i < 255)
+		window_count++;
+	windows[i].key = request->new_key;
+	windows[i].start = request->start;
+	windows[i].end = request->start + request->length;
+}
+
+static int leaves_window(const struct request *request)
+{
+	uint64_t end = request->remote_addr;
+	for (int i = 0; i < request->count; i++)
+		end += request->elements[i].length;
+	for (int i = 0; i < window_count; i++)
+		if (windows[i].key >> 8 == request->rkey >> 8)
+			return request->remote_addr < windows[i].start || end > windows[i].end;
+	return 0;
+}
+
+static int post_within_windows(void *qp, struct request *first, struct request **bad)
+{
+	for (struct request *request = first; request; request = request->next) {
+		pthread_mutex_lock(&of_windows);
+		if (request->opcode == BIND_MW) {
+			atomic_fetch_add(&binds, 1);
+			note("bind_mw", request->length);
+			bind_window(request);
+		} else if (request->opcode == LOCAL_INV) {
+			note("local_inv", request->invalidated);
+		} else if (request->opcode == READ && leaves_window(request)) {
+			request->rkey ^= 0x80;
+		}
+		pthread_mutex_unlock(&of_windows);
+	}
+	return ((post_send *)drivers_post_send)(qp, first, bad);
+}
+
+#if KEEP_BOUNDS
+__attribute__((destructor)) static void print_binds(void)
+{
+	fprintf(stderr, "binds: %ld\n", binds);
+}
+#endif
+
+void keep_bounds(long are_kept)
+{
+	atomic_store(&are_bounds_kept, are_kept);
+}
+
+/* A queue pair is about to be created in the domain `pd`, whose first field is the context. */
+static void watch_posts(void ***pd)
+{
+	void **context = pd && atomic_load(&are_bounds_kept) ? *pd : NULL;
+	void *here = (void *)post_within_windows;
+	if (!context || context[POST_SEND] == here)
+		return;
+	atomic_store(&drivers_post_send, (post_send *)context[POST_SEND]);
+	__atomic_store_n(&context[POST_SEND], here, __ATOMIC_SEQ_CST);
+}
+
 static int refuses(const struct queue_pair *attr)
 {
 	note("rdma_create_qp", attr->max_inline_data);
@@ -189,8 +300,10 @@ static void note_reads(const struct connection *param)
 OBJECT(rdma_create_event_channel, (void), ())
 CALL(rdma_create_id, (void *channel, void **id, void *context, int space),
      (channel, id, context, space))
-NOTED(if (refuses(attr)) { errno = EINVAL; return -1; }, rdma_create_qp,
+NOTED(watch_posts(pd); if (refuses(attr)) { errno = EINVAL; return -1; }, rdma_create_qp,
       (void *id, void *pd, struct queue_pair *attr), (id, pd, attr))
+WRAP_AFTER(watch_posts(pd), void *, ibv_create_qp, ENOMEM, NULL,
+	   (void *pd, void *attr), (pd, attr))
 NOTED(note_reads(param), rdma_connect, (void *id, struct connection *param),
       (id, param))
 NOTED(note_reads(param), rdma_accept, (void *id, struct connection *param),
@@ -208,6 +321,8 @@ WRAP_AFTER(note("ibv_create_cq", vector), void *, ibv_create_cq, ENOMEM, NULL,
 OBJECT(ibv_create_srq, (void *pd, void *attr), (pd, attr))
 WRAP_AFTER(note("ibv_reg_mr", access), void *, ibv_reg_mr, ENOMEM, NULL,
 	   (void *pd, void *at, size_t length, int access), (pd, at, length, access))
+
+WRAP_AFTER(note("ibv_dereg_mr", 0), int, ibv_dereg_mr, EINVAL, EINVAL, (void *region), (region))
 
 /* IBV_ACCESS_RELAXED_ORDERING. libibverbs calls the second function from the first as well. */
 #define RELAXED (1u << 20)

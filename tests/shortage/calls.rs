@@ -23,6 +23,7 @@ pub(crate) struct Calls {
     take_notes: TakeNotes,
     limit_inline: LimitInline,
     refuse_relaxed: LimitInline,
+    keep_bounds: LimitInline,
 }
 
 /// The maximum number of notes that the library keeps.
@@ -64,6 +65,7 @@ impl Calls {
         let (fail_call, has_failed) = (find(c"fail_call"), find(c"has_failed"));
         let (take_notes, limit_inline) = (find(c"take_notes"), find(c"limit_inline"));
         let refuse_relaxed = find(c"refuse_relaxed");
+        let keep_bounds = find(c"keep_bounds");
         Self {
             // SAFETY: the function has this type.
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
@@ -77,6 +79,8 @@ impl Calls {
             refuse_relaxed: unsafe {
                 mem::transmute::<*mut libc::c_void, LimitInline>(refuse_relaxed)
             },
+            // SAFETY: the function has this type.
+            keep_bounds: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(keep_bounds) },
         }
     }
 
@@ -91,10 +95,21 @@ impl Calls {
         values
     }
 
+    /// Clears the notes of all functions.
+    pub(crate) fn clear_notes(&self) {
+        self.notes("");
+    }
+
     /// Makes the device refuse queue pairs with more than `bytes` bytes of inline data.
     pub(crate) fn limit_inline(&self, bytes: i64) {
         // SAFETY: the function has no preconditions.
         unsafe { (self.limit_inline)(bytes) };
+    }
+
+    /// Makes the device keep READs within memory windows. The caller has created no queue pair yet.
+    pub(crate) fn keep_bounds(&self) {
+        // SAFETY: the function has no preconditions.
+        unsafe { (self.keep_bounds)(1) };
     }
 
     /// Makes the device refuse relaxed ordering.
