@@ -142,12 +142,13 @@ pub struct Config {
     /// The number of bytes of memory that are kept for later large messages, in each direction.
     ///
     /// Mapping and registering memory takes time. Memory into which messages were received stays
-    /// registered, and so locked; memory for sending does not. Only memory that the library
-    /// allocated itself is kept, so a registration can never outlive its mapping. It is kept from
-    /// the first message above the eager size until the connection ends. For receiving, all
-    /// connections together keep at most half of
-    /// [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP devices nothing, because
-    /// a peer could write to memory that stays registered.
+    /// registered, and so locked. So does memory for messages of up to an eighth of this, if the
+    /// device has memory windows, which give each message a key of its own; other memory for
+    /// sending does not. Only memory that the library allocated itself is kept, so a registration
+    /// can never outlive its mapping. It is kept from the first message above the eager size until
+    /// the connection ends. All connections together keep at most half of
+    /// [`EngineLimits::pinned`](crate::EngineLimits::pinned) registered. On iWARP devices nothing
+    /// stays registered, because a peer could write to memory into which messages are received.
     ///
     /// 0 to 1 TiB, default 16 MiB.
     pub registration_cache: u64,

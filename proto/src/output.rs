@@ -95,6 +95,8 @@ pub enum Work {
     Read {
         slot: u32,
     },
+    /// The invalidation of the key of a large message of this side.
+    Invalidation,
 }
 
 /// The work queue of a drain marker.

@@ -243,6 +243,10 @@ impl Core {
                 status,
                 vendor_err,
             } => self.send_failed(slot, status, vendor_err),
+            Done::Invalidated => self.invalidated(),
+            Done::InvalidationFailed { status, vendor_err } => {
+                conn.handle_work_error(Work::Invalidation, status, vendor_err, SystemClock);
+            }
             Done::Drained(side) => conn.handle_drained(side),
             Done::Violated(violation) => conn.handle_violation(*violation, SystemClock),
             Done::OutOfMemory(error) => conn.handle_post_failure(*error, Instant::now()),
@@ -344,6 +348,7 @@ impl Core {
         if ended.delivered {
             self.prove(true);
         }
+        self.end_exposures();
         let reason = &ended.reason;
         if let Some(queues) = &self.queues {
             let completions = &mut self.completions;

@@ -134,12 +134,30 @@ impl Core {
 
     /// Handles that the peer has read `count` more large messages.
     pub(super) fn taken(&mut self, count: u32) {
-        let Some(queues) = &mut self.queues else {
-            return;
-        };
-        // This ends the exposure before the report, because the peer must not read a message that
-        // is reported as sent.
-        queues.in_flight.taken(count);
+        if let Some(queues) = &mut self.queues {
+            let hidden = queues.taken(count);
+            self.hidden(hidden);
+        }
+    }
+
+    /// Handles that the oldest invalidation of a window has completed.
+    pub(super) fn invalidated(&mut self) {
+        if let Some(queues) = &mut self.queues {
+            let hidden = queues.invalidated();
+            self.hidden(hidden);
+        }
+    }
+
+    /// Reports the large messages that the peer has taken, because the connection has ended.
+    pub(super) fn end_exposures(&mut self) {
+        if let Some(queues) = &mut self.queues {
+            let hidden = queues.end_exposures();
+            self.hidden(hidden);
+        }
+    }
+
+    /// Reports `count` more large messages as sent. The peer can no longer read them.
+    fn hidden(&mut self, count: u32) {
         self.order.take(count);
         self.deferred.arrived |= report_sent(&mut self.order, &mut self.completions);
         self.deferred.wake = true;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{self, BatchRoom, Descriptor, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit, Way},
+    proto::{self, BatchRoom, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit, Way},
     status::OsError,
     transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError},
 };
@@ -216,10 +216,17 @@ impl Core {
             // may have another eager size.
             message.hide();
         }
-        match &message.content {
+        match &mut message.content {
             Content::Sent => {}
             Content::Exposed(exposed) => {
-                self.announce(&exposed.descriptor(), message)?;
+                if let Err(error) = self.announce(exposed, message.id) {
+                    if exposed.is_bound() {
+                        // The queue pair, with which the window is bound, may be destroyed before
+                        // the message is dropped or sent again.
+                        message.hide();
+                    }
+                    return Err(error);
+                }
             }
             Content::Parts(_) | Content::Memory(_) if way == Way::Announcement => {
                 return Ok(Attempt::NotExposed);
@@ -233,7 +240,7 @@ impl Core {
         if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Sent)
             && let Some(queues) = &mut self.queues
         {
-            queues.in_flight.expose(exposed);
+            queues.expose(exposed);
         }
         Ok(Attempt::Sent)
     }
@@ -269,24 +276,20 @@ impl Core {
     }
 
     /// Announces a message, which the peer then reads from this side's memory.
-    fn announce(
-        &mut self,
-        descriptor: &Descriptor,
-        message: &Sending<'_>,
-    ) -> Result<(), TrySendError> {
-        let refused = |refused| refused_send(refused, message.len);
+    fn announce(&mut self, exposed: &mut Exposed, id: Option<u64>) -> Result<(), TrySendError> {
+        let descriptor = exposed.descriptor();
+        let refused = |refused| refused_send(refused, descriptor.len as usize);
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        let transmit = self.conn.send_large(descriptor).map_err(refused)?;
-        let descriptor = descriptor.emit();
+        let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
         queues
-            .post_send(&transmit, &[IoSlice::new(&descriptor)], false)
+            .announce(&transmit, exposed)
             .or_else(|outcome| self.heed(outcome))?;
         if let Some(session) = &mut self.session {
-            session.keep_large(&self.conn, message.id);
+            session.keep_large(&self.conn, id);
         }
-        self.order.large(message.id);
+        self.order.large(id);
         Ok(())
     }
 

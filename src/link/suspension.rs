@@ -133,6 +133,7 @@ impl Core {
 
     /// Suspends the session. The lost connection has delivered all messages that had arrived.
     fn suspend(&mut self, ended: Ended, now: Instant) {
+        self.end_exposures();
         let Some(session) = &mut self.session else {
             return;
         };
@@ -167,7 +168,7 @@ impl Core {
                     report(&mut self.completions, operation.lost(true, &reason));
                 }
             }
-            queues.in_flight.take_exposed()
+            queues.take_exposed()
         });
         // The kept large messages are the ones exposed last. The peer has taken the earlier ones,
         // even if `exposed` still has them.

@@ -21,15 +21,25 @@ use crate::{
 
 /// Runs `body` with a preloaded library that records the requests of connections. Over TCP, does
 /// nothing, because there is no device.
-fn with_device(name: &str, body: impl FnOnce(&Calls)) {
+pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     if place().1 == Transport::Rdma {
         in_front(name, || body(&Calls::loaded()));
     }
 }
 
+/// Does the same after the first connection, before which the library tests the memory windows
+/// of the device.
+fn with_tested_device(name: &str, body: impl FnOnce(&Calls)) {
+    with_device(name, |calls| {
+        run_lifecycle(&config()).unwrap();
+        calls.clear_notes();
+        body(calls);
+    });
+}
+
 #[test]
 fn connections_take_completion_vectors_in_turn() {
-    with_device(
+    with_tested_device(
         "adapters::connections_take_completion_vectors_in_turn",
         |calls| {
             let on = |vector| config().with(|c| c.rdma.completion_vector = vector);
@@ -60,22 +70,27 @@ fn connections_take_completion_vectors_in_turn() {
     );
 }
 
-/// The log lines that contain one of these texts.
-struct DeviceLog(Mutex<Vec<String>>);
+/// The log lines that contain one of some texts.
+struct DeviceLog {
+    texts: Mutex<&'static [&'static str]>,
+    lines: Mutex<Vec<String>>,
+}
 
-const LOGGED: [&str; 3] = ["max_inline", "thread domain", "NUMA node"];
+static DEVICE_LOG: DeviceLog = DeviceLog {
+    texts: Mutex::new(&[]),
+    lines: Mutex::new(Vec::new()),
+};
 
-static DEVICE_LOG: DeviceLog = DeviceLog(Mutex::new(Vec::new()));
-
-/// Starts to log lines of this level and above.
-fn start_log(level: LevelFilter) {
+/// Starts to log lines of this level and above that contain one of `texts`.
+pub(crate) fn start_log(level: LevelFilter, texts: &'static [&'static str]) {
+    *DEVICE_LOG.texts.lock().unwrap() = texts;
     log::set_logger(&DEVICE_LOG).unwrap();
     log::set_max_level(level);
 }
 
 /// Returns the lines since the last call.
-fn logged() -> Vec<String> {
-    std::mem::take(&mut *DEVICE_LOG.0.lock().unwrap())
+pub(crate) fn logged() -> Vec<String> {
+    std::mem::take(&mut *DEVICE_LOG.lines.lock().unwrap())
 }
 
 impl Log for DeviceLog {
@@ -85,8 +100,9 @@ impl Log for DeviceLog {
 
     fn log(&self, record: &Record<'_>) {
         let line = record.args().to_string();
-        if LOGGED.iter().any(|text| line.contains(text)) {
-            self.0.lock().unwrap().push(line);
+        let texts = *self.texts.lock().unwrap();
+        if texts.iter().any(|text| line.contains(text)) {
+            self.lines.lock().unwrap().push(line);
         }
     }
 
@@ -101,7 +117,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
             run_lifecycle(&config()).unwrap();
             // Software iWARP itself refuses 96 bytes and more.
             let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
-            start_log(LevelFilter::Info);
+            start_log(LevelFilter::Info, &["max_inline"]);
             for (wanted, most, tried) in [
                 (256, 96, &[256, 128, 96][..]),
                 (256, 95, &[256, 128, 96, 64]),
@@ -141,7 +157,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
 fn refused_relaxed_ordering_is_requested_once() {
     const REMOTE_READ: i64 = 1 << 2;
     const RELAXED: i64 = 1 << 20;
-    with_device(
+    with_tested_device(
         "adapters::refused_relaxed_ordering_is_requested_once",
         |calls| {
             let registered = |ordering| {
@@ -285,7 +301,7 @@ fn connection_without_a_thread_domain_works() {
             const NO: i32 = libc::EOPNOTSUPP;
             const FULL: i32 = libc::ENOMEM;
             let (no, full) = (i64::from(-NO), i64::from(-FULL));
-            start_log(LevelFilter::Debug);
+            start_log(LevelFilter::Debug, &["thread domain"]);
             // Software devices have none.
             run_lifecycle(&config()).unwrap();
             let refusal = "no thread domain, so its driver locks the queue pair: ibv_alloc_td";
@@ -376,7 +392,7 @@ fn buffers_are_on_the_node_of_the_device() {
     with_device("adapters::buffers_are_on_the_node_of_the_device", |calls| {
         let file = env::temp_dir().join(format!("rdmsg-node-{}", process::id()));
         calls.set_node_file(&file);
-        start_log(LevelFilter::Debug);
+        start_log(LevelFilter::Debug, &["NUMA node"]);
         for (node, is_placed) in [("-1\n", false), ("1000\n", false), ("0\n", true)] {
             fs::write(&file, node).unwrap();
             let engine = Engine::new().unwrap();

@@ -1,6 +1,6 @@
 /* A preloaded library that makes the n-th call of one function fail, refuses inline data and
- * relaxed ordering as some devices do, has thread domains and a NUMA node as others do, and notes
- * the values that some calls ask for. */
+ * relaxed ordering as some devices do, has thread domains and a NUMA node and keeps READs within
+ * memory windows as others do, and notes the values that some calls ask for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -170,6 +171,97 @@ struct queue_pair {
 	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
 };
 
+/* A device that keeps READs within memory windows: the software of the reading side replaces the key
+ * of a READ that leaves its window by a wrong key, which the kernel refuses. Both sides of a
+ * connection are in this process, and all its queue pairs belong to one driver. */
+enum { READ = 4, LOCAL_INV = 7, BIND_MW = 8 };
+
+struct element {
+	uint64_t addr;
+	uint32_t length, lkey;
+};
+
+/* ibv_send_wr of a READ or a bind. */
+struct request {
+	uint64_t wr_id;
+	struct request *next;
+	struct element *elements;
+	int count;
+	uint32_t opcode, flags, invalidated;
+	uint64_t remote_addr;
+	uint32_t rkey, others[7];
+	void *window;
+	uint32_t new_key;
+	void *region;
+	uint64_t start, length;
+	uint32_t access;
+};
+
+#ifndef KEEP_BOUNDS
+#define KEEP_BOUNDS 0
+#endif
+static atomic_long are_bounds_kept = KEEP_BOUNDS;
+static atomic_long binds;
+static pthread_mutex_t of_windows = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+	uint32_t key;
+	uint64_t start, end;
+} windows[256];
+static int window_count;
+
+static void bind_window(const struct request *request)
+{
+	int i = 0;
+	/* The low 8 bits of a key differ from bind to bind. */
+	while (i < window_count && windows[i].key >> 8 != request->new_key >> 8)
+		i++;
+	if (i == window_count && i < 255)
+		window_count++;
+	windows[i].key = request->new_key;
+	windows[i].start = request->start;
+	windows[i].end = request->start + request->length;
+}
+
+static int leaves_window(const struct request *request)
+{
+	uint64_t end = request->remote_addr;
+	for (int i = 0; i < request->count; i++)
+		end += request->elements[i].length;
+	for (int i = 0; i < window_count; i++)
+		if (windows[i].key >> 8 == request->rkey >> 8)
+			return request->remote_addr < windows[i].start || end > windows[i].end;
+	return 0;
+}
+
+static void keep_within_windows(struct request *request)
+{
+	pthread_mutex_lock(&of_windows);
+	for (; request; request = request->next) {
+		if (request->opcode == BIND_MW) {
+			atomic_fetch_add(&binds, 1);
+			note("bind_mw", request->length);
+			bind_window(request);
+		} else if (request->opcode == LOCAL_INV) {
+			note("local_inv", request->invalidated);
+		} else if (request->opcode == READ && leaves_window(request)) {
+			request->rkey ^= 0x80;
+		}
+	}
+	pthread_mutex_unlock(&of_windows);
+}
+
+#if KEEP_BOUNDS
+__attribute__((destructor)) static void print_binds(void)
+{
+	fprintf(stderr, "binds: %ld\n", binds);
+}
+#endif
+
+void keep_bounds(long are_kept)
+{
+	atomic_store(&are_bounds_kept, are_kept);
+}
+
 /* A function of a provider is at this word of an open ibv_context, or before it. */
 enum {
 	ALLOC_PARENT_DOMAIN = -26,
@@ -208,6 +300,8 @@ static int post_srq_recv(void *queue, void *requests, void **bad)
 static int post_send(void *queue, void *requests, void **bad)
 {
 	note("post_send", length(requests));
+	if (atomic_load(&are_bounds_kept))
+		keep_within_windows(requests);
 	return real_post_send(queue, requests, bad);
 }
 
@@ -447,6 +541,8 @@ WRAP_AFTER(note("ibv_create_cq", vector), void *, ibv_create_cq, ENOMEM, NULL,
 OBJECT(ibv_create_srq, (void *pd, void *attr), (pd, attr))
 WRAP_AFTER(note("ibv_reg_mr", access); note_long(at, length), void *, ibv_reg_mr, ENOMEM, NULL,
 	   (void *pd, void *at, size_t length, int access), (pd, at, length, access))
+
+WRAP_AFTER(note("ibv_dereg_mr", 0), int, ibv_dereg_mr, EINVAL, EINVAL, (void *region), (region))
 
 /* IBV_ACCESS_RELAXED_ORDERING. libibverbs calls the second function from the first as well. */
 #define RELAXED (1u << 20)

@@ -28,6 +28,7 @@ pub(crate) struct Calls {
     refuse_relaxed: LimitInline,
     answer_domains: AnswerDomains,
     set_node_file: SetNodeFile,
+    keep_bounds: LimitInline,
 }
 
 /// The maximum number of notes that the library keeps.
@@ -70,6 +71,7 @@ impl Calls {
         let (take_notes, limit_inline) = (find(c"take_notes"), find(c"limit_inline"));
         let refuse_relaxed = find(c"refuse_relaxed");
         let (answer_domains, set_node_file) = (find(c"answer_domains"), find(c"set_node_file"));
+        let keep_bounds = find(c"keep_bounds");
         Self {
             // SAFETY: the function has this type.
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
@@ -91,6 +93,8 @@ impl Calls {
             set_node_file: unsafe {
                 mem::transmute::<*mut libc::c_void, SetNodeFile>(set_node_file)
             },
+            // SAFETY: the function has this type.
+            keep_bounds: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(keep_bounds) },
         }
     }
 
@@ -105,10 +109,21 @@ impl Calls {
         values
     }
 
+    /// Clears the notes of all functions.
+    pub(crate) fn clear_notes(&self) {
+        self.notes("");
+    }
+
     /// Makes the device refuse queue pairs with more than `bytes` bytes of inline data.
     pub(crate) fn limit_inline(&self, bytes: i64) {
         // SAFETY: the function has no preconditions.
         unsafe { (self.limit_inline)(bytes) };
+    }
+
+    /// Makes the device keep READs within memory windows. The caller has created no queue pair yet.
+    pub(crate) fn keep_bounds(&self) {
+        // SAFETY: the function has no preconditions.
+        unsafe { (self.keep_bounds)(1) };
     }
 
     /// Makes the device refuse relaxed ordering.

@@ -12,6 +12,7 @@ mod calls;
 #[allow(dead_code)]
 #[path = "../tcp_peer/mod.rs"]
 mod tcp_peer;
+mod windows;
 
 use std::{
     env,

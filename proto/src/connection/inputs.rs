@@ -305,7 +305,7 @@ impl Connection {
             Work::Recv { buffer } if side.params.shared => {
                 side.outputs.push(Output::Repost(buffer));
             }
-            Work::Recv { .. } | Work::Send { .. } | Work::Read { .. } => {}
+            Work::Recv { .. } | Work::Send { .. } | Work::Read { .. } | Work::Invalidation => {}
         }
         match &mut self.state {
             // The queue pair has failed, which the event ESTABLISHED would not change.

@@ -55,7 +55,7 @@ pub(super) fn create_transport(
     wire.join(side, end);
     let domain = memory::Domain::Tcp(own_keys);
     let keep = config.registration_cache;
-    let inbound_pool = InboundPool::new(&domain, keep, budget_client);
+    let inbound_pool = InboundPool::new(&domain, keep, Arc::new(budget_client));
     let qp = QueuePair::new(wire, side, receives, manager);
     let qp = queues::QueuePair::Memory(qp);
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
@@ -78,7 +78,7 @@ pub(super) fn create_transport(
         queues,
         share: shared.map(|shared| ReceiveShare::new(shared, key)),
         poll_side: PollSide::new(queues::CompletionQueue::Memory(completions), None),
-        allocator: Arc::new(Allocator::new(domain, keep)),
+        allocator: Arc::new(Allocator::new(domain, keep, None)),
     })
 }
 

@@ -164,7 +164,7 @@ impl End {
                     vendor_err: 0,
                 }),
                 WorkId::DrainRecv => self.done.push_back(Done::Drained(DrainSide::Recv)),
-                WorkId::Send(_) | WorkId::DrainSend => {}
+                WorkId::Send(_) | WorkId::DrainSend | WorkId::Invalidation => {}
             }
         }
     }

@@ -2,10 +2,15 @@ use std::sync::Arc;
 
 use super::{
     domain::Domain,
-    outbound_pool::{Exposed, OutboundBuffer, OutboundPool},
+    exposed::Exposed,
+    outbound_pool::{OutboundBuffer, OutboundPool},
     region::Region,
 };
-use crate::{remote_access::RemoteAccess, status::OsError, transport::DeviceCounters};
+use crate::{
+    remote_access::RemoteAccess,
+    status::OsError,
+    transport::{DeviceCounters, budget::BudgetClient},
+};
 
 /// Allocates the memory that the application uses on one connection, until the connection's
 /// transport ends.
@@ -16,10 +21,11 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// Keeps at most `keep` bytes of free memory.
-    pub(crate) fn new(domain: Domain, keep: u64) -> Self {
+    /// Keeps at most `keep` bytes of free memory. `windows` is the budget for memory that stays
+    /// registered, if large messages may be lent by memory windows.
+    pub(crate) fn new(domain: Domain, keep: u64, windows: Option<Arc<BudgetClient>>) -> Self {
         Self {
-            outbound: OutboundPool::new(keep, domain.pins(), domain.numa_node()),
+            outbound: OutboundPool::new(keep, domain.pins(), domain.numa_node(), windows),
             domain,
         }
     }
@@ -59,7 +65,8 @@ impl Allocator {
         buffer.is_of(&self.outbound)
     }
 
-    /// Registers a buffer, so that the peer can read it with its key. An error returns the buffer.
+    /// Lends a buffer to the peer, which can read it with its key: at once, or after its window was
+    /// bound. An error returns the buffer.
     pub(crate) fn expose(
         &self,
         buffer: OutboundBuffer,

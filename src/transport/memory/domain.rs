@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::exposed::Window;
 use crate::{proto::TransportTraits, remote_access::RemoteAccess, status::OsError, transport::tcp};
 
 #[cfg(feature = "rdma")]
@@ -95,6 +96,31 @@ impl Domain {
                 // SAFETY: the caller guarantees the conditions on the memory.
                 let region = unsafe { domain.register(start, len, RemoteAccess::READ) }?;
                 Ok(Registration::Tcp(region))
+            },
+        })
+    }
+
+    /// Registers memory that the caller owns, without access for peers, and allocates a window for
+    /// parts of it. Returns `None` if the transport has no windows.
+    ///
+    /// # Safety
+    ///
+    /// Until the last handle and the window have been dropped the `len` bytes at `start` stay
+    /// mapped and initialised. They stay unchanged while the window is bound to them.
+    pub(super) unsafe fn expose_by_window(
+        &self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<Option<(Registration, Window)>, OsError> {
+        by_transport!(self, {
+            Rdma(domain) => {
+                // SAFETY: the caller guarantees the conditions on the memory.
+                let (region, window) = unsafe { domain.expose_by_window(start, len) }?;
+                Ok(Some((Registration::Rdma(region), window)))
+            },
+            Tcp(_) => {
+                let _ = (start, len);
+                Ok(None)
             },
         })
     }

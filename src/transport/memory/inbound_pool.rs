@@ -40,7 +40,7 @@ const MAX_KEPT: usize = 16;
 /// Allocates the memory into which one connection reads large messages, and keeps some free memory.
 pub(crate) struct InboundPool {
     domain: Domain,
-    client: BudgetClient,
+    client: Arc<BudgetClient>,
     /// The greatest number of bytes that are kept.
     limit: u64,
     spare: Mutex<Spare>,
@@ -98,7 +98,7 @@ impl Step {
 impl InboundPool {
     /// Creates a pool that registers memory in `domain`, and keeps at most `limit` bytes
     /// registered.
-    pub(crate) fn new(domain: &Domain, limit: u64, client: BudgetClient) -> Arc<Self> {
+    pub(crate) fn new(domain: &Domain, limit: u64, client: Arc<BudgetClient>) -> Arc<Self> {
         Arc::new(Self {
             domain: domain.clone(),
             client,

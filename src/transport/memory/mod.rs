@@ -2,6 +2,7 @@
 
 mod allocator;
 mod domain;
+mod exposed;
 mod inbound_pool;
 mod outbound_pool;
 mod recv_slice;
@@ -10,8 +11,9 @@ mod region;
 pub(crate) use self::{
     allocator::Allocator,
     domain::{Domain, Registration},
+    exposed::{Exposed, WINDOWS, Window},
     inbound_pool::{InboundBuffer, InboundPool},
-    outbound_pool::{Exposed, OutboundBuffer},
+    outbound_pool::OutboundBuffer,
     recv_slice::{RecvSlice, received_bytes},
 };
 pub use self::{

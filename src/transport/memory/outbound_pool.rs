@@ -1,31 +1,34 @@
 //! Memory for messages that the application fills itself, and for copies of those above the eager
 //! size.
 //!
-//! Only exposed memory is registered: a peer can read exactly the bytes of a large message, with a
-//! key of its own, from before the message is announced until the peer has taken it. Before that
-//! and afterwards it can read nothing, even with the keys that it remembers. Memory windows would
-//! be a cheaper source of such keys, but those of software RoCE are unusable: they check the bounds
-//! of their region instead of their own. A peer that invalidates an unbound window by its key
-//! crashes the other kernel.
+//! A peer can read exactly the bytes of a large message, with a key of its own, from before the
+//! message is announced until the peer has taken it. Before that and afterwards it can read
+//! nothing, even with the keys that it remembers. [`exposed`](super::exposed) has the two ways to
+//! that.
 //!
 //! A connection keeps some free memory for its next messages, because mapping memory takes time.
 //!
-//! This file creates references to memory that is registered at times. That is sound because an
+//! This file creates references to memory that peers read at times. That is sound because an
 //! [`OutboundBuffer`] is owned, so only its holder accesses it, and it returns references to its
-//! bytes only while it is not registered. An [`Exposed`] returns none, and deregisters the memory
-//! before it returns the buffer. The device only reads.
+//! bytes only while no peer has access. An [`Exposed`] returns none, and ends the access before it
+//! returns the buffer. The device only reads.
 #![allow(unsafe_code)]
 
 use std::{
-    fmt, slice,
+    fmt, mem,
+    mem::ManuallyDrop,
+    slice,
     sync::{Arc, Mutex},
 };
 
-use super::domain::{Domain, Registration};
+use super::{
+    domain::Domain,
+    exposed::{Exposed, InUse, WINDOWS, Windowed},
+};
 use crate::{
     os::{Mapping, Process, lock},
-    proto::Descriptor,
     status::OsError,
+    transport::budget::BudgetClient,
 };
 
 /// The length of the smallest piece. Mapping a smaller one would take the same time.
@@ -46,23 +49,55 @@ pub(crate) struct OutboundPool {
     node: Option<u32>,
     /// The greatest number of bytes that are kept.
     limit: u64,
+    /// The budget for memory that stays registered, if messages may be lent by windows, which the
+    /// send queue then has places for.
+    windows: Option<Arc<BudgetClient>>,
+    /// The windows in use.
+    pub(super) in_use: InUse,
     free: Mutex<Free>,
 }
 
 struct Free {
-    pieces: Vec<Mapping>,
+    /// The free pieces, in the order of their last use.
+    pieces: Vec<Piece>,
     bytes: u64,
     /// Whether free memory is returned to the system at once.
     closed: bool,
 }
 
+/// Memory for a message.
+struct Piece {
+    /// The registration, which is dropped before the mapping, if the memory stays registered.
+    windowed: Option<Box<Windowed>>,
+    mapping: Mapping,
+}
+
+impl Free {
+    fn remove(&mut self, at: usize) -> Piece {
+        let piece = self.pieces.remove(at);
+        self.bytes -= piece.mapping.len() as u64;
+        piece
+    }
+
+    fn has_room(&self, len: usize, limit: u64) -> bool {
+        self.bytes + len as u64 <= limit && self.pieces.len() < MAX_KEPT
+    }
+}
+
 impl OutboundPool {
-    pub(crate) fn new(limit: u64, pins: bool, node: Option<u32>) -> Arc<Self> {
+    pub(crate) fn new(
+        limit: u64,
+        pins: bool,
+        node: Option<u32>,
+        windows: Option<Arc<BudgetClient>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             process: Process::this(),
             pins,
             node,
             limit,
+            windows,
+            in_use: InUse::default(),
             free: Mutex::new(Free {
                 pieces: Vec::new(),
                 bytes: 0,
@@ -75,7 +110,10 @@ impl OutboundPool {
     pub(crate) fn get(self: &Arc<Self>, len: usize) -> Result<OutboundBuffer, OsError> {
         let piece = match self.take(len) {
             Some(piece) => piece,
-            None => self.map(class(len))?,
+            None => Piece {
+                windowed: None,
+                mapping: self.map(class(len))?,
+            },
         };
         Ok(OutboundBuffer {
             piece: Some(piece),
@@ -92,32 +130,62 @@ impl OutboundPool {
         Ok(mapping)
     }
 
-    /// Takes the shortest free piece that has room for `len` bytes; `None` if each such piece is
-    /// more than twice as long as the class of `len`.
-    fn take(&self, len: usize) -> Option<Mapping> {
+    /// Whether messages may be lent by windows.
+    pub(super) fn has_windows(&self) -> bool {
+        self.windows.is_some()
+    }
+
+    /// Registers a piece that stays registered, and allocates its window. Returns `None` if
+    /// messages in it are registered alone.
+    fn windowed(&self, mapping: &Mapping, domain: &Domain) -> Option<Box<Windowed>> {
+        let client = self.windows.as_ref()?;
+        let len = mapping.len();
+        if len as u64 > self.limit / u64::from(WINDOWS) {
+            return None;
+        }
+        let kept = client.keep(len as u64)?;
+        // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Windowed`
+        // is dropped before its mapping and hands out no handle of the region. A window is bound
+        // only by `Exposed`, during which no reference to the bytes exists (top of this file).
+        let windowed = unsafe { domain.expose_by_window(mapping.start().as_ptr(), len) };
+        let (region, window) = windowed.ok()??;
+        Some(Windowed::new(region, window, kept))
+    }
+
+    /// Takes the shortest free piece that has room for `len` bytes, and of two the registered one;
+    /// `None` if each such piece is more than twice as long as the class of `len`.
+    fn take(&self, len: usize) -> Option<Piece> {
         let most = class(len).saturating_mul(2);
         let mut free = lock(&self.free);
         let (at, _) = free
             .pieces
             .iter()
             .enumerate()
-            .filter(|(_, piece)| (len..=most).contains(&piece.len()))
-            .min_by_key(|(_, piece)| piece.len())?;
-        let piece = free.pieces.swap_remove(at);
-        free.bytes -= piece.len() as u64;
-        Some(piece)
+            .filter(|(_, piece)| (len..=most).contains(&piece.mapping.len()))
+            .min_by_key(|(_, piece)| (piece.mapping.len(), piece.windowed.is_none()))?;
+        Some(free.remove(at))
     }
 
-    fn put_back(&self, piece: Mapping) {
+    fn put_back(&self, piece: Piece) {
+        let len = piece.mapping.len();
+        let mut dropped = Vec::new();
         let mut free = lock(&self.free);
-        let bytes = free.bytes + piece.len() as u64;
-        if !free.closed && bytes <= self.limit && free.pieces.len() < MAX_KEPT {
-            free.bytes = bytes;
+        // A registered piece replaces others, because it took two system calls more. Those without
+        // a registration go first, then the least recently used one.
+        while piece.windowed.is_some() && !free.has_room(len, self.limit) && !free.pieces.is_empty()
+        {
+            let unregistered = free.pieces.iter().position(|one| one.windowed.is_none());
+            let one = free.remove(unregistered.unwrap_or(0));
+            dropped.push(one);
+        }
+        if !free.closed && free.has_room(len, self.limit) {
+            free.bytes += len as u64;
             free.pieces.push(piece);
         } else {
-            drop(free);
-            drop(piece);
+            dropped.push(piece);
         }
+        drop(free);
+        drop(dropped);
     }
 
     /// Returns free memory to the system, and later memory as soon as it is free.
@@ -125,7 +193,7 @@ impl OutboundPool {
         let mut free = lock(&self.free);
         free.closed = true;
         free.bytes = 0;
-        let pieces = std::mem::take(&mut free.pieces);
+        let pieces = mem::take(&mut free.pieces);
         drop(free);
         drop(pieces);
     }
@@ -149,11 +217,10 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Memory that only the holder of this accesses, and that is not registered. It returns to its pool
-/// when dropped.
+/// Memory that only the holder of this accesses. It returns to its pool when dropped.
 pub(crate) struct OutboundBuffer {
     /// `None` only while it is dropped.
-    piece: Option<Mapping>,
+    piece: Option<Piece>,
     len: usize,
     pool: Arc<OutboundPool>,
 }
@@ -179,7 +246,7 @@ impl OutboundBuffer {
         };
         // SAFETY: the piece is at least `len` bytes long, zeroed when it was mapped, and outlives
         // `self`; no code writes it while there is a reference (top of this file).
-        unsafe { slice::from_raw_parts(piece.start().as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts(piece.mapping.start().as_ptr(), self.len) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
@@ -187,37 +254,61 @@ impl OutboundBuffer {
             return &mut [];
         };
         // SAFETY: as in `bytes`, and `self` is borrowed mutably, so this is the only reference.
-        unsafe { slice::from_raw_parts_mut(piece.start().as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts_mut(piece.mapping.start().as_ptr(), self.len) }
     }
 
-    /// Registers these bytes, so that the peers of queue pairs in `domain` can read them with the
-    /// returned key. An error returns the buffer.
+    /// Lends these bytes to the peers of queue pairs in `domain`, which can read them with the key
+    /// of the result. An error returns the buffer.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
-        let start = self
+        let memory = match Exposed::windowed(self, domain) {
+            Ok(exposed) => return Ok(exposed),
+            Err(memory) => memory,
+        };
+        let start = memory
             .piece
             .as_ref()
-            .map_or(std::ptr::null_mut(), |piece| piece.start().as_ptr());
+            .map_or(std::ptr::null_mut(), |piece| piece.mapping.start().as_ptr());
         // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Exposed`
         // drops it first and hands out no handle of it; no reference to them exists until then (top
         // of this file).
-        let registered = unsafe { domain.expose(start, self.len) };
-        match registered {
-            Ok(region) => Ok(Exposed {
-                region,
-                memory: self,
-            }),
-            Err(error) => Err((self, error)),
+        match unsafe { domain.expose(start, memory.len) } {
+            Ok(region) => Ok(Exposed::registered(region, memory)),
+            Err(error) => Err((memory, error)),
+        }
+    }
+
+    pub(super) fn pool(&self) -> &OutboundPool {
+        &self.pool
+    }
+
+    /// Takes the registration of the piece, or makes one if the piece may stay registered.
+    pub(super) fn take_windowed(&mut self, domain: &Domain) -> Option<Box<Windowed>> {
+        let piece = self.piece.as_mut()?;
+        piece
+            .windowed
+            .take()
+            .or_else(|| self.pool.windowed(&piece.mapping, domain))
+    }
+
+    /// Returns the registration of the piece, whose window is not bound.
+    pub(super) fn put_windowed(&mut self, windowed: Box<Windowed>) {
+        if let Some(piece) = &mut self.piece {
+            piece.windowed = Some(windowed);
         }
     }
 }
 
 impl Drop for OutboundBuffer {
     fn drop(&mut self) {
-        // In a child the memory is a copy, and a thread of the parent may hold the pool's lock.
-        if let Some(piece) = self.piece.take()
-            && self.pool.process.is_this()
-        {
+        let Some(mut piece) = self.piece.take() else {
+            return;
+        };
+        if self.pool.process.is_this() {
             self.pool.put_back(piece);
+        } else {
+            // In a child the memory is a copy, and a thread of the parent may hold the lock of the
+            // pool or the budget.
+            let _leaked = ManuallyDrop::new(piece.windowed.take());
         }
     }
 }
@@ -227,31 +318,6 @@ impl fmt::Debug for OutboundBuffer {
         f.debug_struct("OutboundBuffer")
             .field("len", &self.len)
             .finish_non_exhaustive()
-    }
-}
-
-/// A message that the peer may READ. The registration covers exactly the bytes of the message.
-#[derive(Debug)]
-pub(crate) struct Exposed {
-    /// Dropped before `memory`: no peer can read after the deregistration.
-    region: Registration,
-    memory: OutboundBuffer,
-}
-
-impl Exposed {
-    pub(crate) fn descriptor(&self) -> Descriptor {
-        Descriptor {
-            addr: self.region.addr(),
-            len: self.memory.len as u64,
-            rkey: self.region.rkey(),
-        }
-    }
-
-    /// Deregisters the memory and returns it. The key becomes invalid.
-    pub(crate) fn take_back(self) -> OutboundBuffer {
-        let Self { region, memory } = self;
-        drop(region);
-        memory
     }
 }
 
@@ -271,7 +337,7 @@ mod tests {
 
     #[test]
     fn free_pieces_are_reused_within_the_bound() {
-        let pool = OutboundPool::new(256 << 10, false, None);
+        let pool = OutboundPool::new(256 << 10, false, None, None);
         let mut first = pool.get(140_000).unwrap();
         first.bytes_mut().fill(7);
         first.truncate(10);

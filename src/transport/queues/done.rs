@@ -31,6 +31,10 @@ pub(crate) enum Done {
         status: WcStatus,
         vendor_err: u32,
     },
+    /// The oldest invalidation of a window has completed: the peer cannot read that message.
+    Invalidated,
+    /// The invalidation of a window failed.
+    InvalidationFailed { status: WcStatus, vendor_err: u32 },
     /// All work requests that were posted on this queue have completed.
     Drained(DrainSide),
     /// The peer violated a rule of the transport that this side checks. The violation is boxed to
@@ -50,6 +54,8 @@ impl Done {
             | Self::ReceiveFailed { buffer, .. } => Some(buffer),
             Self::Sent { .. }
             | Self::SendFailed { .. }
+            | Self::Invalidated
+            | Self::InvalidationFailed { .. }
             | Self::Drained(_)
             | Self::Violated(_)
             | Self::OutOfMemory(_) => None,

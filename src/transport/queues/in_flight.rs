@@ -5,7 +5,7 @@ use crate::{
     status::OsError,
     transport::{
         budget::Charge,
-        memory::{Exposed, InboundBuffer, InboundPool},
+        memory::{InboundBuffer, InboundPool},
     },
 };
 
@@ -19,8 +19,6 @@ pub(crate) struct InFlight {
     inbound_pool: Arc<InboundPool>,
     /// The peer's large messages that are being read, by id, oldest first.
     inbound: VecDeque<(u32, Box<InboundBuffer>)>,
-    /// Large messages that the peer may read because it has not taken them, oldest first.
-    exposed: VecDeque<Exposed>,
 }
 
 impl InFlight {
@@ -29,7 +27,6 @@ impl InFlight {
             slots: SendSlots::new(slots),
             inbound_pool,
             inbound: VecDeque::new(),
-            exposed: VecDeque::new(),
         }
     }
 
@@ -80,19 +77,5 @@ impl InFlight {
 
     pub(super) fn inbound_pool(&self) -> &Arc<InboundPool> {
         &self.inbound_pool
-    }
-
-    pub(crate) fn expose(&mut self, exposed: Exposed) {
-        self.exposed.push_back(exposed);
-    }
-
-    /// Takes all messages that the peer has not read, oldest first, after the connection was lost.
-    pub(crate) fn take_exposed(&mut self) -> VecDeque<Exposed> {
-        std::mem::take(&mut self.exposed)
-    }
-
-    /// Ends the exposure of the oldest `count` large messages, which the peer has taken.
-    pub(crate) fn taken(&mut self, count: u32) {
-        self.exposed.drain(..count as usize);
     }
 }

@@ -1,6 +1,9 @@
 use std::ops::Range;
 
-use crate::proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, READS};
+use crate::{
+    proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, READS},
+    transport::memory::WINDOWS,
+};
 
 /// The alignment of buffers in bytes. Each buffer starts on a cache line of its own, so that no two
 /// users of buffers share one.
@@ -21,6 +24,9 @@ pub(crate) struct Layout {
     /// Whether the receive buffers are shared and so not part of this memory.
     shared: bool,
     send_count: u32,
+    /// The number of windows that are in use at a time. Each has a place in the send queue for its
+    /// bind and one for its invalidation.
+    windows: u32,
     /// The number of buffers in a piece, as the exponent of a power of two.
     piece: u32,
 }
@@ -35,8 +41,22 @@ impl Layout {
             recv_count: u32::from(params.window) + CONTROL_RECEIVES,
             shared: params.shared,
             send_count: params.send_slots + READS + CONTROL_SENDS,
+            windows: 0,
             piece: u32::BITS - 1,
         }
+    }
+
+    /// Adds places for the work requests of memory windows.
+    pub(crate) fn with_windows(self) -> Self {
+        Self {
+            windows: WINDOWS,
+            ..self
+        }
+    }
+
+    /// Whether there are places for the work requests of memory windows.
+    pub(crate) const fn has_windows(&self) -> bool {
+        self.windows > 0
     }
 
     /// Divides the memory into pieces of at most [`PIECE`] bytes, or of one buffer.
@@ -73,9 +93,10 @@ impl Layout {
         first..self.same_piece(first).end.min(self.recv_count)
     }
 
-    /// Returns the depth of a send queue with places for all send buffers and a drain marker.
+    /// Returns the depth of a send queue with places for all send buffers, the requests of windows,
+    /// and a drain marker.
     pub(crate) const fn send_depth(&self) -> u32 {
-        self.send_count + 1
+        self.send_count + 2 * self.windows + 1
     }
 
     /// Returns the depth of a receive queue with places for all receive buffers and a drain marker.
@@ -85,7 +106,7 @@ impl Layout {
 
     /// Returns the greatest number of completions that can be in the completion queue at once.
     pub(crate) fn completions(&self) -> u32 {
-        self.send_count + self.recv_count + 2
+        self.send_count + 2 * self.windows + self.recv_count + 2
     }
 
     /// Returns the number of the buffer of a slot of the send ring.
@@ -169,6 +190,7 @@ mod tests {
             recv_count: 3,
             shared: false,
             send_count: 2,
+            windows: 0,
             piece: u32::BITS - 1,
         }
     }
@@ -189,6 +211,15 @@ mod tests {
         assert_eq!(pieces(layout(128).in_pieces()), [5]);
         assert_eq!(pieces(layout(80 << 10).in_pieces()), [2, 2, 1]);
         assert_eq!(pieces(layout(PIECE + 64).in_pieces()), [1; 5]);
+    }
+
+    #[test]
+    fn windows_add_places_and_no_buffers() {
+        let without = layout(80 << 10);
+        let with = without.with_windows();
+        assert_eq!(with.send_depth(), without.send_depth() + 16);
+        assert_eq!(with.completions(), without.completions() + 16);
+        assert_eq!(with.count(), without.count());
     }
 
     #[test]

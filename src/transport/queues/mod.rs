@@ -3,6 +3,7 @@
 
 mod buffers;
 mod done;
+mod exposures;
 mod in_flight;
 mod layout;
 mod one_sided;

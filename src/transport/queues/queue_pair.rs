@@ -12,7 +12,11 @@ use crate::transport::rdma;
 use crate::{
     proto::MovedBytes,
     status::OsError,
-    transport::{in_memory, tcp},
+    transport::{
+        in_memory,
+        memory::{Registration, Window},
+        tcp,
+    },
 };
 
 /// The queue pair of one connection.
@@ -253,6 +257,34 @@ impl QueuePair {
             // SAFETY: as above.
             Memory(qp) => Err(unsafe { qp.post_frames(frames, slot) }),
         })
+    }
+}
+
+/// Memory windows, which only devices have.
+impl QueuePair {
+    /// Posts a bind that lets the peer read the first `len` bytes of `memory`. It completes only if
+    /// it fails, as the request `id`.
+    pub(super) fn bind(
+        &self,
+        id: WorkId,
+        window: &mut Window,
+        memory: &Registration,
+        len: usize,
+    ) -> Result<(), OsError> {
+        match (self, memory) {
+            #[cfg(feature = "rdma")]
+            (Self::Rdma(qp), Registration::Rdma(region)) => qp.bind(id, window, region, len),
+            (_, _) => unreachable!("{window:?} of a device: {id:?}, {len}"),
+        }
+    }
+
+    /// Posts the invalidation of a window.
+    pub(super) fn invalidate(&self, window: &mut Window) -> Result<(), OsError> {
+        match self {
+            #[cfg(feature = "rdma")]
+            Self::Rdma(qp) => qp.invalidate(window),
+            Self::Tcp(_) | Self::Memory(_) => unreachable!("{window:?} of a device"),
+        }
     }
 }
 

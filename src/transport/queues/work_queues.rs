@@ -14,8 +14,10 @@
 //!   which the device writes there, is read between the two;
 //! * one thread at a time posts, because all functions that post take the queues mutably. So a
 //!   device need not lock the queue pair;
-//! * memory of the application and of large messages that a work request names is kept in
-//!   `in_flight` until the request is done, or the queue pair is destroyed.
+//! * memory of the application and of arriving large messages that a work request names is kept in
+//!   `in_flight` until the request is done, or the queue pair is destroyed;
+//! * memory of large messages that the peer may read is kept in `exposures` until its registration
+//!   has ended, or its window was invalidated or freed.
 //!
 //! The receives of a new connection are posted in lists, each with one call. Later each is posted
 //! alone, because no two become free together: a message is released by itself, and its receive is
@@ -28,6 +30,7 @@ use std::{io::IoSlice, ops::Range, sync::Arc};
 
 use super::{
     buffers::{Buffers, Place},
+    exposures::Exposures,
     in_flight::InFlight,
     layout::Layout,
     one_sided::Checked,
@@ -50,8 +53,10 @@ use crate::{
 /// A connection's queue pair and buffers.
 #[derive(Debug)]
 pub(crate) struct WorkQueues {
+    /// Before `qp`: some drivers destroy no queue pair with which a window is bound.
+    pub(super) exposures: Exposures,
     /// Before `buffers`: once it is destroyed the device touches none of them.
-    qp: QueuePair,
+    pub(super) qp: QueuePair,
     receives: Receives,
     buffers: Arc<Buffers>,
     /// After `qp`, as `buffers`.
@@ -88,6 +93,7 @@ impl WorkQueues {
         );
         let max_inline = qp.max_inline();
         let mut queues = Self {
+            exposures: Exposures::default(),
             qp,
             receives: shared.map_or(Receives::Own, Receives::Shared),
             buffers: Arc::new(Buffers::new(domain, layout)),

@@ -141,6 +141,8 @@ pub(crate) enum WorkId {
     Recv(u32),
     /// The send of this slot.
     Send(u32),
+    /// The invalidation of the window of a large message.
+    Invalidation,
     /// The drain marker after the last receive.
     DrainRecv,
     /// The drain marker after the last send.
@@ -154,6 +156,7 @@ impl WorkId {
             Self::Send(slot) => 1 << 32 | slot as u64,
             Self::DrainRecv => 2 << 32,
             Self::DrainSend => 3 << 32,
+            Self::Invalidation => 4 << 32,
         }
     }
 
@@ -164,7 +167,8 @@ impl WorkId {
             0 => Self::Recv(index),
             1 => Self::Send(index),
             2 => Self::DrainRecv,
-            _ => Self::DrainSend,
+            3 => Self::DrainSend,
+            _ => Self::Invalidation,
         }
     }
 }
@@ -181,6 +185,7 @@ mod tests {
             WorkId::Send(7),
             WorkId::DrainRecv,
             WorkId::DrainSend,
+            WorkId::Invalidation,
         ] {
             assert_eq!(WorkId::decode(id.encode()), id);
         }

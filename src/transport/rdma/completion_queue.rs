@@ -97,6 +97,11 @@ fn done(wc: &WorkCompletion) -> Done {
             status,
             vendor_err: wc.vendor_err(),
         },
+        WorkId::Invalidation if status == WcStatus::SUCCESS => Done::Invalidated,
+        WorkId::Invalidation => Done::InvalidationFailed {
+            status,
+            vendor_err: wc.vendor_err(),
+        },
         WorkId::DrainRecv => Done::Drained(DrainSide::Recv),
         WorkId::DrainSend => Done::Drained(DrainSide::Send),
     }

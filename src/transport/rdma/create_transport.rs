@@ -33,7 +33,7 @@ pub(super) fn create_transport(
     config: &Config,
     budget_client: BudgetClient,
 ) -> Result<(TransportParts, Objects), NoTransport> {
-    let layout = Layout::new(&config.params(Transport::Rdma));
+    let layout = layout(device, config);
     let cap = cap(&layout, config.rdma.max_inline);
     for (field, value, limit) in [
         ("receive_window", cap.max_recv_wr, device.max_qp_wr),
@@ -104,6 +104,8 @@ pub(super) fn create_transport(
         srq: srq.map(SharedReceiveQueue::cookie),
     };
     let keep = config.registration_cache;
+    let budget_client = Arc::new(budget_client);
+    let for_windows = layout.has_windows().then(|| Arc::clone(&budget_client));
     let inbound_pool = InboundPool::new(&domain, keep, budget_client);
     let qp = queues::QueuePair::Rdma(QueuePair::new(qp));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
@@ -129,9 +131,23 @@ pub(super) fn create_transport(
                 channel,
             ))),
         ),
-        allocator: Arc::new(Allocator::new(domain, keep)),
+        allocator: Arc::new(Allocator::new(domain, keep, for_windows)),
     };
     Ok((parts, objects))
+}
+
+/// Returns the layout of a connection. It has places for the requests of memory windows if those of
+/// the device are usable and its queues are deep enough.
+fn layout(device: &Device, config: &Config) -> Layout {
+    let layout = Layout::new(&config.params(Transport::Rdma));
+    let with_windows = layout.with_windows();
+    let fits = with_windows.send_depth() <= device.max_qp_wr
+        && with_windows.completions() <= device.max_cqe;
+    if fits && device.has_windows {
+        with_windows
+    } else {
+        layout
+    }
 }
 
 /// Returns the vector whose interrupt signals the completions of a connection.

@@ -9,6 +9,7 @@ use std::{
 use super::{
     device_events::{self, Watch},
     thread_domains::ThreadDomains,
+    windows,
 };
 use crate::{
     poll::Epolls,
@@ -42,6 +43,8 @@ pub(crate) struct Device {
     /// The NUMA node of the device, if the kernel knows it.
     numa_node: Option<u32>,
     pub(super) thread_domains: ThreadDomains,
+    /// Whether memory windows can lend messages to peers.
+    pub(super) has_windows: bool,
     shared_pools: SharedPools,
 }
 
@@ -91,6 +94,8 @@ impl Devices {
             attr.atomic_cap() != AtomicCap::NONE,
             context.transport_type() != TransportType::IWARP,
         );
+        // Before the watch, which would report the queue pairs that fail in the test.
+        let has_windows = windows::are_usable(&context, &attr);
         let watch = self
             .epolls
             .as_ref()
@@ -120,6 +125,7 @@ impl Devices {
             refuses_relaxed: AtomicBool::new(false),
             has_logged_inline: AtomicBool::new(false),
             thread_domains: ThreadDomains::default(),
+            has_windows,
             shared_pools: SharedPools::default(),
         });
         self.by_device.retain(|_, device| device.strong_count() > 0);

@@ -10,7 +10,7 @@ use crate::{
     remote_access::RemoteAccess,
     status::OsError,
     transport::DeviceCounters,
-    verbs::{AccessFlags, MemoryRegion, ProtectionDomain},
+    verbs::{AccessFlags, MemoryRegion, MemoryWindow, ProtectionDomain},
 };
 
 /// A protection domain of a device, in which memory is registered.
@@ -114,6 +114,22 @@ impl Domain {
     ) -> Result<MemoryRegion, OsError> {
         // SAFETY: the caller guarantees the conditions on the memory.
         unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::REMOTE_READ) }
+    }
+
+    /// Registers memory that the caller owns, without access for peers, and allocates a window for
+    /// parts of it.
+    ///
+    /// # Safety
+    ///
+    /// [`MemoryRegion::register`].
+    pub(crate) unsafe fn expose_by_window(
+        &self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<(MemoryRegion, MemoryWindow), OsError> {
+        // SAFETY: the caller guarantees the conditions on the memory.
+        let region = unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::MW_BIND) }?;
+        Ok((region, MemoryWindow::new(&self.pd)?))
     }
 
     /// Registers a part of a region again as the target of an RDMA READ, if a READ needs an access

@@ -11,8 +11,9 @@ mod domain;
 mod listen_id;
 mod queue_pair;
 mod thread_domains;
+mod windows;
 
-pub(crate) use crate::verbs::MemoryRegion;
+pub(crate) use crate::verbs::{MemoryRegion, MemoryWindow};
 
 pub(crate) use self::{
     completion_queue::{CompletionEvents, CompletionQueue},

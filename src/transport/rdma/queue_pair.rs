@@ -8,7 +8,7 @@ use std::ptr;
 use crate::{
     status::OsError,
     transport::queues::{RemoteAddr, SendFlags, SendOp, Sge, WorkId},
-    verbs::{self, RawRecv, RawSend, RawSge},
+    verbs::{self, AccessFlags, MemoryRegion, MemoryWindow, RawRecv, RawSend, RawSge},
 };
 
 /// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it
@@ -124,6 +124,29 @@ impl QueuePair {
             .collect();
         // SAFETY: as in `post_recv`.
         unsafe { self.0.post_sends_raw(&requests) }
+    }
+}
+
+/// Memory windows.
+impl QueuePair {
+    /// Posts a bind that lets the peer read the first `len` bytes of the region. It completes only
+    /// if it fails, as the request `id`.
+    pub(crate) fn bind(
+        &self,
+        id: WorkId,
+        window: &mut MemoryWindow,
+        region: &MemoryRegion,
+        len: usize,
+    ) -> Result<(), OsError> {
+        let access = AccessFlags::REMOTE_READ;
+        self.0
+            .bind_window(id.encode(), window, region, 0..len, access, false)
+    }
+
+    /// Posts the invalidation of a window.
+    pub(crate) fn invalidate(&self, window: &mut MemoryWindow) -> Result<(), OsError> {
+        self.0
+            .invalidate_window(WorkId::Invalidation.encode(), window, true)
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn create_transport(
     })?;
     let domain = memory::Domain::Tcp(own_keys);
     let keep = config.registration_cache;
-    let inbound_pool = InboundPool::new(&domain, keep, budget_client);
+    let inbound_pool = InboundPool::new(&domain, keep, Arc::new(budget_client));
     let qp = queues::QueuePair::Tcp(QueuePair::new(Arc::clone(stream)));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
     // This is the last step, so that no earlier failure has to return the receives that it
@@ -79,7 +79,7 @@ pub(super) fn create_transport(
                 Arc::clone(stream),
             ))),
         ),
-        allocator: Arc::new(Allocator::new(domain, keep)),
+        allocator: Arc::new(Allocator::new(domain, keep, None)),
     })
 }
 

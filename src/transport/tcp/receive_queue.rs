@@ -51,7 +51,9 @@ impl ReceiveQueue {
         let mut posted = lock(&self.posted);
         match receive.id {
             WorkId::DrainRecv => posted.marker = Some(receive),
-            WorkId::Recv(_) | WorkId::Send(_) | WorkId::DrainSend => posted.receives.push(receive),
+            WorkId::Recv(_) | WorkId::Send(_) | WorkId::DrainSend | WorkId::Invalidation => {
+                posted.receives.push(receive);
+            }
         }
     }
 
@@ -119,7 +121,7 @@ mod tests {
         let post = |id| queue.post(Receive { id, to });
         let number = |receive: Receive| match receive.id {
             WorkId::Recv(number) => Some(number),
-            WorkId::DrainRecv | WorkId::Send(_) | WorkId::DrainSend => None,
+            WorkId::DrainRecv | WorkId::Send(_) | WorkId::DrainSend | WorkId::Invalidation => None,
         };
         post(WorkId::Recv(0));
         post(WorkId::Recv(1));

@@ -579,7 +579,7 @@ impl Receiver {
                     vendor_err: 0,
                 }),
                 WorkId::DrainRecv => done.push_back(Done::Drained(DrainSide::Recv)),
-                WorkId::Send(_) | WorkId::DrainSend => {}
+                WorkId::Send(_) | WorkId::DrainSend | WorkId::Invalidation => {}
             }
         }
     }

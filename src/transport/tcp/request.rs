@@ -58,7 +58,7 @@ impl Request {
                 vendor_err: 0,
             }),
             WorkId::DrainSend => Some(Done::Drained(DrainSide::Send)),
-            WorkId::Recv(_) | WorkId::DrainRecv => None,
+            WorkId::Recv(_) | WorkId::DrainRecv | WorkId::Invalidation => None,
         }
     }
 }

@@ -16,6 +16,7 @@ pub(crate) mod linked;
 pub(crate) mod newer;
 pub(crate) mod sockaddr;
 pub(crate) mod verbs_ext;
+pub(crate) mod windows;
 
 #[cfg(not(feature = "linked"))]
 pub(crate) use dlopen as ffi;

@@ -10,6 +10,7 @@
 //! | [`ProtectionDomain`] | a context | `ibv_alloc_pd` |
 //! | [`ThreadDomain`] | a context | `ibv_alloc_td` |
 //! | [`MemoryRegion`] | a protection domain | `ibv_reg_mr` |
+//! | [`MemoryWindow`] | a protection domain | `ibv_alloc_mw` |
 //! | [`CompletionChannel`] | a context | `ibv_create_comp_channel` |
 //! | [`CompletionQueue`] | a context, optionally a channel | `ibv_create_cq` |
 //! | [`SharedReceiveQueue`] | a protection domain | `ibv_create_srq` |
@@ -70,7 +71,10 @@ pub use self::{
         DeviceAttrEx, DeviceCapFlags, DeviceList, Gid, GidEntry, GidType, LinkLayer, Mtu, NodeType,
         OdpCaps, OdpTransportCaps, PortAttr, PortState, TransportType,
     },
-    memory::{AccessFlags, Advice, DeviceMemory, MemoryRegion, ProtectionDomain, ThreadDomain},
+    memory::{
+        AccessFlags, Advice, DeviceMemory, MemoryRegion, MemoryWindow, ProtectionDomain,
+        ThreadDomain,
+    },
     queue_pair::{
         AltPath, MigState, ModifyError, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType,
         QueuePair, RawRecv, SharedReceiveQueue, SrqAttr,
@@ -93,6 +97,7 @@ const _: () = {
     assert_send_sync::<ThreadDomain>();
     assert_send_sync::<MemoryRegion>();
     assert_send_sync::<DeviceMemory>();
+    assert_send_sync::<MemoryWindow>();
     assert_send_sync::<CompletionChannel>();
     assert_send_sync::<CompletionQueue>();
     assert_send_sync::<SharedReceiveQueue>();

@@ -17,5 +17,6 @@ mod scene;
 mod sessions;
 mod shared;
 mod silent;
+mod windows;
 
 use toolbox::frames as wire;

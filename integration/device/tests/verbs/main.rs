@@ -11,3 +11,4 @@ mod one_sided;
 mod pair;
 mod posting;
 mod shared_receives;
+mod windows;

@@ -189,7 +189,9 @@ impl Device {
         };
         match work {
             Work::Recv { .. } => drop(self.posted.pop_front()),
-            Work::Send { .. } | Work::Read { .. } => drop(self.sending.pop_front()),
+            Work::Send { .. } | Work::Read { .. } | Work::Invalidation => {
+                drop(self.sending.pop_front());
+            }
         }
         self.broken = true;
         self.conn.handle_work_error(work, status, 0x81, self.now);

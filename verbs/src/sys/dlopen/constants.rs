@@ -14,6 +14,7 @@ enumerations! {
     ibv_atomic_cap { IBV_ATOMIC_HCA = 1, IBV_ATOMIC_GLOB = 2 }
     ibv_mig_state { IBV_MIG_REARM = 1, IBV_MIG_ARMED = 2 }
     ibv_mtu { IBV_MTU_256 = 1, IBV_MTU_4096 = 5 }
+    ibv_mw_type { IBV_MW_TYPE_2 = 2 }
     ibv_port_state {
         IBV_PORT_NOP = 0,
         IBV_PORT_DOWN = 1,
@@ -79,6 +80,8 @@ enumerations! {
         IBV_WR_RDMA_READ = 4,
         IBV_WR_ATOMIC_CMP_AND_SWP = 5,
         IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
+        IBV_WR_LOCAL_INV = 7,
+        IBV_WR_BIND_MW = 8,
         IBV_WR_SEND_WITH_INV = 9,
     }
     rdma_cm_event_type {
@@ -138,6 +141,7 @@ bits! {
         IBV_ACCESS_REMOTE_WRITE = 1 << 1,
         IBV_ACCESS_REMOTE_READ = 1 << 2,
         IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
+        IBV_ACCESS_MW_BIND = 1 << 4,
         IBV_ACCESS_ZERO_BASED = 1 << 5,
         IBV_ACCESS_ON_DEMAND = 1 << 6,
         IBV_ACCESS_HUGETLB = 1 << 7,
@@ -159,6 +163,8 @@ bits! {
         IBV_DEVICE_MEM_WINDOW = 1 << 17,
         IBV_DEVICE_XRC = 1 << 20,
         IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21,
+        IBV_DEVICE_MEM_WINDOW_TYPE_2A = 1 << 23,
+        IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
     }
     ibv_odp_general_caps { IBV_ODP_SUPPORT = 1 << 0, IBV_ODP_SUPPORT_IMPLICIT = 1 << 1 }
     ibv_odp_transport_cap_bits {

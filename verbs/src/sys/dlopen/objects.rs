@@ -38,9 +38,12 @@ types! {
         _compat_reg_mr: Operation,
         _compat_rereg_mr: Operation,
         _compat_dereg_mr: Operation,
-        alloc_mw: Operation,
+        alloc_mw: Option<unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            type_: ibv_mw_type::Type,
+        ) -> *mut ibv_mw>,
         bind_mw: Operation,
-        dealloc_mw: Operation,
+        dealloc_mw: Option<unsafe extern "C" fn(mw: *mut ibv_mw) -> c_int>,
         _compat_create_cq: Operation,
         poll_cq: Option<unsafe extern "C" fn(
             cq: *mut ibv_cq,
@@ -205,6 +208,14 @@ types! {
         handle: u32,
         lkey: u32,
         rkey: u32,
+    }
+
+    struct ibv_mw {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        rkey: u32,
+        handle: u32,
+        type_: ibv_mw_type::Type,
     }
 
     struct ibv_dm {

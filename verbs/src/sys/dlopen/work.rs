@@ -5,8 +5,6 @@ use libc::{c_int, c_uint, c_void};
 use super::{constants::*, define::types, objects::*};
 
 types! {
-    opaque ibv_mw {}
-
     struct ibv_gid_global_t { subnet_prefix: u64, interface_id: u64 }
 
     union ibv_gid { raw: [u8; 16], global: ibv_gid_global_t }

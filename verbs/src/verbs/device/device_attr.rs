@@ -275,6 +275,11 @@ bit_flags! {
     XRC = 1 << 20;
     /// The device supports the memory management extensions, for example SEND with invalidate.
     MEM_MGT_EXTENSIONS = 1 << 21;
+    /// The device supports memory windows of type 2A, which belong to a queue pair number.
+    MEM_WINDOW_TYPE_2A = 1 << 23;
+    /// The device supports memory windows of type 2B, which belong to a queue pair and a protection
+    /// domain.
+    MEM_WINDOW_TYPE_2B = 1 << 24;
 }
 
 #[cfg(test)]
@@ -328,6 +333,14 @@ mod tests {
             (
                 DeviceCapFlags::MEM_MGT_EXTENSIONS,
                 c::IBV_DEVICE_MEM_MGT_EXTENSIONS,
+            ),
+            (
+                DeviceCapFlags::MEM_WINDOW_TYPE_2A,
+                c::IBV_DEVICE_MEM_WINDOW_TYPE_2A,
+            ),
+            (
+                DeviceCapFlags::MEM_WINDOW_TYPE_2B,
+                c::IBV_DEVICE_MEM_WINDOW_TYPE_2B,
             ),
         ] {
             assert_eq!(ours.bits(), theirs.0, "{ours}");

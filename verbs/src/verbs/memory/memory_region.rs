@@ -532,6 +532,11 @@ impl MemoryRegion {
         matches!(self.inner.place, Place::DmaBuf)
     }
 
+    /// Returns the C object, which exists until the last clone of this handle is dropped.
+    pub(in crate::verbs) fn as_raw(&self) -> *mut ffi::ibv_mr {
+        self.inner.raw.as_ptr()
+    }
+
     /// Returns a number that identifies the region among all existing regions of the process.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
@@ -634,6 +639,9 @@ bit_flags! {
     REMOTE_READ = 1 << 2;
     /// A peer may execute atomic operations. A memory region needs `LOCAL_WRITE` as well.
     REMOTE_ATOMIC = 1 << 3;
+    /// A [`MemoryWindow`](crate::verbs::MemoryWindow) may be bound to the region. Peers have only
+    /// the access that the window gives them.
+    MW_BIND = 1 << 4;
     /// On-demand paging: the device faults pages in when it needs them, and the registration pins
     /// no pages.
     ON_DEMAND = 1 << 6;
@@ -711,6 +719,7 @@ mod tests {
             (AccessFlags::REMOTE_WRITE, c::IBV_ACCESS_REMOTE_WRITE),
             (AccessFlags::REMOTE_READ, c::IBV_ACCESS_REMOTE_READ),
             (AccessFlags::REMOTE_ATOMIC, c::IBV_ACCESS_REMOTE_ATOMIC),
+            (AccessFlags::MW_BIND, c::IBV_ACCESS_MW_BIND),
             (AccessFlags::ON_DEMAND, c::IBV_ACCESS_ON_DEMAND),
             (AccessFlags::HUGETLB, c::IBV_ACCESS_HUGETLB),
             (

@@ -5,10 +5,12 @@
 
 mod device_memory;
 mod memory_region;
+mod memory_window;
 mod protection_domain;
 mod thread_domain;
 
 pub use device_memory::DeviceMemory;
 pub use memory_region::{AccessFlags, Advice, MemoryRegion};
+pub use memory_window::MemoryWindow;
 pub use protection_domain::ProtectionDomain;
 pub use thread_domain::ThreadDomain;

@@ -14,6 +14,7 @@ mod send_ops;
 mod send_queue;
 mod shared_receive_queue;
 mod transition;
+mod windows;
 
 pub use modify_error::ModifyError;
 pub(crate) use qp::QpOwner;

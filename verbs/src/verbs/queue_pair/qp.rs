@@ -207,6 +207,26 @@ impl QueuePair {
         })
     }
 
+    /// Posts a request for a memory window. Returns `EINVAL` if the queue pair cannot take one.
+    ///
+    /// # Safety
+    ///
+    /// The objects that the request names exist during the call, and belong to the device of this
+    /// queue pair. The request has no memory elements.
+    pub(super) unsafe fn post_for_window(&self, mut wr: ffi::ibv_send_wr) -> Result<(), OsError> {
+        const CALL: &str = "ibv_post_send";
+        let is_connected = matches!(self.qp_type, QpType::RC | QpType::UC);
+        if !is_connected || self.send_ops.is_some() {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let _posting = lock(&self.send_queue);
+        let mut bad_wr = ptr::null_mut();
+        // SAFETY: the queue pair exists and can take the request, `wr` and `bad_wr` are local
+        // variables, and the caller guarantees the objects.
+        let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
+        cvt_errno(CALL, ret)
+    }
+
     /// Posts receives, in order.
     ///
     /// The queue pair keeps the memory regions alive until it is destroyed.

@@ -111,7 +111,10 @@ fn hash(side: &Side, state: &mut Fingerprint) {
             match completion {
                 Completion::Recv { frame, .. } => frame.hash(state),
                 Completion::Failed(Work::Recv { .. }, status) => (1, status).hash(state),
-                Completion::Failed(Work::Send { .. } | Work::Read { .. }, _)
+                Completion::Failed(
+                    Work::Send { .. } | Work::Read { .. } | Work::Invalidation,
+                    _,
+                )
                 | Completion::Sent { .. }
                 | Completion::Read { .. }
                 | Completion::Drained(_) => completion.hash(state),

@@ -14,7 +14,9 @@ impl Completion {
             Self::Recv { .. } | Self::Failed(Work::Recv { .. }, _) => DrainSide::Recv,
             Self::Sent { .. }
             | Self::Read { .. }
-            | Self::Failed(Work::Send { .. } | Work::Read { .. }, _) => DrainSide::Send,
+            | Self::Failed(Work::Send { .. } | Work::Read { .. } | Work::Invalidation, _) => {
+                DrainSide::Send
+            }
             Self::Drained(queue) => *queue,
         }
     }

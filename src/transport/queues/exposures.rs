@@ -1,0 +1,135 @@
+//! The large messages that are lent to the peer.
+
+use std::{collections::VecDeque, io::IoSlice};
+
+use super::{queue_pair::PostError, work_queues::WorkQueues, work_request::WorkId};
+use crate::{proto::Transmit, transport::memory::Exposed};
+
+/// Large messages whose memory the peer may read. It is kept until the peer cannot.
+#[derive(Debug, Default)]
+pub(super) struct Exposures {
+    /// The messages that the peer has not taken, oldest first.
+    untaken: VecDeque<Exposed>,
+    /// The messages that the peer has taken.
+    taken: Taken<Exposed>,
+}
+
+/// Messages that the peer has taken, oldest first, from the first one on whose window is being
+/// invalidated. `None` stands for a message that the peer can no longer read. Messages are
+/// reported in their order, so it waits for those before it.
+#[derive(Debug)]
+struct Taken<T>(VecDeque<Option<T>>);
+
+impl<T> Default for Taken<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Taken<T> {
+    /// Adds a message. Returns the number of messages to report.
+    fn push(&mut self, invalidating: Option<T>) -> u32 {
+        self.0.push_back(invalidating);
+        self.report()
+    }
+
+    /// Removes the oldest message whose window is being invalidated. Returns it, and the number of
+    /// messages to report.
+    fn pop(&mut self) -> (Option<T>, u32) {
+        let invalidated = self.0.front_mut().and_then(Option::take);
+        (invalidated, self.report())
+    }
+
+    /// Removes the oldest messages, up to the first one whose window is being invalidated.
+    fn report(&mut self) -> u32 {
+        let waits = |one: &Option<T>| one.is_some();
+        let count = self.0.iter().position(waits).unwrap_or(self.0.len());
+        self.0.drain(..count).count() as u32
+    }
+}
+
+impl WorkQueues {
+    /// Announces a large message: binds its window, if it has one, and posts the frame. The message
+    /// is still the caller's, which then calls [`expose`](Self::expose).
+    pub(crate) fn announce(
+        &mut self,
+        transmit: &Transmit,
+        exposed: &mut Exposed,
+    ) -> Result<(), PostError> {
+        if let Some((window, region, len)) = exposed.window() {
+            // The bind has no completion if it succeeds, and the frame behind it has the same id.
+            // So a bind that fails is handled as the failure of the frame.
+            let id = WorkId::Send(transmit.slot);
+            self.qp.bind(id, window, region, len)?;
+        }
+        let descriptor = exposed.descriptor().emit();
+        self.post_send(transmit, &[IoSlice::new(&descriptor)], false)
+    }
+
+    /// Keeps a message that was announced until the peer has taken it.
+    pub(crate) fn expose(&mut self, exposed: Exposed) {
+        self.exposures.untaken.push_back(exposed);
+    }
+
+    /// Takes all messages that the peer has not taken, oldest first, after the connection was lost.
+    pub(crate) fn take_exposed(&mut self) -> VecDeque<Exposed> {
+        std::mem::take(&mut self.exposures.untaken)
+    }
+
+    /// Ends the exposure of the oldest `count` large messages, which the peer has taken. Returns
+    /// the number of messages to report, which the peer can no longer read. The others follow with
+    /// [`invalidated`](Self::invalidated) and [`end_exposures`](Self::end_exposures).
+    pub(crate) fn taken(&mut self, count: u32) -> u32 {
+        let Exposures { untaken, taken } = &mut self.exposures;
+        let mut hidden = 0;
+        for mut exposed in untaken.drain(..count as usize) {
+            let posted = exposed
+                .window()
+                .map(|(window, ..)| self.qp.invalidate(window));
+            hidden += match posted {
+                Some(Ok(())) => taken.push(Some(exposed)),
+                Some(Err(_)) | None => {
+                    // This deregisters the memory, or frees the window.
+                    drop(exposed);
+                    taken.push(None)
+                }
+            };
+        }
+        hidden
+    }
+
+    /// Handles that the oldest invalidation has completed. Returns the number of messages to
+    /// report.
+    pub(crate) fn invalidated(&mut self) -> u32 {
+        let (exposed, hidden) = self.exposures.taken.pop();
+        if let Some(exposed) = exposed {
+            exposed.invalidated();
+        }
+        hidden
+    }
+
+    /// Frees the windows that are being invalidated, because the connection has ended. Returns the
+    /// number of messages to report.
+    pub(crate) fn end_exposures(&mut self) -> u32 {
+        self.exposures.taken.0.drain(..).count() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_messages_are_reported_in_order() {
+        let mut taken = Taken::default();
+        assert_eq!(taken.push(None), 1, "nothing is before it");
+        assert_eq!(taken.push(Some('a')), 0);
+        assert_eq!(taken.push(None), 0, "it waits for the one before it");
+        assert_eq!(taken.push(Some('b')), 0);
+        assert_eq!(taken.pop(), (Some('a'), 2));
+        assert_eq!(taken.push(None), 0);
+        assert_eq!(taken.pop(), (Some('b'), 2));
+        assert_eq!(taken.pop(), (None, 0));
+        assert_eq!(taken.push(None), 1);
+    }
+}

@@ -1,0 +1,369 @@
+//! Whether the memory windows of a device can lend messages to peers.
+//!
+//! A window gives each large message a key of its own without a system call. It may replace a
+//! registration only if the peer reads no other bytes, and none after it took the message. Not
+//! every device that reports windows ensures that: software RoCE checks the bounds of the region to
+//! which a window is bound. So a device that reports windows of type 2B is tested when it is
+//! opened, once for each device of a process: two queue pairs of this process, connected to each
+//! other, read inside of a window, before it, across its end, and after its invalidation. On a
+//! device that fails each message is registered.
+//!
+//! The engine's thread executes the test, which takes some milliseconds and at most [`LIMIT`],
+//! because the depth of a connection's queues depends on the outcome.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    ops::Range,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    os::{PerProcess, lock},
+    status::{OsError, WcStatus},
+    verbs::{
+        AccessFlags, AhAttr, CompletionQueue, Context, DeviceAttr, DeviceCapFlags, GidEntry,
+        GidType, GlobalRoute, LinkLayer, MemoryRegion, MemoryWindow, Mtu, PortState,
+        ProtectionDomain, QpAttr, QpCap, QpInitAttr, QpState, QueuePair, RemoteAddr, SendWr, Sge,
+        TransportType, WorkCompletion,
+    },
+};
+
+/// The greatest duration of a test, apart from the creation of its objects.
+const LIMIT: Duration = Duration::from_millis(500);
+
+/// A device with its firmware, on which the outcome of a test depends.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Model {
+    name: String,
+    guid: u64,
+    firmware: String,
+}
+
+/// The outcomes of tests.
+static OUTCOMES: PerProcess<Mutex<HashMap<Model, bool>>> = PerProcess::new(Mutex::default);
+
+/// Whether messages can be lent by windows of this device. Tests the device, unless that has been
+/// done.
+pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
+    let flags = attr.device_cap_flags();
+    // On iWARP a completion of a send does not cover earlier requests, and peers may write to the
+    // targets of READs, so nothing stays registered.
+    let has_windows = flags.contains(DeviceCapFlags::MEM_WINDOW_TYPE_2B)
+        && context.transport_type() != TransportType::IWARP;
+    if !has_windows {
+        return false;
+    }
+    let model = Model {
+        name: context.device_name(),
+        guid: attr.node_guid(),
+        firmware: attr.fw_ver(),
+    };
+    // Another engine that opens the device waits for the outcome.
+    let mut outcomes = lock(OUTCOMES.get());
+    if let Some(outcome) = outcomes.get(&model) {
+        return *outcome;
+    }
+    let name = model.name.clone();
+    let result = test(context);
+    outcomes.insert(model, result.is_ok());
+    // The program's logger is called without the lock.
+    drop(outcomes);
+    match &result {
+        Ok(()) => info!(
+            Rdma,
+            "device {name}: lends large messages by memory windows"
+        ),
+        Err(failure) => debug!(
+            Rdma,
+            "device {name}: registers each large message, because its memory windows are unusable: \
+             {failure}"
+        ),
+    }
+    result.is_ok()
+}
+
+/// The failure of a test.
+#[derive(Debug)]
+enum Failure {
+    /// A READ succeeded that the device must refuse.
+    Allowed(Place),
+    /// A work request ended differently than it must.
+    Status(&'static str, WcStatus),
+    Overdue(&'static str),
+    NoPath,
+    Os(OsError),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allowed(place) => write!(f, "a READ {place} succeeds"),
+            Self::Status(step, status) => write!(f, "{step}: {status}"),
+            Self::Overdue(step) => write!(f, "{step}: not complete after {LIMIT:?}"),
+            Self::NoPath => f.write_str("no port has a path to itself"),
+            Self::Os(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<OsError> for Failure {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
+/// A place that a peer must not read.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    BeforeWindow,
+    AcrossItsEnd,
+    /// Inside of the window after its invalidation.
+    Invalidated,
+}
+
+impl Place {
+    /// Returns the first byte of a READ.
+    fn start(self) -> usize {
+        match self {
+            Self::BeforeWindow => WINDOW.start - READ,
+            Self::AcrossItsEnd => WINDOW.end - READ / 2,
+            Self::Invalidated => INSIDE,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BeforeWindow => "before a window",
+            Self::AcrossItsEnd => "across the end of a window",
+            Self::Invalidated => "in an invalidated window",
+        })
+    }
+}
+
+/// The length in bytes of the region.
+const REGION: usize = 4096;
+/// The half of the region to which the window is bound.
+const WINDOW: Range<usize> = 512..512 + REGION / 2;
+/// The first byte of a READ inside of the window.
+const INSIDE: usize = WINDOW.start + 32;
+/// The place in the region into which READs write.
+const TARGET: usize = 3072;
+/// The length in bytes of a READ.
+const READ: usize = 64;
+
+/// Tests the windows of a device.
+fn test(context: &Context) -> Result<(), Failure> {
+    let end = Instant::now() + LIMIT;
+    let pd = ProtectionDomain::new(context)?;
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND;
+    let region = MemoryRegion::new(&pd, REGION, access)?;
+    let secret = [0x5a; READ];
+    region.copy_in(INSIDE, &secret);
+    let path = Path::to_itself(context)?;
+    // A refused READ ends both queue pairs.
+    for place in [Place::BeforeWindow, Place::AcrossItsEnd, Place::Invalidated] {
+        let pair = Pair::new(&pd, &path, end)?;
+        // It is dropped before the pair, which some drivers cannot destroy before.
+        let mut window = MemoryWindow::new(&pd)?;
+        let may_read = AccessFlags::REMOTE_READ;
+        let owner = &pair.owner;
+        owner.bind_window(BIND, &mut window, &region, WINDOW, may_read, true)?;
+        pair.expect(BIND, "the bind")?;
+        region.copy_in(TARGET, &[0; READ]);
+        pair.read(&region, INSIDE, window.rkey())?;
+        pair.expect(INNER, "a READ inside of a window")?;
+        let mut found = [0; READ];
+        region.copy_out(TARGET, &mut found);
+        if found != secret {
+            return Err(Failure::Status(
+                "the bytes of a READ",
+                WcStatus::GENERAL_ERR,
+            ));
+        }
+        if let Place::Invalidated = place {
+            pair.owner
+                .invalidate_window(INVALIDATE, &mut window, true)?;
+            pair.expect(INVALIDATE, "the invalidation")?;
+        }
+        pair.read(&region, place.start(), window.rkey())?;
+        match pair.status(INNER, "a READ that must fail")? {
+            WcStatus::REM_ACCESS_ERR => {}
+            WcStatus::SUCCESS => return Err(Failure::Allowed(place)),
+            other => return Err(Failure::Status("a READ that must fail", other)),
+        }
+    }
+    Ok(())
+}
+
+/// The path from a port to itself.
+struct Path {
+    address: AhAttr,
+    mtu: Mtu,
+}
+
+impl Path {
+    fn to_itself(context: &Context) -> Result<Self, Failure> {
+        for port_num in 1..=context.query_device()?.phys_port_cnt() {
+            let port = context.query_port(port_num)?;
+            if port.state != PortState::ACTIVE {
+                continue;
+            }
+            let is_ethernet = port.link_layer == LinkLayer::ETHERNET;
+            let grh = if is_ethernet || port.grh_required() {
+                let table = context.gid_table(port_num)?;
+                // Packets of RoCE version 2 with addresses of IPv4 are the most usual ones.
+                let rank = |entry: &&GidEntry| {
+                    let is_v2 = entry.gid_type == GidType::ROCE_V2;
+                    let octets = entry.gid.octets();
+                    let is_v4 = octets[..10] == [0; 10] && octets[10..12] == [0xff; 2];
+                    (is_v2, is_v4)
+                };
+                let Some(entry) = table.iter().max_by_key(rank) else {
+                    continue;
+                };
+                Some(GlobalRoute {
+                    dgid: entry.gid,
+                    sgid_index: u8::try_from(entry.gid_index).unwrap_or(0),
+                    hop_limit: 64,
+                    ..GlobalRoute::default()
+                })
+            } else {
+                None
+            };
+            let address = AhAttr {
+                grh,
+                dlid: port.lid,
+                port_num,
+                ..AhAttr::default()
+            };
+            let mtu = port.active_mtu;
+            return Ok(Self { address, mtu });
+        }
+        Err(Failure::NoPath)
+    }
+}
+
+/// The ids of work requests.
+const BIND: u64 = 1;
+const INNER: u64 = 2;
+const INVALIDATE: u64 = 3;
+
+/// Two queue pairs that are connected to each other.
+struct Pair {
+    /// The side that reads.
+    reader: QueuePair,
+    /// The side that lends its memory.
+    owner: QueuePair,
+    cq: CompletionQueue,
+    end: Instant,
+}
+
+impl Pair {
+    fn new(pd: &ProtectionDomain, path: &Path, end: Instant) -> Result<Self, Failure> {
+        let cq = CompletionQueue::new(pd.context(), 8, None)?;
+        let cap = QpCap {
+            max_send_wr: 4,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let attr = QpInitAttr::rc(&cq, cap);
+        let (reader, owner) = (QueuePair::new(pd, &attr)?, QueuePair::new(pd, &attr)?);
+        connect(&reader, &owner, path)?;
+        connect(&owner, &reader, path)?;
+        Ok(Self {
+            reader,
+            owner,
+            cq,
+            end,
+        })
+    }
+
+    /// Reads from byte `start` of the region on, with the key of a window.
+    fn read(&self, region: &MemoryRegion, start: usize, rkey: u32) -> Result<(), Failure> {
+        let addr = region.addr() + start as u64;
+        let target = Sge::new(region, TARGET..TARGET + READ);
+        let read = SendWr::read(INNER, target, RemoteAddr { addr, rkey }).signaled();
+        Ok(self.reader.post_send(&[read]).map_err(OsError::from)?)
+    }
+
+    /// Waits until a work request has succeeded. `step` describes it.
+    fn expect(&self, wr_id: u64, step: &'static str) -> Result<(), Failure> {
+        match self.status(wr_id, step)? {
+            WcStatus::SUCCESS => Ok(()),
+            status => Err(Failure::Status(step, status)),
+        }
+    }
+
+    /// Waits until a work request has completed.
+    fn status(&self, wr_id: u64, step: &'static str) -> Result<WcStatus, Failure> {
+        let mut one = [WorkCompletion::default()];
+        loop {
+            if self.cq.poll(&mut one)? == 0 {
+                if Instant::now() > self.end {
+                    return Err(Failure::Overdue(step));
+                }
+                thread::yield_now();
+            } else if one[0].wr_id() == wr_id {
+                return Ok(one[0].status());
+            }
+        }
+    }
+}
+
+/// Moves a queue pair to the state RTS, connected to `peer`.
+fn connect(qp: &QueuePair, peer: &QueuePair, path: &Path) -> Result<(), OsError> {
+    let init = QpAttr {
+        qp_state: Some(QpState::INIT),
+        pkey_index: Some(0),
+        port_num: Some(path.address.port_num),
+        qp_access_flags: Some(AccessFlags::REMOTE_READ),
+        ..QpAttr::default()
+    };
+    let rtr = QpAttr {
+        qp_state: Some(QpState::RTR),
+        ah_attr: Some(path.address),
+        path_mtu: Some(path.mtu),
+        dest_qp_num: Some(peer.qp_num()),
+        rq_psn: Some(0),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(1),
+        ..QpAttr::default()
+    };
+    let rts = QpAttr {
+        qp_state: Some(QpState::RTS),
+        sq_psn: Some(0),
+        // 17 ms, after each of which a lost packet is sent again.
+        timeout: Some(12),
+        retry_cnt: Some(7),
+        rnr_retry: Some(0),
+        max_rd_atomic: Some(1),
+        ..QpAttr::default()
+    };
+    for attr in [init, rtr, rts] {
+        qp.modify(&attr)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forbidden_reads_are_outside_and_in_the_region() {
+        for place in [Place::BeforeWindow, Place::AcrossItsEnd] {
+            let read = place.start()..place.start() + READ;
+            assert!(read.end <= TARGET, "{place} lies in the region");
+            assert!(read.start < WINDOW.start || read.end > WINDOW.end);
+        }
+        assert!(WINDOW.contains(&INSIDE) && WINDOW.contains(&(INSIDE + READ)));
+        assert!(!WINDOW.contains(&TARGET));
+    }
+}

@@ -1,0 +1,111 @@
+//! Large messages by memory windows. The preloaded library lets the device keep READs within the
+//! bounds of a window, as software RoCE does not.
+
+use std::env;
+
+use log::LevelFilter;
+use rdmsg::{Completion, Connector, Endpoint, Engine, Listener, Outgoing, Transport};
+
+use crate::{
+    TIME_LIMIT,
+    adapters::{logged, start_log, with_device},
+    calls::Calls,
+    config, place,
+};
+
+/// The length of a message in bytes: one piece of memory, and more than a few frames.
+const LEN: usize = 64 << 10;
+const EAGER: u32 = 4096;
+
+/// Returns both ends of a connection.
+fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
+    let config = config().with(|c| c.eager_size = Some(EAGER));
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(engine)
+        .bind((place().0, 0))
+        .unwrap();
+    let connector = Connector::new().config(&config).engine(engine);
+    let client = connector.connect(listener.local_addr()).unwrap();
+    assert_eq!(client.transport(), Transport::Rdma);
+    (client, listener.accept_timeout(TIME_LIMIT).unwrap())
+}
+
+/// Sends `count` messages, each after the last one was taken, and returns the values that the
+/// library has noted of the calls of `function`.
+fn noted(calls: &Calls, (from, to): (&Endpoint, &Endpoint), count: u8, function: &str) -> Vec<i64> {
+    calls.clear_notes();
+    for number in 0..count {
+        let mut message = vec![number; LEN];
+        message[..4].copy_from_slice(b"head");
+        let sent = Outgoing::from(&message[..]).with_id(number.into());
+        from.send(sent).unwrap();
+        assert!(*to.recv_timeout(TIME_LIMIT).unwrap() == message[..]);
+        let sent = from.next_completion_timeout(TIME_LIMIT).unwrap();
+        assert!(
+            matches!(sent, Completion::Sent(id) if id == number.into()),
+            "{sent:?}"
+        );
+    }
+    calls.notes(function)
+}
+
+/// Runs `body` with the preloaded library on a device that reports windows, which software RoCE
+/// does and software iWARP does not.
+fn with_windows(name: &str, body: impl FnOnce(&Calls)) {
+    if env::var("LAB_DEV").is_ok_and(|device| device.starts_with("rxe")) {
+        with_device(name, |calls| {
+            start_log(LevelFilter::Debug, &["memory windows"]);
+            body(calls);
+        });
+    }
+}
+
+#[test]
+fn windows_replace_registrations_of_messages() {
+    with_windows(
+        "windows::windows_replace_registrations_of_messages",
+        |calls| {
+            let engine = Engine::new().unwrap();
+            calls.keep_bounds();
+            let (client, server) = pair(&engine);
+            let ends = (&client, &server);
+            noted(calls, ends, 10, "");
+            let lines = logged();
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            assert!(
+                lines[0].ends_with(": lends large messages by memory windows"),
+                "{lines:?}"
+            );
+
+            assert_eq!(noted(calls, ends, 40, "ibv_reg_mr"), []);
+            assert_eq!(noted(calls, ends, 40, "ibv_dereg_mr"), []);
+            assert_eq!(noted(calls, ends, 40, "bind_mw"), [LEN as i64; 40]);
+            let keys = noted(calls, ends, 40, "local_inv");
+            assert_eq!(keys.len(), 40);
+            assert!(keys.windows(2).all(|pair| pair[0] != pair[1]), "{keys:?}");
+            client.close().unwrap();
+            drop(server);
+            engine.shutdown();
+        },
+    );
+}
+
+#[test]
+fn windows_that_leak_are_not_used() {
+    const REMOTE_READ: i64 = 1 << 2;
+    with_windows("windows::windows_that_leak_are_not_used", |calls| {
+        let engine = Engine::new().unwrap();
+        for _ in 0..2 {
+            let (client, server) = pair(&engine);
+            let ends = (&client, &server);
+            noted(calls, ends, 5, "");
+            assert_eq!(noted(calls, ends, 10, "ibv_reg_mr"), [REMOTE_READ; 10]);
+            client.close().unwrap();
+        }
+        let lines = logged();
+        assert_eq!(lines.len(), 1, "one test for both connections: {lines:?}");
+        let ending = "because its memory windows are unusable: a READ before a window succeeds";
+        assert!(lines[0].ends_with(ending), "{lines:?}");
+    });
+}

@@ -1,0 +1,157 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, ptr::NonNull};
+
+use rdma_status::OsError;
+
+use super::{MemoryRegion, ProtectionDomain};
+use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, windows};
+
+/// A memory window of type 2, which gives a peer access to a part of a [`MemoryRegion`].
+///
+/// A window is bound to a part of a region by a work request
+/// ([`QueuePair::bind_window`](crate::verbs::QueuePair::bind_window)). From then on the peer of
+/// that queue pair has access to these bytes with the window's [`rkey`](Self::rkey). Another work
+/// request ends the access
+/// ([`QueuePair::invalidate_window`](crate::verbs::QueuePair::invalidate_window)). Neither enters
+/// the kernel, as the registration of a region does. Each bind has another key than the last one,
+/// and the 256th has the same key again.
+///
+/// Not every device keeps to the bounds of the window: software RoCE checks the bounds of the
+/// region instead. A peer can invalidate a window itself
+/// ([`SendWr::send_with_inv`](crate::verbs::SendWr::send_with_inv)); if the window is not bound,
+/// the kernel of a host with software RoCE fails.
+///
+/// Dropping the handle frees the window, and so ends the access. The window holds each region to
+/// which it was bound. Some drivers destroy a queue pair only after all windows that are bound with
+/// it are invalidated or freed, so drop the windows first.
+///
+/// See [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).
+///
+/// # Examples
+///
+/// ```no_run
+/// use rdma_verbs::verbs::{AccessFlags, MemoryRegion, MemoryWindow, ProtectionDomain, QueuePair};
+///
+/// # fn lend(pd: &ProtectionDomain, qp: &QueuePair) -> Result<(), Box<dyn std::error::Error>> {
+/// let region = MemoryRegion::new(pd, 4096, AccessFlags::MW_BIND)?;
+/// let mut window = MemoryWindow::new(pd)?;
+/// qp.bind_window(1, &mut window, &region, 0..100, AccessFlags::REMOTE_READ, false)?;
+/// println!("the peer reads at {:#x} with key {:#x}", region.addr(), window.rkey());
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "ibv_mw")]
+pub struct MemoryWindow {
+    raw: NonNull<ffi::ibv_mw>,
+    /// The process that allocated the window. Only this process frees it.
+    process: Process,
+    /// The key of the last bind that was posted.
+    rkey: u32,
+    /// Whether a bind was posted, and no invalidation after it.
+    is_bound: bool,
+    /// The regions to which the window was bound. They are dropped after the window is freed,
+    /// because until then the peer may access them.
+    regions: Vec<MemoryRegion>,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: libibverbs allows any thread to use and to free a window.
+unsafe impl Send for MemoryWindow {}
+// SAFETY: a shared window only returns its fields. Methods that change the C object take the window
+// by exclusive reference.
+unsafe impl Sync for MemoryWindow {}
+
+impl MemoryWindow {
+    /// Allocates a window, which is not bound.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EOPNOTSUPP` if the driver has no windows. Otherwise returns the errors of
+    /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn new(pd: &ProtectionDomain) -> Result<Self, OsError> {
+        // SAFETY: `pd` keeps the domain alive.
+        let raw = cvt_ptr("ibv_alloc_mw", unsafe {
+            windows::ibv_alloc_mw(pd.as_ptr())
+        })?;
+        // SAFETY: the window was just allocated, and no other code uses it.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
+        Ok(Self {
+            raw,
+            process: Process::this(),
+            rkey,
+            is_bound: false,
+            regions: Vec::new(),
+            pd: pd.clone(),
+        })
+    }
+
+    /// Returns the key of the last bind that was posted, which the peer uses in one-sided
+    /// operations.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// Returns whether the last work request for the window was a bind. The device may not have
+    /// executed it yet.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.is_bound
+    }
+
+    /// Returns the protection domain that contains the window.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Returns the C object, which exists until this object is dropped.
+    pub(in crate::verbs) fn as_ptr(&self) -> *mut ffi::ibv_mw {
+        self.raw.as_ptr()
+    }
+
+    /// Returns the key of the next bind. A bind chooses the low 8 bits.
+    pub(in crate::verbs) fn next_rkey(&self) -> u32 {
+        self.rkey & !0xff | self.rkey.wrapping_add(1) & 0xff
+    }
+
+    /// Records that a bind to `region` with the next key was posted.
+    pub(in crate::verbs) fn set_bound(&mut self, region: &MemoryRegion) {
+        self.rkey = self.next_rkey();
+        // SAFETY: the window exists, and `self` is borrowed exclusively. The driver reads the key
+        // when it posts the next bind.
+        unsafe { (*self.raw.as_ptr()).rkey = self.rkey };
+        self.is_bound = true;
+        if self.regions.iter().all(|held| held.id() != region.id()) {
+            self.regions.push(region.clone());
+        }
+    }
+
+    /// Records that an invalidation was posted.
+    pub(in crate::verbs) fn set_invalidated(&mut self) {
+        self.is_bound = false;
+    }
+}
+
+impl fmt::Debug for MemoryWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryWindow")
+            .field("rkey", &format_args!("{:#x}", self.rkey))
+            .field("is_bound", &self.is_bound)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // A child of fork(2) leaves the window alone, because it belongs to the parent.
+            return;
+        }
+        // SAFETY: `new` allocated the window, and only this `drop` frees it.
+        let ret = unsafe { windows::ibv_dealloc_mw(self.raw.as_ptr()) };
+        log_destroy_error(cvt_errno("ibv_dealloc_mw", ret));
+    }
+}

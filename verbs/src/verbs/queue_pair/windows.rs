@@ -1,0 +1,108 @@
+//! The work requests of memory windows.
+#![allow(unsafe_code)]
+
+use std::{mem::MaybeUninit, ops::Range};
+
+use rdma_status::OsError;
+
+use super::QueuePair;
+use crate::{
+    sys::ffi,
+    verbs::memory::{AccessFlags, MemoryRegion, MemoryWindow},
+};
+
+impl QueuePair {
+    /// Posts the bind of a window to the bytes `part` of a region.
+    ///
+    /// When the device has executed the request, the peer of this queue pair has the access
+    /// `access` to these bytes, with the key that [`MemoryWindow::rkey`] returns after this call.
+    /// The device executes later requests of this queue pair after the bind, so a send that tells
+    /// the peer the key may follow at once. The request has a completion with `wr_id` if it fails,
+    /// or if it is `signaled`.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EINVAL` if the window is bound already, if `part` is empty or exceeds the region,
+    /// if the objects are in different protection domains, or if the queue pair is not connected
+    /// (RC or UC) or was created with [`with_send_ops`](Self::with_send_ops). Otherwise returns the
+    /// errors of [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
+    /// A region without [`AccessFlags::MW_BIND`] fails the request, and so the queue pair.
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    pub fn bind_window(
+        &self,
+        wr_id: u64,
+        window: &mut MemoryWindow,
+        region: &MemoryRegion,
+        part: Range<usize>,
+        access: AccessFlags,
+        signaled: bool,
+    ) -> Result<(), OsError> {
+        let is_in_domain = window.pd().is_same_as(self.pd()) && region.pd().is_same_as(self.pd());
+        let is_part = part.start < part.end && part.end <= region.len();
+        if window.is_bound() || !is_in_domain || !is_part {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let bind_mw = ffi::bind_mw_t {
+            mw: window.as_ptr(),
+            rkey: window.next_rkey(),
+            bind_info: ffi::ibv_mw_bind_info {
+                mr: region.as_raw(),
+                addr: region.addr() + part.start as u64,
+                length: part.len() as u64,
+                mw_access_flags: access.bits(),
+            },
+        };
+        let mut wr = request(wr_id, ffi::ibv_wr_opcode::IBV_WR_BIND_MW, signaled);
+        wr.bind_mw_tso_union = ffi::bind_mw_tso_union_t { bind_mw };
+        // SAFETY: the window and the region exist during the call. From now on the window holds the
+        // region.
+        unsafe { self.post_for_window(wr) }?;
+        window.set_bound(region);
+        Ok(())
+    }
+
+    /// Posts the invalidation of a bound window, which ends the access of the peer.
+    ///
+    /// When the request has completed, the peer has no access, and the window can be bound again.
+    /// The request has a completion with `wr_id` if it fails, or if it is `signaled`. It fails if
+    /// the peer has invalidated the window before.
+    ///
+    /// # Errors
+    ///
+    /// Returns `EINVAL` if the window is not bound or is in another protection domain, or if the
+    /// queue pair is not connected (RC or UC) or was created with
+    /// [`with_send_ops`](Self::with_send_ops). Otherwise returns the errors of
+    /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn invalidate_window(
+        &self,
+        wr_id: u64,
+        window: &mut MemoryWindow,
+        signaled: bool,
+    ) -> Result<(), OsError> {
+        // Software RoCE crashes if it invalidates a window that is not bound.
+        if !window.is_bound() || !window.pd().is_same_as(self.pd()) {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let mut wr = request(wr_id, ffi::ibv_wr_opcode::IBV_WR_LOCAL_INV, signaled);
+        wr.imm_data_invalidated_rkey_union.invalidated_rkey = window.rkey();
+        // SAFETY: the request names no memory.
+        unsafe { self.post_for_window(wr) }?;
+        window.set_invalidated();
+        Ok(())
+    }
+}
+
+const CALL: &str = "ibv_post_send";
+
+/// Returns a request without memory elements.
+fn request(wr_id: u64, opcode: ffi::ibv_wr_opcode::Type, signaled: bool) -> ffi::ibv_send_wr {
+    // SAFETY: `ibv_send_wr` consists of integers, raw pointers and unions of both, for which all
+    // zeros is a valid value.
+    let mut wr: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    (wr.wr_id, wr.opcode) = (wr_id, opcode);
+    if signaled {
+        wr.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
+    }
+    wr
+}
