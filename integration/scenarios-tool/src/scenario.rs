@@ -230,7 +230,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("session-stopped-server", SESSIONS, stopped(10), GoesOn, resuming, 2, false),
         row("session-stopped-client", SESSIONS, stopped_client, GoesOn, resuming, 2, false),
         row("session-new-server", SESSIONS, ProcessReplaced, SessionsEnd, resuming, 2, true),
-        row("session-crowd",          crowd, Cut(8_000), Resumes, resuming_crowd, 2, false),
+        row("session-crowd",          crowd, Cut(20_000), Resumes, resuming_crowd, 2, false),
         row("session-abandoned",      vanishing, ClientsVanish(5), GivesWay, abandoned, 0, false),
         row(SESSION_ENDS,             EVERYTHING, Cuts, EndsHonestly, resuming, 60, false),
         row("address-change",         BUSY, AddressChanged, BothLearn, watchful, 2, false),
