@@ -309,7 +309,9 @@ impl Open {
                 let text = format_args!("the close was cut off: {reason}");
                 side.outputs.note(Level::Info, text);
             }
-            self.lost_in_close = if !reason.is_loss() {
+            // The cause of a symptom is most probably a loss. A notice of the peer that explains it
+            // becomes the reason.
+            self.lost_in_close = if !reason.is_loss() && !is_symptom(&reason) {
                 LostInClose::No
             } else if !self.transfer.delivered() {
                 LostInClose::Here

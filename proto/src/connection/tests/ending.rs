@@ -385,6 +385,32 @@ fn failure_of_ended_peer_process_is_not_the_reason() {
 }
 
 #[test]
+fn symptom_during_close_counts_as_loss() {
+    let symptoms: [fn(&mut Pair); 2] = [
+        |pair| pair.fail_send(A, WcStatus::REM_OP_ERR),
+        |pair| {
+            let refused = OsError {
+                call: "ibv_post_send",
+                errno: libc::ENOTCONN,
+            };
+            let now = pair.now;
+            pair.sides[A].conn.handle_post_failure(refused, now);
+        },
+    ];
+    for symptom in symptoms {
+        let mut pair = pair();
+        assert!(pair.send(A));
+        pair.close(A);
+        pair.kill(B);
+        symptom(&mut pair);
+        pair.finish();
+        let reason = pair.reason(A).clone();
+        assert_eq!(reason, CloseReason::LocallyClosed);
+        assert!(pair.sides[A].conn.is_lost(&reason));
+    }
+}
+
+#[test]
 fn later_event_replaces_flush_as_reason() {
     let mut first = pair();
     assert!(first.send(A));
