@@ -36,7 +36,7 @@ enum Content<'a> {
     Parts(&'a [IoSlice<'a>]),
     /// Memory that the application filled, or a copy of a large message.
     Memory(OutboundBuffer),
-    /// A large message that is registered: the peer can read it after the announcement.
+    /// A large message that is lent to the peer, which can read it after the announcement.
     Exposed(Exposed),
     /// The message is in flight, or the peer may have received a part of it.
     Sent,
