@@ -285,7 +285,12 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
                     thread::sleep(Duration::from_millis(1));
                 }
                 assert_eq!(steps.len(), 2, "{steps:?}");
-                assert!(steps.values().all(|steps| *steps == STEPS), "{steps:?}");
+                for steps in steps.values_mut() {
+                    // Software iWARP refuses the first sizes of inline data, so the creation of the
+                    // queue pair is repeated.
+                    steps.dedup();
+                    assert_eq!(*steps, STEPS);
+                }
             }
             run_lifecycle(&config().with(|c| c.rdma.thread_domain = false)).unwrap();
             assert_eq!(calls.notes("thread_domain"), []);
