@@ -268,7 +268,7 @@ impl QueuePair {
     /// request completes or the queue pair is destroyed, its memory stays registered, unless it is
     /// inline, and no code accesses the memory in a way that conflicts with the device's access.
     ///
-    /// If the queue pair has a [`ThreadDomain`](crate::verbs::ThreadDomain), no other thread posts
+    /// If the queue pair has a [`ThreadDomain`], no other thread posts
     /// on a queue pair of that domain at the same time.
     ///
     /// # Errors
@@ -318,7 +318,7 @@ impl QueuePair {
     /// receive completes or the queue pair is destroyed, its memory stays registered, and no code
     /// accesses it.
     ///
-    /// If the queue pair has a [`ThreadDomain`](crate::verbs::ThreadDomain), no other thread posts
+    /// If the queue pair has a [`ThreadDomain`], no other thread posts
     /// on a queue pair of that domain at the same time.
     ///
     /// # Errors
