@@ -2,7 +2,11 @@
 //! honest side gives. Each attack ends only its own attempt, and the session delivers each message
 //! once.
 
-use std::{net::SocketAddr, thread, time::Duration};
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Outgoing,
@@ -233,7 +237,9 @@ fn answer_to_earlier_ping_proves_nothing() {
             scene.raw.local_addr()
         );
         // While the flush polls the connection, the engine may refuse a request without a Ping.
+        let began = Instant::now();
         while scene.lines.count(&asked) == 0 {
+            assert!(began.elapsed() < TIME_LIMIT, "the engine sends no Ping");
             let (_, answer) = request(scene.listener.local_addr(), &scene.id, 1, 0);
             assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
         }

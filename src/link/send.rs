@@ -197,8 +197,9 @@ impl Core {
     #[inline]
     pub(super) fn send_at_once(&mut self, message: &[u8]) -> bool {
         let len = message.len();
-        let may_send =
-            self.check_sendable().is_ok() && !self.holds_back() && self.conn.is_eager(len);
+        let may_send = self.check_sendable().is_ok()
+            && !self.holds_back()
+            && self.conn.has_room_for_frame(len);
         let parts = [IoSlice::new(message)];
         may_send && self.send_parts(&parts, len, Way::Frame, None).is_ok()
     }

@@ -58,6 +58,8 @@ fn with_windows(name: &str, body: impl FnOnce(&Calls)) {
             start_log(LevelFilter::Debug, &["memory windows"]);
             body(calls);
         });
+    } else {
+        println!("{name} needs software RoCE in the lab, whose kernel binds windows");
     }
 }
 

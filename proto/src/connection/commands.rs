@@ -202,6 +202,14 @@ impl Connection {
         open.is_some_and(|open| open.transfer.is_eager(len))
     }
 
+    /// Whether a message of `len` bytes fits into a frame of its own that can be sent now. Unlike
+    /// [`may_send`](Self::may_send), requests no event and counts no stall.
+    #[inline]
+    pub fn has_room_for_frame(&self, len: usize) -> bool {
+        let open = self.opened();
+        open.is_some_and(|open| open.transfer.has_room_for_frame(len))
+    }
+
     /// Whether a message of `len` bytes can be sent now. If the message is refused as blocked,
     /// [`Event::Writable`](crate::Event::Writable) follows when a retry can succeed.
     #[inline]

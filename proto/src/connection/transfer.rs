@@ -350,6 +350,12 @@ impl Transfer {
         Ok(())
     }
 
+    /// Whether a message of `len` bytes fits into a frame, and there are a credit and a slot for it.
+    #[inline]
+    pub(super) fn has_room_for_frame(&self, len: usize) -> bool {
+        self.is_eager(len) && self.send_credit.available() > 0 && self.ring.has_room_for_data()
+    }
+
     fn has(&self, lack: MissingResources) -> bool {
         self.ring.room_for_data() >= lack.slots
             && (lack.exposed == 0 || self.outbound.has_room_for(lack.exposed))

@@ -152,8 +152,8 @@ impl OutboundPool {
         Some(Windowed::new(region, window, kept))
     }
 
-    /// Takes the shortest free piece that has room for `len` bytes, and of two the registered one;
-    /// `None` if each such piece is more than twice as long as the class of `len`.
+    /// Takes the shortest free piece that has room for `len` bytes, and of two the registered one.
+    /// Returns `None` if each of them exceeds twice the class of `len`.
     fn take(&self, len: usize) -> Option<Piece> {
         let most = class(len).saturating_mul(2);
         let mut free = lock(&self.free);

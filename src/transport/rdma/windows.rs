@@ -4,9 +4,9 @@
 //! registration only if the peer reads no other bytes, and none after it took the message. Not
 //! every device that reports windows ensures that: software RoCE checks the bounds of the region to
 //! which a window is bound. So a device that reports windows of type 2B is tested when it is
-//! opened, once for each device of a process: two queue pairs of this process, connected to each
-//! other, read inside of a window, before it, across its end, and after its invalidation. On a
-//! device that fails each message is registered.
+//! opened, once for each process if it has an active port: two queue pairs of this process, which
+//! are connected to each other, read inside of a window, before it, across its end, and after its
+//! invalidation. On a device that fails each message is registered.
 //!
 //! The engine's thread executes the test, which takes some milliseconds and at most [`LIMIT`],
 //! because the depth of a connection's queues depends on the outcome.
@@ -68,7 +68,10 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     }
     let name = model.name.clone();
     let result = test(context);
-    outcomes.insert(model, result.is_ok());
+    // A port that is down now may be up when the device is opened again.
+    if !matches!(result, Err(Failure::NoPath)) {
+        outcomes.insert(model, result.is_ok());
+    }
     // The program's logger is called without the lock.
     drop(outcomes);
     match &result {
@@ -223,12 +226,16 @@ impl Path {
                     let is_v4 = octets[..10] == [0; 10] && octets[10..12] == [0xff; 2];
                     (is_v2, is_v4)
                 };
-                let Some(entry) = table.iter().max_by_key(rank) else {
+                // A path names the entry by 8 bits.
+                let named = table
+                    .iter()
+                    .filter(|entry| entry.gid_index <= u8::MAX.into());
+                let Some(entry) = named.max_by_key(rank) else {
                     continue;
                 };
                 Some(GlobalRoute {
                     dgid: entry.gid,
-                    sgid_index: u8::try_from(entry.gid_index).unwrap_or(0),
+                    sgid_index: entry.gid_index as u8,
                     hop_limit: 64,
                     ..GlobalRoute::default()
                 })

@@ -219,6 +219,7 @@ impl QueuePair {
         if !is_connected || self.send_ops.is_some() {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
+        let _turn = self.serialise();
         let _posting = lock(&self.send_queue);
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue pair exists and can take the request, `wr` and `bad_wr` are local
@@ -268,8 +269,8 @@ impl QueuePair {
     /// request completes or the queue pair is destroyed, its memory stays registered, unless it is
     /// inline, and no code accesses the memory in a way that conflicts with the device's access.
     ///
-    /// If the queue pair has a [`ThreadDomain`], no other thread posts
-    /// on a queue pair of that domain at the same time.
+    /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that domain
+    /// at the same time.
     ///
     /// # Errors
     ///
@@ -318,8 +319,8 @@ impl QueuePair {
     /// receive completes or the queue pair is destroyed, its memory stays registered, and no code
     /// accesses it.
     ///
-    /// If the queue pair has a [`ThreadDomain`], no other thread posts
-    /// on a queue pair of that domain at the same time.
+    /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that domain
+    /// at the same time.
     ///
     /// # Errors
     ///
