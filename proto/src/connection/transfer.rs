@@ -350,7 +350,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Whether a message of `len` bytes fits into a frame, and there are a credit and a slot for it.
+    /// Whether a message of `len` bytes fits into a frame for which there are a credit and a slot.
     #[inline]
     pub(super) fn has_room_for_frame(&self, len: usize) -> bool {
         self.is_eager(len) && self.send_credit.available() > 0 && self.ring.has_room_for_data()

@@ -269,8 +269,8 @@ impl QueuePair {
     /// request completes or the queue pair is destroyed, its memory stays registered, unless it is
     /// inline, and no code accesses the memory in a way that conflicts with the device's access.
     ///
-    /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that domain
-    /// at the same time.
+    /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that
+    /// domain at the same time.
     ///
     /// # Errors
     ///
@@ -319,8 +319,8 @@ impl QueuePair {
     /// receive completes or the queue pair is destroyed, its memory stays registered, and no code
     /// accesses it.
     ///
-    /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that domain
-    /// at the same time.
+    /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that
+    /// domain at the same time.
     ///
     /// # Errors
     ///
