@@ -87,13 +87,6 @@ fn late_with(work: Duration) -> Duration {
     started.elapsed().saturating_sub(work)
 }
 
-/// Returns the processor time that this process has used.
-pub(crate) fn time_of_process() -> Duration {
-    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)
-        .unwrap()
-        .into()
-}
-
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .unwrap()

@@ -9,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::time::{ClockId, clock_gettime};
 use rdmsg::{CloseReason, Connector, Endpoint, Engine, Error, Stream};
 
 use crate::{
-    lateness::{Lateness, time_of_process},
+    lateness::Lateness,
     matrix::{self, Peers, assert_in_time},
     process::{Process, Role},
     stage::{TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed},
@@ -83,6 +84,13 @@ impl Peers for Silent {
 fn returns_in_time_while_the_peer_is_stopped() {
     let connector = Connector::new().config(&matrix::config());
     assert_in_time(vec![Box::new(Silent::new(connector))]);
+}
+
+/// Returns the processor time that this process has used.
+fn time_of_process() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+        .unwrap()
+        .into()
 }
 
 #[test]
