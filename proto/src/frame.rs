@@ -223,6 +223,7 @@ impl Header {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
         //= PROTOCOL.md#frames
         //# | 0 | 1 | kind | see below |

@@ -101,10 +101,11 @@ impl SendRing {
 
     /// Takes the next slot. Returns the slot, and whether its send is signalled. The caller has
     /// checked that a slot is free.
+    #[inline(always)]
     pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
         debug_assert!(self.has_room(), "the caller checked");
         let slot = self.next;
-        self.next = (self.next + 1) % self.slots;
+        self.next = if slot + 1 < self.slots { slot + 1 } else { 0 };
         self.used += 1;
         self.taken += 1;
         self.unsignalled += 1;
@@ -118,6 +119,7 @@ impl SendRing {
 
     /// Takes the next slot for a data frame with `len` bytes of payload. Returns the slot, and
     /// whether its send is signalled.
+    #[inline(always)]
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
         let taken = self.take(self.unsignalled_bytes >= self.most_unsignalled);

@@ -155,13 +155,15 @@ pub struct Session<M> {
     /// messages, the next message overwrites the oldest one.
     ring: Vec<Kept<M>>,
     /// The index in `ring` of the next message.
-    next: usize,
-    /// The number of messages sent over this connection that are not known to be received. If this
-    /// number exceeds the length of the ring, the ring lacks the oldest messages, which a correct
-    /// peer has received.
-    kept: u32,
+    next: u32,
+    /// The number of messages sent over this connection that were not known to be received when
+    /// `next` was 0 last. If the number of messages sent since exceeds the length of the ring, the
+    /// ring lacks the oldest messages, which a correct peer has received.
+    kept_before: u32,
     /// Messages of earlier connections that have to be sent again, oldest first.
     again: VecDeque<Kept<M>>,
+    /// Whether the session is suspended, or messages have to be sent again before any new message.
+    is_closed: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -178,8 +180,9 @@ impl<M> Default for Session<M> {
             front: 0,
             ring: Vec::new(),
             next: 0,
-            kept: 0,
+            kept_before: 0,
             again: VecDeque::new(),
+            is_closed: false,
         }
     }
 }
@@ -187,29 +190,43 @@ impl<M> Default for Session<M> {
 impl<M: Default> Session<M> {
     // These functions are called while a connection works.
 
-    /// Returns the place for a message that was sent. The caller writes the message there, and
-    /// overwrites an earlier message.
-    #[inline]
-    pub fn keep(&mut self, is_large: bool, known: impl FnOnce() -> Unconfirmed) -> &mut M {
-        if self.next == self.ring.len() {
-            self.turn(known());
+    /// Keeps a message that was sent. `write` writes it over an earlier message.
+    #[inline(always)]
+    pub fn keep(
+        &mut self,
+        is_large: bool,
+        known: impl FnOnce() -> Unconfirmed,
+        write: impl FnOnce(&mut M),
+    ) {
+        match self.ring.get_mut(self.next as usize) {
+            Some(kept) => {
+                kept.is_large = is_large;
+                write(&mut kept.message);
+                self.next += 1;
+            }
+            None => self.turn(is_large, known(), write),
         }
-        let kept = &mut self.ring[self.next];
-        self.next += 1;
-        self.kept += 1;
-        kept.is_large = is_large;
-        &mut kept.message
     }
 
-    /// Adds a place at the end of the ring, or continues at the beginning of the ring.
-    #[inline(never)]
-    fn turn(&mut self, known: Unconfirmed) {
+    /// Keeps a message at a new place at the end of the ring, or at the beginning of the ring.
+    #[cold]
+    fn turn(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
         if self.ring.len() < known.most as usize {
             self.ring.push(Kept::default());
         } else {
             self.confirm(known);
+            self.kept_before = self.kept();
             self.next = 0;
         }
+        let kept = &mut self.ring[self.next as usize];
+        kept.is_large = is_large;
+        write(&mut kept.message);
+        self.next += 1;
+    }
+
+    /// Returns the number of messages sent over this connection that are not known to be received.
+    fn kept(&self) -> u32 {
+        self.kept_before.wrapping_add(self.next)
     }
 
     /// Forgets all kept messages that are known to be received. `known` is the bound on those that
@@ -225,19 +242,20 @@ impl<M: Default> Session<M> {
                     .map_or(u32::MAX, |(count, _)| count)
             }
         };
+        let before = self.kept();
         let kept = known.messages.max(untaken);
-        let kept = kept.min(self.kept).min(self.ring.len() as u32);
-        self.front = self.front.wrapping_add(self.kept - kept);
-        self.kept = kept;
+        let kept = kept.min(before).min(self.ring.len() as u32);
+        self.front = self.front.wrapping_add(before - kept);
+        self.kept_before = kept.wrapping_sub(self.next);
     }
 
     /// Returns the indices of the kept messages in the ring, newest first.
     fn places(&self) -> impl Iterator<Item = usize> + use<M> {
-        let (next, len) = (self.next, self.ring.len());
+        let (next, len) = (self.next as usize, self.ring.len());
         (0..next)
             .rev()
             .chain((next..len).rev())
-            .take(self.kept as usize)
+            .take(self.kept() as usize)
     }
 
     // These functions are called after the loss of a connection.
@@ -252,9 +270,12 @@ impl<M: Default> Session<M> {
         for at in self.places() {
             self.again.push_front(mem::take(&mut self.ring[at]));
         }
+        let kept = self.kept();
         self.ring = Vec::new();
         self.next = 0;
-        mem::take(&mut self.kept) as usize
+        self.kept_before = 0;
+        self.is_closed = true;
+        kept as usize
     }
 
     /// Returns the messages that may have to be sent again, oldest first, and whether each is above
@@ -289,7 +310,7 @@ impl<M: Default> Session<M> {
     /// Returns the number of messages that this side has sent in all.
     #[must_use]
     pub fn sent(&self) -> u32 {
-        let unconfirmed = self.kept as usize + self.again.len();
+        let unconfirmed = self.kept() as usize + self.again.len();
         self.front.wrapping_add(unconfirmed as u32)
     }
 
@@ -316,7 +337,7 @@ impl<M: Default> Session<M> {
         //= PROTOCOL.md#sessions
         //# A number above that of the messages sent, or below that of the messages known to be
         //# received, is a violation.
-        let unconfirmed = self.kept as usize + self.again.len();
+        let unconfirmed = self.kept() as usize + self.again.len();
         if received.wrapping_sub(self.front) as usize > unconfirmed {
             return Err(Violation::new(
                 "received",
@@ -331,11 +352,19 @@ impl<M: Default> Session<M> {
     /// has received `received` messages in all. Returns the kept messages that need not be sent
     /// again, because the peer has received them.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
-        debug_assert_eq!(self.kept, 0, "nothing is sent before the number");
+        debug_assert_eq!(self.kept(), 0, "nothing is sent before the number");
         self.check_received(received)?;
         let count = received.wrapping_sub(self.front) as usize;
         self.front = received;
+        self.is_closed = count < self.again.len();
         Ok(self.again.drain(..count).map(|kept| kept.message))
+    }
+
+    /// Whether the session has a connection, over which new messages may be sent.
+    #[inline]
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.is_closed
     }
 
     /// Whether messages have to be sent again before any new message.
@@ -347,11 +376,14 @@ impl<M: Default> Session<M> {
     /// Removes and returns the next message that has to be sent again. The caller either sends and
     /// [keeps](Self::keep) the message, or [puts it back](Self::put_back).
     pub fn next_to_resend(&mut self) -> Option<M> {
-        self.again.pop_front().map(|kept| kept.message)
+        let next = self.again.pop_front();
+        self.is_closed = self.repeats();
+        next.map(|kept| kept.message)
     }
 
     /// Puts back a message that could not be sent, because there was no room for it.
     pub fn put_back(&mut self, message: M, is_large: bool) {
         self.again.push_front(Kept { message, is_large });
+        self.is_closed = true;
     }
 }

@@ -180,7 +180,7 @@ mod tests {
             large: 0,
             most: 1,
         };
-        session.messages.keep(false, || one);
+        session.messages.keep(false, || one, |_| ());
         session.messages.suspend(0, one);
         let conn = Connection::connect(config.params(Transport::Tcp), 0, b"", now);
         let mut core = Core::new(conn, bounded(1).0, Arc::default(), 1);

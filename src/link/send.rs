@@ -196,12 +196,26 @@ impl Core {
     /// the message needs [`try_send`](Self::try_send), which returns the reason for a refusal.
     #[inline]
     pub(super) fn send_at_once(&mut self, message: &[u8]) -> bool {
-        let len = message.len();
-        let may_send = self.check_sendable().is_ok()
-            && !self.holds_back()
-            && self.conn.has_room_for_frame(len);
+        if !self.may_be_sendable() || self.holds_back() {
+            return false;
+        }
+        let Some(queues) = &mut self.queues else {
+            return false;
+        };
+        let Some(transmit) = self.conn.send_at_once(message.len()) else {
+            return false;
+        };
         let parts = [IoSlice::new(message)];
-        may_send && self.send_parts(&parts, len, Way::Frame, None).is_ok()
+        let posted = queues.post_send(&transmit, &parts, false);
+        if let Err(outcome) = posted
+            && self.heed(outcome).is_err()
+        {
+            return false;
+        }
+        if let Some(session) = &mut self.session {
+            session.keep_bytes(&self.conn, message);
+        }
+        true
     }
 
     #[inline(always)]

@@ -113,10 +113,82 @@ pub(super) enum Step {
 #[derive(Default)]
 pub(super) struct Kept {
     /// The bytes of a message up to the eager size.
-    pub(super) copy: Vec<u8>,
+    pub(super) copy: Copied,
     /// The bytes of a longer one, after the loss of the connection over which it was exposed.
     pub(super) memory: Option<OutboundBuffer>,
     pub(super) id: Option<u64>,
+}
+
+/// A copy of a message, in memory that the next message at the same place reuses.
+pub(super) struct Copied {
+    /// The length of the message in bytes.
+    len: usize,
+    /// The message, if it has at most this length.
+    short: [u8; SHORT],
+    /// Any other message.
+    long: Vec<u8>,
+}
+
+/// The length in bytes of messages whose copies need no memory of their own.
+const SHORT: usize = 64;
+
+impl Default for Copied {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            short: [0; SHORT],
+            long: Vec::new(),
+        }
+    }
+}
+
+impl Copied {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.short.get(..self.len).unwrap_or(&self.long)
+    }
+
+    fn set(&mut self, parts: &[IoSlice<'_>]) {
+        if let [part] = parts {
+            return self.set_bytes(part);
+        }
+        self.long.clear();
+        for part in parts {
+            self.long.extend_from_slice(part);
+        }
+        self.len = self.long.len();
+        if let Some(short) = self.short.get_mut(..self.len) {
+            short.copy_from_slice(&self.long);
+        }
+    }
+
+    #[inline(always)]
+    fn set_bytes(&mut self, bytes: &[u8]) {
+        self.len = bytes.len();
+        // Two copies of a fixed length, which may overlap, take half as many instructions as a call
+        // of `memcpy`.
+        if let Some(short) = self.short.get_mut(..bytes.len())
+            && let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk())
+        {
+            if let Some(to) = short.first_chunk_mut::<{ SHORT / 2 }>() {
+                *to = *first;
+            }
+            if let Some(to) = short.last_chunk_mut::<{ SHORT / 2 }>() {
+                *to = *last;
+            }
+        } else {
+            self.set_other(bytes);
+        }
+    }
+
+    #[inline(never)]
+    fn set_other(&mut self, bytes: &[u8]) {
+        if let Some(short) = self.short.get_mut(..bytes.len()) {
+            short.copy_from_slice(bytes);
+        } else {
+            self.long.clear();
+            self.long.extend_from_slice(bytes);
+        }
+    }
 }
 
 impl LinkSession {
@@ -138,38 +210,40 @@ impl LinkSession {
     }
 
     /// Keeps a copy of a message that was sent.
-    #[inline(always)]
     pub(super) fn keep(&mut self, conn: &Connection, message: &[IoSlice<'_>], id: Option<u64>) {
-        let kept = self.messages.keep(false, || conn.unconfirmed());
-        kept.id = id;
-        kept.copy.clear();
-        for part in message {
-            kept.copy.extend_from_slice(part);
-        }
+        let write = |kept: &mut Kept| {
+            kept.id = id;
+            kept.copy.set(message);
+        };
+        self.messages.keep(false, || conn.unconfirmed(), write);
+    }
+
+    /// Keeps a copy of a message that was sent and has no id.
+    #[inline(always)]
+    pub(super) fn keep_bytes(&mut self, conn: &Connection, message: &[u8]) {
+        let write = |kept: &mut Kept| {
+            kept.id = None;
+            kept.copy.set_bytes(message);
+        };
+        self.messages.keep(false, || conn.unconfirmed(), write);
     }
 
     /// Keeps a message above the eager size.
     pub(super) fn keep_large(&mut self, conn: &Connection, id: Option<u64>) {
-        let kept = self.messages.keep(true, || conn.unconfirmed());
-        kept.id = id;
-        kept.copy.clear();
+        let write = |kept: &mut Kept| {
+            kept.id = id;
+            kept.copy.set(&[]);
+        };
+        self.messages.keep(true, || conn.unconfirmed(), write);
     }
 
     /// Keeps the messages of a batch, in which a length field precedes each.
     pub(super) fn keep_parts(&mut self, conn: &Connection, payload: &[u8]) {
         for (start, len) in parts(payload) {
             let message = &payload[start as usize..][..len as usize];
-            self.keep(conn, &[IoSlice::new(message)], None);
+            self.keep_bytes(conn, message);
         }
         debug_assert!(payload.len() >= PART_HEADER_LEN, "a batch has messages");
-    }
-
-    /// Whether the session has a connection that sends new messages, unless it is about to end.
-    #[inline]
-    fn is_open(&self) -> bool {
-        matches!(self.state, State::Working(_))
-            && self.closing.is_none()
-            && !self.messages.repeats()
     }
 
     /// Returns the ways to the peer, if this side connects.
@@ -208,8 +282,7 @@ impl Core {
         match &self.session {
             None => false,
             Some(session) => {
-                matches!(session.state, State::Suspended(_))
-                    || session.messages.repeats()
+                !session.messages.is_open()
                     || self.conn.close_reason().is_some_and(CloseReason::is_loss)
             }
         }
@@ -234,12 +307,22 @@ impl Core {
     pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
         let is_open = match &self.session {
             None => true,
-            Some(session) => session.is_open() && !self.conn.is_ending(),
+            Some(session) => {
+                session.messages.is_open() && session.closing.is_none() && !self.conn.is_ending()
+            }
         };
         if is_open && self.ended.is_none() {
             return Ok(());
         }
         self.check_session_sendable()
+    }
+
+    /// Whether [`check_sendable`](Self::check_sendable) accepts a message, or the state machine
+    /// refuses it.
+    #[inline(always)]
+    pub(super) fn may_be_sendable(&self) -> bool {
+        let session = self.session.as_ref();
+        self.ended.is_none() && session.is_none_or(|session| session.messages.is_open())
     }
 
     #[inline(never)]

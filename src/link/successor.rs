@@ -164,7 +164,7 @@ impl Core {
         };
         let Some(kept) = next else { return false };
         let bytes = match &kept.memory {
-            None => &kept.copy,
+            None => kept.copy.bytes(),
             Some(memory) => memory.bytes(),
         };
         let slices = [IoSlice::new(bytes)];

@@ -143,6 +143,15 @@ impl Connection {
         open.sending_messages()?.send(len)
     }
 
+    /// As [`send`](Self::send), if the message fits into a frame and can be sent now. Otherwise
+    /// returns `None`, requests no event and counts no stall.
+    pub fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
+        match &mut self.state {
+            State::Open(open) => open.send_at_once(len),
+            State::Setup(_) | State::Closed(_) => None,
+        }
+    }
+
     /// Returns the part of a batch of messages that may be sent in one frame now.
     #[inline]
     pub fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
@@ -200,14 +209,6 @@ impl Connection {
     pub fn is_eager(&self, len: usize) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.is_eager(len))
-    }
-
-    /// Whether a message of `len` bytes fits into a frame of its own that can be sent now. Unlike
-    /// [`may_send`](Self::may_send), requests no event and counts no stall.
-    #[inline]
-    pub fn has_room_for_frame(&self, len: usize) -> bool {
-        let open = self.opened();
-        open.is_some_and(|open| open.transfer.has_room_for_frame(len))
     }
 
     /// Whether a message of `len` bytes can be sent now. If the message is refused as blocked,

@@ -7,7 +7,7 @@ use super::{
     side::Side,
     transfer::Transfer,
 };
-use crate::{Clock, CloseReason, Event, Output, SendRefused};
+use crate::{Clock, CloseReason, Event, Output, SendRefused, Transmit};
 
 impl Open {
     /// Returns the transfer, if the application may send messages.
@@ -23,6 +23,15 @@ impl Open {
             //= PROTOCOL.md#closing
             //# After its Close a side must not send data frames, nor writes with immediate data.
             Phase::Closing(_) | Phase::Draining(_) => Err(self.refuse_for_good()),
+        }
+    }
+
+    /// Sends a message, if it fits into a frame and can be sent now.
+    #[inline(always)]
+    pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
+        match self.phase {
+            Phase::Established if !self.transfer.finished => self.transfer.send_at_once(len),
+            Phase::Established | Phase::Closing(_) | Phase::Draining(_) => None,
         }
     }
 

@@ -350,12 +350,6 @@ impl Transfer {
         Ok(())
     }
 
-    /// Whether a message of `len` bytes fits into a frame for which there are a credit and a slot.
-    #[inline]
-    pub(super) fn has_room_for_frame(&self, len: usize) -> bool {
-        self.is_eager(len) && self.send_credit.available() > 0 && self.ring.has_room_for_data()
-    }
-
     fn has(&self, lack: MissingResources) -> bool {
         self.ring.room_for_data() >= lack.slots
             && (lack.exposed == 0 || self.outbound.has_room_for(lack.exposed))
@@ -403,17 +397,27 @@ impl Transfer {
     }
 
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        // A message of at most the eager size is no longer than the longest message.
-        if self.send_credit.available() == 0 || !self.ring.has_room_for_data() {
+        debug_assert!(self.is_eager(len), "a frame has room for the message");
+        self.send_at_once(len).ok_or_else(|| {
             self.block(MissingResources::SLOT);
-            return Err(SendRefused::Blocked);
+            SendRefused::Blocked
+        })
+    }
+
+    /// Sends a message, if it fits into a frame for which there are a credit and a slot. A message
+    /// of at most the eager size is no longer than the longest message.
+    #[inline(always)]
+    pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
+        let fits =
+            self.is_eager(len) && self.send_credit.available() > 0 && self.ring.has_room_for_data();
+        if !fits {
+            return None;
         }
-        debug_assert!(len as u64 <= self.negotiated.send_eager.into());
         self.send_credit.take(1);
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += len as u64;
         // The cast loses no bits, because the eager size is a `u32`.
-        Ok(self.data_frame(Kind::Data, len as u32))
+        Some(self.data_frame(Kind::Data, len as u32))
     }
 
     /// Returns the part of a batch that may be sent in one frame now.
@@ -514,6 +518,7 @@ impl Transfer {
         Some(self.frame(Kind::Control(control), 0, arg, slot))
     }
 
+    #[inline(always)]
     fn data_frame(&mut self, kind: Kind, len: u32) -> Transmit {
         let arg = self.inbound.report_taken();
         let slot = self.ring.take_data(len);
@@ -522,6 +527,7 @@ impl Transfer {
 
     /// Makes a frame for a slot of the ring. The flag in `slot` tells whether the send is
     /// signalled.
+    #[inline(always)]
     fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
         let header = Header {
             kind,

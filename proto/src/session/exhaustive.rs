@@ -230,7 +230,7 @@ fn wrong_numbers_and_old_epochs_are_refused() {
         most: 4,
     };
     for number in 0..5 {
-        *session.keep(false, || known) = number;
+        session.keep(false, || known, |kept| *kept = number);
     }
     session.suspend(0, known);
     for (received, is_right) in [(0, false), (1, false), (2, true), (5, true), (6, false)] {
@@ -258,7 +258,7 @@ fn grants_without_reads_fill_no_memory() {
     };
     let mut session = Session::default();
     for number in 0..1000 {
-        *session.keep(number == 0, || known) = number;
+        session.keep(number == 0, || known, |kept| *kept = number);
     }
     assert_eq!(session.ring.len(), 5);
     session.suspend(0, known);

@@ -63,13 +63,12 @@ fn fragments_get_slots_of_unsignalled_frames() {
 }
 
 #[test]
-fn question_for_room_counts_no_stall() {
+fn send_at_once_counts_no_stall() {
     let mut pair = pair();
-    assert!(pair.sides[A].conn.has_room_for_frame(1));
     while pair.send(A) {}
     let stalls = pair.sides[A].conn.statistics().stalls;
     assert_eq!(stalls, 1, "the refused send");
-    assert!(!pair.sides[A].conn.has_room_for_frame(1));
+    assert_eq!(pair.sides[A].conn.send_at_once(1), None);
     assert_eq!(pair.sides[A].conn.statistics().stalls, stalls);
 }
 

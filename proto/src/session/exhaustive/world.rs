@@ -383,7 +383,8 @@ impl World {
             let flow = &mut conn.flows[at];
             flow.available -= 1;
             flow.untaken += u8::from(is_large);
-            *side.session.keep(is_large, || flow.known(scope)) = message;
+            side.session
+                .keep(is_large, || flow.known(scope), |kept| *kept = message);
             let is_late = self.sides[1 - at].late == Some(epoch);
             if conn.is_whole && (conn.open[1 - at] || is_late) {
                 flow.wire.push_back(message);
@@ -499,7 +500,7 @@ impl World {
         if let Link::Attempt(epoch) = side.link {
             side.link = Link::Working(epoch);
         }
-        if scope.mistake == Some(Mistake::SendBeforeCount) && side.session.kept > 0 {
+        if scope.mistake == Some(Mistake::SendBeforeCount) && side.session.kept() > 0 {
             // With this mistake, messages were sent before the peer's count arrived, so the count
             // cannot be applied.
             return Ok(());
@@ -518,7 +519,7 @@ impl World {
                 .places()
                 .map(|at| session.ring[at].message)
                 .collect();
-            let forgotten = session.kept - kept.len() as u32;
+            let forgotten = session.kept() - kept.len() as u32;
             let front = session.front.wrapping_add(forgotten);
             let first = front.wrapping_sub(scope.start);
             if first > self.sides[1 - at].delivered.into() {
