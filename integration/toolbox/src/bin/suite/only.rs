@@ -6,16 +6,19 @@ use crate::{programs::Test, steps::Track};
 
 /// Selects tracks and test programs by name.
 pub(crate) struct Only {
-    /// Names of tracks or test programs; empty for all.
+    /// Names of tracks or test programs; empty for all that `all` permits.
     names: Vec<String>,
+    /// Whether the tracks that are long are selected without a name.
+    all: bool,
     /// All names that were looked up.
     known: RefCell<BTreeSet<String>>,
 }
 
 impl Only {
-    pub(crate) fn new(names: &[String]) -> Self {
+    pub(crate) fn new(names: &[String], all: bool) -> Self {
         Self {
             names: names.to_vec(),
+            all,
             known: RefCell::default(),
         }
     }
@@ -33,9 +36,15 @@ impl Only {
         tests.iter().filter(wanted).copied().collect()
     }
 
+    /// Whether tests that take long are selected, possibly by name.
+    pub(crate) fn takes_long(&self) -> bool {
+        self.all || !self.names.is_empty()
+    }
+
     /// Returns the selected tracks, with all of their steps.
     pub(crate) fn tracks(&self, tracks: Vec<Track>) -> Vec<Track> {
-        let wanted = |track: &Track| self.takes(track.name);
+        let wanted =
+            |track: &Track| self.takes(track.name) && (self.takes_long() || !track.is_long);
         tracks.into_iter().filter(wanted).collect()
     }
 
@@ -59,16 +68,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn long_track_runs_with_all_or_by_name() {
+        let count = |names: &[&str], all| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            let mut long = Track::new("models", Vec::new());
+            long.is_long = true;
+            let tracks = vec![Track::new("builds", Vec::new()), long];
+            Only::new(&names, all).tracks(tracks).len()
+        };
+        assert_eq!(count(&[], false), 1);
+        assert_eq!(count(&[], true), 2);
+        assert_eq!(count(&["models"], false), 1);
+        assert_eq!(count(&["builds"], true), 1);
+    }
+
+    #[test]
     fn a_track_and_a_program_are_chosen_by_name() {
         let (fds, large) = (Test::named("fds"), Test::named("large"));
         let all = [&fds, &large];
         let of = |only: &Only| only.of("rxe-1", &all).len();
-        assert_eq!(of(&Only::new(&[])), 2);
-        assert_eq!(of(&Only::new(&["rxe-1".to_owned()])), 2);
-        let only = Only::new(&["large".to_owned()]);
+        assert_eq!(of(&Only::new(&[], false)), 2);
+        assert_eq!(of(&Only::new(&["rxe-1".to_owned()], false)), 2);
+        let only = Only::new(&["large".to_owned()], false);
         assert_eq!(of(&only), 1);
         only.check().unwrap();
-        let only = Only::new(&["larg".to_owned()]);
+        let only = Only::new(&["larg".to_owned()], false);
         assert_eq!(of(&only), 0);
         let error = only.check().unwrap_err().to_string();
         assert!(error.ends_with("there are: fds large rxe-1"), "{error}");

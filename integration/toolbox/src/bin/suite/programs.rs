@@ -97,9 +97,13 @@ impl DeviceTests {
         Ok(Self { one, two })
     }
 
-    /// Returns the programs for one host that also run on software iWARP.
-    pub(crate) fn on_iwarp(&self) -> Vec<&Test> {
-        let applies = |test: &&Test| NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name);
+    /// Returns the programs for one host that also run on software iWARP: `all`, or those that
+    /// cover what is different there.
+    pub(crate) fn on_iwarp(&self, all: bool) -> Vec<&Test> {
+        let applies = |test: &&Test| {
+            NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name)
+                && (all || SHORT_ON_IWARP.contains(&&*test.name))
+        };
         self.one.iter().filter(applies).collect()
     }
 
@@ -149,6 +153,16 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("task_leaks", "leaks counts the objects of the device"),
     ("tasks", "runtimes and wakers are above the device"),
     ("tcp_api", "behaviour covers streams"),
+];
+
+/// The programs that run on software iWARP without `--all`: messages of all sizes, faults and ends.
+const SHORT_ON_IWARP: [&str; 6] = [
+    "conformance",
+    "devices",
+    "duplex",
+    "errors",
+    "exits",
+    "messages",
 ];
 
 /// The single tests that do not run on software iWARP, each with the reason.

@@ -43,12 +43,18 @@ pub(crate) struct Step {
 pub(crate) struct Track {
     /// The prefix of each output line.
     pub(crate) name: &'static str,
+    /// Whether the track runs only with `--all`, or if its name is chosen.
+    pub(crate) is_long: bool,
     pub(crate) steps: Vec<Step>,
 }
 
 impl Track {
     pub(crate) fn new(name: &'static str, steps: Vec<Step>) -> Self {
-        Self { name, steps }
+        Self {
+            name,
+            is_long: false,
+            steps,
+        }
     }
 }
 

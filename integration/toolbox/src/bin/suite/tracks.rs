@@ -22,10 +22,15 @@ pub(crate) fn listed(group: &str, tests: &DeviceTests, native: bool) -> Result<V
     let mut tracks = Vec::new();
     for (title, lines) in sections(include_str!("steps.txt")) {
         let (of, name) = title.split_once(' ').context(title)?;
-        if of == group {
-            let steps = lines.into_iter().map(|line| step(line, tests, native));
-            tracks.push(Track::new(name, steps.collect::<Result<_>>()?));
+        if of != group {
+            continue;
         }
+        let steps = lines.into_iter().map(|line| step(line, tests, native));
+        let mut track = Track::new(name, steps.collect::<Result<_>>()?);
+        if let Some(name) = name.strip_suffix(" long") {
+            (track.name, track.is_long) = (name, true);
+        }
+        tracks.push(track);
     }
     Ok(tracks)
 }
@@ -86,7 +91,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         of_tests(name, what, &iwarp, false, &tests, &SKIPPED_ON_IWARP)
     };
     // These programs need one boot only: they take half of the time of the others.
-    let on_iwarp = on_iwarp("siw", &tests.on_iwarp());
+    let on_iwarp = on_iwarp("siw", &tests.on_iwarp(only.takes_long()));
     let mut tracks = Vec::new();
     if native {
         // The tests count the objects of the only device, so they run one after the other.
@@ -230,20 +235,32 @@ mod tests {
         let tracks = |group| listed(group, &tests, true).unwrap();
         let counts = |group| {
             let tracks = tracks(group).into_iter();
-            let counts = tracks.map(|track| (track.name, track.steps.len()));
+            let counts = tracks.map(|track| (track.name, track.is_long, track.steps.len()));
             counts.collect::<Vec<_>>()
         };
-        assert_eq!(counts("builds"), [("builds", 7), ("others", 1)]);
-        assert_eq!(counts("idle"), [("cost", 1)]);
-        assert_eq!(counts("checks"), [("lints", 2), ("exhaustive", 1)]);
+        assert_eq!(
+            counts("builds"),
+            [
+                ("builds", false, 3),
+                ("linked", true, 2),
+                ("models", true, 1),
+                ("fuzz", true, 1),
+                ("others", true, 1),
+            ]
+        );
+        assert_eq!(counts("idle"), [("cost", true, 1)]);
+        assert_eq!(
+            counts("checks"),
+            [("lints", false, 2), ("exhaustive", false, 1)]
+        );
         let (two, names) = (counts("two"), ["faults", "interop", "services", "ends"]);
-        assert_eq!(two.iter().map(|(_, count)| count).sum::<usize>(), 11);
+        assert_eq!(two.iter().map(|(_, _, count)| count).sum::<usize>(), 11);
         assert!(names.iter().zip(&two).all(|(name, two)| *name == two.0));
         let ends = &tracks("two")[3].steps[3];
         let line = "integration/lab exec --hosts 2 --may-die b --timeout 240 -- /built/two_hosts \
                     --ignored --exact a_cut_link_is_noticed_on_both_sides";
         assert_eq!(ends.line, words(line));
-        let linked = &tracks("builds")[0].steps[4];
+        let linked = &tracks("builds")[1].steps[1];
         assert!(linked.build.as_ref().unwrap().ends_with("conformance"));
         assert_eq!(linked.line[..3], words("integration/lab exec --cpus"));
         assert!(linked.line.contains(&"--native".to_owned()));
