@@ -27,8 +27,8 @@ use crate::{
 ///
 /// With --all it also runs what must pass before a release: the models of the waiting threads, a
 /// moment of fuzzing, a build that is linked with RDMA's libraries, the tests of std and tokio with
-/// rdmsg's types, all device tests on software iWARP, services on two hosts, hostile peers against a
-/// live listener, and the budget, which compares counted instructions with stored figures.
+/// rdmsg's types, all device tests on software iWARP, services on two hosts, hostile peers against
+/// a live listener, and the budget, which compares counted instructions with stored figures.
 ///
 /// Independent steps run at the same time. The name of the step stands before each line.
 ///
