@@ -25,10 +25,10 @@ use crate::{
 /// builds if necessary. In the lab it also runs connections while networks, processes and hosts
 /// fail, and the examples against the C programs of the same names.
 ///
-/// With --all it also runs what must pass before a release: the models of the waiting threads, a
-/// moment of fuzzing, a build that is linked with RDMA's libraries, the tests of std and tokio with
-/// rdmsg's types, all device tests on software iWARP, services on two hosts, hostile peers against
-/// a live listener, and the budget, which compares counted instructions with stored figures.
+/// With --all, for a release, it also runs the models of the waiting threads, a moment of fuzzing,
+/// a build that is linked with RDMA's libraries, the tests of std and tokio with rdmsg's types, all
+/// device tests on software iWARP, services on two hosts, hostile peers against a live listener,
+/// and the budget, which compares counted instructions with stored figures.
 ///
 /// Independent steps run at the same time. The name of the step stands before each line.
 ///

@@ -97,8 +97,8 @@ impl DeviceTests {
         Ok(Self { one, two })
     }
 
-    /// Returns the programs for one host that also run on software iWARP: `all`, or those that
-    /// cover what is different there.
+    /// Returns the programs for one host that also run on software iWARP: `all` of them, or the
+    /// ones in [`SHORT_ON_IWARP`].
     pub(crate) fn on_iwarp(&self, all: bool) -> Vec<&Test> {
         let applies = |test: &&Test| {
             NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name)
