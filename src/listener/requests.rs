@@ -8,7 +8,7 @@ use crate::{
     config::Config,
     connector::check_private_data,
     endpoint::Endpoint,
-    engine::{Command, Engine, ListenerItem, Reply, Request, wait_for_reply},
+    engine::{Command, Engine, ListenerItem, Queue, Reply, Request, wait_for_reply},
     error::Error,
     local::Local,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
@@ -70,7 +70,8 @@ impl RequestListener {
         engine: &Engine,
     ) -> Result<Self, Error> {
         let arrivals = Arc::new(Arrivals::new());
-        let listener_items = ListenerItem::Requests(Arc::<Arrivals<Request>>::clone(&arrivals));
+        let queue = Queue::new(Arc::<Arrivals<Request>>::clone(&arrivals));
+        let listener_items = ListenerItem::Requests(queue);
         let socket = Socket::bind(address, config, engine, &listener_items)?;
         arrivals.listens(socket.name(&config.label));
         let arrivals = Local::new(arrivals);
@@ -125,9 +126,9 @@ impl RequestListener {
 
     /// Stops listening. Its address is free when this returns.
     ///
-    /// Requests that the program has not taken are rejected; their connectors get
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy). The program can still accept the requests that
-    /// it has taken.
+    /// Untaken requests are rejected, including those in the queue of the kernel. Their connectors
+    /// get [`PeerBusy`](crate::CloseReason::PeerBusy). The program can still accept the requests
+    /// that it has taken.
     pub fn close(&self) {
         self.socket.close();
     }

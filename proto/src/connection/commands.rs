@@ -71,15 +71,26 @@ impl Connection {
         }
     }
 
+    /// Rejects the request as busy if the reply was not sent. Returns whether it was rejected.
+    /// After the reply the peer may consider the connection established.
+    pub fn reject_unanswered(&mut self, now: Instant) -> bool {
+        let State::Setup(setup) = &mut self.state else {
+            return false;
+        };
+        let rejected = setup.reject(&mut self.side, &Reject::BUSY, &[]);
+        if rejected {
+            self.fail(CloseReason::LocallyClosed, now);
+        }
+        rejected
+    }
+
     /// Rejects the request, or ends the established connection, because its listener has ended
     /// before the program took the connection. A connection between these two states is turned away
     /// when it is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
-            State::Setup(setup) => {
-                if setup.reject(&mut self.side, &Reject::BUSY, &[]) {
-                    self.fail(CloseReason::LocallyClosed, now);
-                }
+            State::Setup(_) => {
+                self.reject_unanswered(now);
             }
             State::Open(open) => {
                 let (reason, control) = (CloseReason::LocallyClosed, Control::Failure);

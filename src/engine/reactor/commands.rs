@@ -372,23 +372,17 @@ impl Reactor {
         }
     }
 
-    fn reject_untaken(&mut self, key: u64) {
-        if let Some(entry) = self.links.get(&key) {
-            count_refusal(Refusal::Closed);
-            entry
-                .link
-                .in_engine(|core| core.conn.reject_untaken(Instant::now()));
-            self.drive(key);
-        }
-    }
-
-    /// Closes a listener, and rejects connections that are not established.
+    /// Closes a listener, and rejects requests whose peers have no acceptance yet. The others go
+    /// on, because their peers may consider the connection established: the listener's queue gets
+    /// them, and ends after the last one.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(listener) = self.listeners.remove(&key) else {
             return;
         };
-        listener.listener_items.finish(Error::ListenerClosed);
+        // With the id the kernel would end the requests in its queue, without a cause. The engine
+        // rejects them as busy, because the table of listeners does not contain this one.
+        self.handle_pending_cm_events(Transport::Rdma);
         let accepting: Vec<u64> = self
             .links
             .iter()
@@ -397,7 +391,21 @@ impl Reactor {
             .collect();
         drop(listener);
         for key in accepting {
-            self.reject_untaken(key);
+            self.reject_unanswered(key);
+        }
+    }
+
+    fn reject_unanswered(&mut self, key: u64) {
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        let now = Instant::now();
+        if entry
+            .link
+            .in_engine(|core| core.conn.reject_unanswered(now))
+        {
+            count_refusal(Refusal::Closed);
+            self.drive(key);
         }
     }
 
@@ -423,7 +431,9 @@ impl Reactor {
     pub(super) fn shut_down(&mut self) {
         self.ending = true;
         self.refusing = true;
-        self.listeners.clear();
+        for (_, listener) in self.listeners.drain() {
+            listener.shut_down();
+        }
         let keys: Vec<u64> = self.links.keys().copied().collect();
         for key in keys {
             if let Some(entry) = self.links.get(&key) {

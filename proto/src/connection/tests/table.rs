@@ -205,6 +205,8 @@ fn commands() {
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
     expect("turn away", |conn, now| conn.reject_untaken(now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          "Closing",    ".",        ".",        "."]);
+    expect("reject unanswered", |conn, now| assert!(!conn.reject_unanswered(now) || conn.state.name() == CLOSED),
+                    [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
     expect("close", |conn, now| conn.close(now),
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       "Closing",    ".",        ".",        "."]);
     expect("abort", |conn, now| conn.abort(1, now),
