@@ -25,12 +25,13 @@ use crate::{
     transport_choice::Transport,
 };
 
+mod accepting;
 mod arrivals;
 mod builder;
 mod requests;
 mod socket;
 
-pub use self::{builder::ListenerBuilder, requests::RequestListener};
+pub use self::{accepting::Accepting, builder::ListenerBuilder, requests::RequestListener};
 
 /// Accepts connections on an address.
 ///

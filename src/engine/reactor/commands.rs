@@ -330,7 +330,11 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
-        if entry.reply.take().is_some() {
+        if !entry.role.is_active() {
+            // After the reply the peer may consider the connection established. Then the drop of
+            // the established connection closes it.
+            self.reject(key, &[]);
+        } else if entry.reply.take().is_some() {
             entry.link.in_engine(|core| core.conn.close(Instant::now()));
             self.drive(key);
         }
@@ -338,6 +342,9 @@ impl Reactor {
 
     pub(super) fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, reply: Reply) {
         let key = link.key;
+        if !reply.begin(key) {
+            return self.reject(key, &[]);
+        }
         let Some(entry) = self.links.get_mut(&key) else {
             // The accept is too late: the request ended before.
             let reason = link
@@ -363,11 +370,12 @@ impl Reactor {
     }
 
     pub(super) fn reject(&mut self, key: u64, data: &[u8]) {
-        if let Some(entry) = self.links.get(&key) {
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        let now = Instant::now();
+        if entry.link.in_engine(|core| core.conn.reject(data, now)) {
             count_refusal(Refusal::Program);
-            entry
-                .link
-                .in_engine(|core| core.conn.reject(data, Instant::now()));
             self.drive(key);
         }
     }

@@ -201,7 +201,7 @@ fn commands() {
                     [".",      ".",             ".",           ".",          ".",      "Accepted", ".",       ".",          ".",          ".",        ".",        "."]);
     expect("a turn", |conn, now| conn.take_turn(now),
                     ["ResolvingAddr",".",       ".",           ".",          ".",      ".",        "Accepting",".",         ".",          ".",        ".",        "."]);
-    expect("reject", |conn, now| conn.reject(b"", now),
+    expect("reject", |conn, now| _ = conn.reject(b"", now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
     expect("turn away", |conn, now| conn.reject_untaken(now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          "Closing",    ".",        ".",        "."]);
