@@ -32,6 +32,9 @@ const FREE_PORT_TRIES: u32 = 64;
 /// The ids of a listener over RDMA and over TCP.
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
+/// The reason for which a listener that may use both transports lacks one, for the log.
+type Missing = Option<String>;
+
 impl Reactor {
     pub(super) fn take_commands(&mut self) {
         for _ in 0..BATCH {
@@ -151,14 +154,14 @@ impl Reactor {
         if config.transport.resolved() == TransportChoice::Memory {
             return self.listen_in_memory(key, address, config, listener_items, engine);
         }
-        let (ids, local) = match config.transport.resolved() {
+        let (ids, local, missing) = match config.transport.resolved() {
             TransportChoice::Rdma => {
                 let (id, local) = self.listen_on_rdma(key, address, &config)?;
-                ((Some(id), None), local)
+                ((Some(id), None), local, None)
             }
             TransportChoice::Tcp => {
                 let (id, local) = self.listen_on_tcp(key, address, &config)?;
-                ((None, Some(id)), local)
+                ((None, Some(id)), local, None)
             }
             TransportChoice::Auto | TransportChoice::Environment | TransportChoice::Memory => {
                 self.listen_on_both(key, address, &config)?
@@ -170,7 +173,7 @@ impl Reactor {
             (None, _) => &[Transport::Tcp],
         };
         let listening = Listening::new(ids, local, config, listener_items, engine);
-        Ok(self.begin_listening(key, listening, transports))
+        Ok(self.begin_listening(key, listening, transports, missing))
     }
 
     fn begin_listening(
@@ -178,12 +181,13 @@ impl Reactor {
         key: u64,
         listening: Listening,
         transports: &'static [Transport],
+        missing: Missing,
     ) -> Bound {
-        info!(
-            Listener,
-            "{}: listens over {transports:?}",
-            listening.name(key)
-        );
+        let name = listening.name(key);
+        match missing {
+            Some(missing) => warn!(Listener, "{name}: listens over {missing}"),
+            None => info!(Listener, "{name}: listens over {transports:?}"),
+        }
         let local = listening.local;
         self.listeners.insert(key, listening);
         Bound {
@@ -209,7 +213,7 @@ impl Reactor {
             .map_err(|no| no.into_error(fail))?;
         let mut listening = Listening::new((None, Some(id)), local, config, listener_items, engine);
         listening.claim = Some(claim);
-        Ok(self.begin_listening(key, listening, &[Transport::Memory]))
+        Ok(self.begin_listening(key, listening, &[Transport::Memory], None))
     }
 
     /// Listens on both transports with one port, or on the only available transport. A port that is
@@ -220,7 +224,7 @@ impl Reactor {
         key: u64,
         address: SocketAddr,
         config: &Config,
-    ) -> Result<(ListenIds, SocketAddr), Error> {
+    ) -> Result<(ListenIds, SocketAddr, Missing), Error> {
         let mut tries = if address.port() == 0 {
             FREE_PORT_TRIES
         } else {
@@ -229,16 +233,12 @@ impl Reactor {
         loop {
             let (tcp, local) = self.listen_on_tcp(key, address, config)?;
             match self.listen_on_rdma(key, local, config) {
-                Ok((rdma, local)) => return Ok(((Some(rdma), Some(tcp)), local)),
+                Ok((rdma, local)) => return Ok(((Some(rdma), Some(tcp)), local, None)),
                 Err(error) if error.is_address_in_use() => {}
                 Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
-                    let name = ListenerName(key, &config.label, local);
-                    warn!(
-                        Listener,
-                        "{name}: listens over TCP only, because RDMA failed: {error}"
-                    );
-                    return Ok(((None, Some(tcp)), local));
+                    let missing = format!("TCP only, because RDMA failed: {error}");
+                    return Ok(((None, Some(tcp)), local, Some(missing)));
                 }
             }
             // iWARP uses TCP ports, so the port may be in use by the TCP listener created above.
@@ -246,12 +246,8 @@ impl Reactor {
             tries -= 1;
             match self.listen_on_rdma(key, local, config) {
                 Ok((rdma, local)) => {
-                    let name = ListenerName(key, &config.label, local);
-                    warn!(
-                        Listener,
-                        "{name}: listens over RDMA only, because iWARP itself uses the TCP port"
-                    );
-                    return Ok(((Some(rdma), None), local));
+                    let missing = "RDMA only, because iWARP itself uses the TCP port".to_owned();
+                    return Ok(((Some(rdma), None), local, Some(missing)));
                 }
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
                 Err(_) => {
