@@ -166,7 +166,7 @@ pub use crate::{
     group::Group,
     interest::Interest,
     link::{Completion, Immediate, Message},
-    listener::{Listener, ListenerBuilder, RequestListener},
+    listener::{Accepting, Listener, ListenerBuilder, RequestListener},
     outgoing::Outgoing,
     persistent::{Persistent, PersistentEvent, Redial},
     poll::Polling,

@@ -18,19 +18,20 @@ use crate::{
     addresses::ToAddresses,
     config::Config,
     endpoint::Endpoint,
-    engine::{Engine, ListenerItem},
+    engine::{Engine, ListenerItem, Queue},
     error::Error,
     local::Local,
     poll::Seat,
     transport_choice::Transport,
 };
 
+mod accepting;
 mod arrivals;
 mod builder;
 mod requests;
 mod socket;
 
-pub use self::{builder::ListenerBuilder, requests::RequestListener};
+pub use self::{accepting::Accepting, builder::ListenerBuilder, requests::RequestListener};
 
 /// Accepts connections on an address.
 ///
@@ -43,9 +44,10 @@ pub use self::{builder::ListenerBuilder, requests::RequestListener};
 ///
 /// A program that inspects requests before it accepts them uses a [`RequestListener`].
 ///
-/// Dropping the listener closes it, as [`close`](Self::close) does, and rejects the connections
-/// that the program has not taken. Their peers get [`PeerBusy`](crate::CloseReason::PeerBusy): the
-/// program has seen none of their messages. Connections that were taken continue.
+/// Dropping the listener closes it, as [`close`](Self::close) does, and rejects the untaken
+/// connections, including later ones. Their peers get
+/// [`PeerBusy`](crate::CloseReason::PeerBusy): the program has seen none of their messages.
+/// Connections that were taken continue.
 ///
 /// A child that inherits the listener by fork(2) cannot use it: calls fail with [`Error::Forked`].
 /// Bind after the fork: see [the guide](crate::guide::installing#fork).
@@ -109,7 +111,8 @@ impl Listener {
         engine: &Engine,
     ) -> Result<Self, Error> {
         let connections = Connections::new(engine);
-        let listener_items = ListenerItem::Connections(Arc::<Connections>::clone(&connections));
+        let queue = Queue::new(Arc::<Connections>::clone(&connections));
+        let listener_items = ListenerItem::Connections(queue);
         let socket = Socket::bind(address, config, engine, &listener_items)?;
         connections.arrivals.listens(socket.name(&config.label));
         Ok(Self {
@@ -298,13 +301,38 @@ impl Listener {
 
     /// Stops listening. Its address is free when this returns.
     ///
-    /// Requests whose connections are not established are rejected; their connectors get
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy), and try again if
-    /// [`retry_refused`](crate::Connector::retry_refused) is set. [`accept`](Self::accept),
-    /// [`incoming`](Self::incoming) and [`accepted`](Self::accepted) return the connections that
-    /// were established before, and then end: `incoming` and `accepted` without an error, `accept`
-    /// with [`Error::ListenerClosed`], also in threads that wait in them. Established connections
-    /// continue, and [`Engine::drain`] waits for their ends.
+    /// No client loses a connection: it has one, or its connect fails. Requests without an answer
+    /// are rejected; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy), and try again
+    /// if [`retry_refused`](crate::Connector::retry_refused) is set. A request that the engine has
+    /// accepted becomes a connection, because its client may consider it established.
+    ///
+    /// [`accept`](Self::accept), [`incoming`](Self::incoming) and [`accepted`](Self::accepted)
+    /// return these connections and the established ones, and then end: `incoming` and `accepted`
+    /// without an error, `accept` with [`Error::ListenerClosed`], also in threads that wait in
+    /// them. This end comes at most [`connect_timeout`](Config::connect_timeout) (default 5 s)
+    /// after the call, usually at once. So accept until the end before the listener is dropped. A
+    /// dropped listener rejects all of them. Established connections continue, and
+    /// [`Engine::drain`] waits for their ends.
+    ///
+    /// Of an [inherited](ListenerBuilder::inherit) socket, the requests that the engine has not
+    /// taken stay in its queue, for the next program that listens on it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{Endpoint, Error, Listener};
+    ///
+    /// # fn main() -> Result<(), Error> {
+    /// let listener = Listener::bind("tcp://127.0.0.1:0")?;
+    /// let client = Endpoint::connect(format!("tcp://{}", listener.local_addr()))?;
+    /// client.send(b"before the close")?;
+    /// listener.close();
+    /// for endpoint in listener.incoming() {
+    ///     assert_eq!(endpoint?.recv()?, b"before the close");
+    /// } // ends after the last connection
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn close(&self) {
         self.socket.close();
     }
@@ -364,7 +392,7 @@ impl fmt::Debug for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.socket.start_close();
-        // Of a stand-in there are none.
-        self.connections.reject_untaken();
+        // Rejects the connections that become established later as well. The stand-in has ended.
+        self.connections.abandon();
     }
 }

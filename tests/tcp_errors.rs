@@ -7,6 +7,7 @@ mod tcp_peer;
 
 use std::{
     fs::File,
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
     os::fd::AsRawFd,
     sync::{
@@ -23,7 +24,7 @@ use nix::sys::{
     socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
     time::TimeValLike,
 };
-use rdmsg::{Config, Connector, Engine, Listener, StreamListener, TransportChoice};
+use rdmsg::{Config, Connector, Engine, Error, Listener, StreamListener, TransportChoice};
 
 use self::{
     apart::{
@@ -133,6 +134,50 @@ fn listener_without_descriptors_loses_no_connection() {
         peer.say(&tcp_peer::pdu(1, 0, &tcp_peer::frame(0, b"served")));
         assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"served");
     });
+}
+
+/// The number is greater than the number of connections that the engine takes at a time.
+#[test]
+fn closed_listener_answers_queued_requests() {
+    let listener = Listener::builder().config(&tcp()).bind("127.0.0.1:0");
+    let listener = listener.unwrap();
+    let connect = |_| TcpStream::connect(listener.local_addr()).unwrap();
+    let queued: Vec<_> = (0..100).map(connect).collect();
+    listener.close();
+    for mut stream in queued {
+        let hello = Peer::hello(4);
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+        stream
+            .write_all(&[b'r', b'd', b'm', b't', 1, 1, 16, 0x24])
+            .unwrap();
+        stream.write_all(&hello).unwrap();
+        let mut rejection = [0; 8 + 8];
+        stream.read_exact(&mut rejection).unwrap();
+        assert_eq!(rejection[..6], *b"rdmt\x01\x03");
+        assert_eq!(rejection[8..], *b"rdmR\x03\x18\0\x08", "busy");
+    }
+    assert!(matches!(listener.accept(), Err(Error::ListenerClosed)));
+}
+
+/// A program that hands a socket to its successor.
+#[test]
+fn inherited_socket_keeps_its_queue() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let bind = || {
+        let socket = socket.try_clone().unwrap();
+        let builder = Listener::builder().config(&tcp()).inherit(socket);
+        builder.bind(address).unwrap()
+    };
+    let old = bind();
+    old.close();
+    assert!(matches!(old.accept(), Err(Error::ListenerClosed)));
+    let waits = TcpStream::connect(address).unwrap();
+    let new = bind();
+    let mut peer = Peer::over(waits, 4).unwrap();
+    let accepted = new.accept_timeout(TIME_LIMIT).unwrap();
+    peer.say(&tcp_peer::pdu(1, 0, &tcp_peer::frame(0, b"served")));
+    assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"served");
 }
 
 #[test]

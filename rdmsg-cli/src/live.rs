@@ -60,8 +60,14 @@ impl Live {
         Ok(())
     }
 
-    /// Writes the changing line immediately.
+    /// Reports a step of the program immediately: by the changing line, or by a line on stderr if
+    /// stdout is no terminal.
     pub(crate) fn now(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
+        if !terminal::is_live() {
+            // A reader of the results does not need this line.
+            let _ = writeln!(io::stderr(), "{text}");
+            return Ok(());
+        }
         self.clear()?;
         self.update(|out| write!(out, "{text}"))
     }

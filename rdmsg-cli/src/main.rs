@@ -10,6 +10,7 @@ mod doctor;
 mod duration;
 mod generate;
 mod live;
+mod logger;
 mod measure;
 mod open_files;
 mod ping;
@@ -47,7 +48,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    logger::install();
     let ended = match command {
         Command::Doctor(options) => doctor::run(&options),
         Command::Ping(options) => ping::run(&options),

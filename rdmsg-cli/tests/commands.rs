@@ -2,8 +2,9 @@
 
 use std::{
     fs,
+    io::{Read, Write},
     path::PathBuf,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     thread,
 };
 
@@ -77,10 +78,17 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
         "latency: round trip",
         "bandwidth: one way",
         "rate: one way",
-        "● TCP x 1",
+        "● TCP, 1 connection",
+        "○ TCP, 2 connections",
+        "size of a message",
     ] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
+    let progress = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        progress.contains("1 of 12: latency of 64 bytes"),
+        "{progress}"
+    );
     assert!(
         !printed.contains('\x1b'),
         "no colours for a file: {printed}"
@@ -347,4 +355,39 @@ fn completions_and_manual_cover_each_command() {
         assert!(page.contains("Examples:"), "{command}: {page}");
     }
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// Reads the output of a program until it contains `text` once more.
+fn await_text(output: &mut impl Read, text: &str) {
+    let mut read = Vec::new();
+    let mut byte = [0];
+    while !read.ends_with(text.as_bytes()) {
+        output.read_exact(&mut byte).unwrap_or_else(|error| {
+            panic!("{error}, after {}", String::from_utf8_lossy(&read));
+        });
+        read.push(byte[0]);
+    }
+}
+
+/// `script` of util-linux gives a program a terminal.
+#[test]
+fn top_pauses_and_quits_by_keys() {
+    let line = format!("{} top --interval 0.1", env!("CARGO_BIN_EXE_rdmsg"));
+    let mut script = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keys = script.stdin.take().unwrap();
+    let mut screen = script.stdout.take().unwrap();
+    await_text(&mut screen, "q quits, any other key pauses");
+    keys.write_all(b" ").unwrap();
+    await_text(&mut screen, "paused: q quits, any other key continues");
+    keys.write_all(b"\x1b[A").unwrap();
+    await_text(&mut screen, "q quits, any other key pauses");
+    keys.write_all(b"q").unwrap();
+    let mut rest = Vec::new();
+    screen.read_to_end(&mut rest).unwrap();
+    assert!(script.wait().unwrap().success());
 }

@@ -95,10 +95,18 @@ pub(crate) struct Handle {
 #[derive(Clone, Debug)]
 pub(crate) enum ListenerItem {
     /// The engine accepts each request at once. The program takes established connections.
-    Connections(Arc<dyn Incoming<Result<Established, Error>>>),
+    Connections(Arc<Queue<Result<Established, Error>>>),
     /// The program takes requests and answers them.
-    Requests(Arc<dyn Incoming<Request>>),
+    Requests(Arc<Queue<Request>>),
 }
+
+/// The engine's access to a listener's queue.
+///
+/// The listener has an `Arc` of it, and so has each connection that was accepted for the listener
+/// and is not established yet. The drop of the last one ends the queue as closed. So a closed
+/// listener still returns the connections whose peers have the acceptance already.
+#[derive(Debug)]
+pub(crate) struct Queue<T>(Arc<dyn Incoming<T>>);
 
 /// A listener's queue, as the engine's thread uses it.
 pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
@@ -138,7 +146,7 @@ pub(crate) enum Reply {
     /// The task that awaits the reply.
     Task(PromiseSender<Established>),
     /// The listener's queue of established connections.
-    Backlog(Arc<dyn Incoming<Result<Established, Error>>>),
+    Backlog(Arc<Queue<Result<Established, Error>>>),
 }
 
 /// A peer's request for a connection. Dropping it rejects it.
@@ -302,6 +310,28 @@ pub(crate) fn wait_for_reply(
     }
 }
 
+impl<T> Queue<T> {
+    pub(crate) fn new(queue: Arc<dyn Incoming<T>>) -> Arc<Self> {
+        Arc::new(Self(queue))
+    }
+
+    /// Appends an item.
+    pub(super) fn bring(&self, item: T) {
+        self.0.bring(item);
+    }
+
+    /// Returns the number of items that the program has not taken.
+    pub(super) fn waiting(&self) -> usize {
+        self.0.waiting()
+    }
+}
+
+impl<T> Drop for Queue<T> {
+    fn drop(&mut self) {
+        self.0.finish(Error::ListenerClosed);
+    }
+}
+
 impl ListenerItem {
     /// Returns the number of items that the program has not taken.
     pub(super) fn waiting(&self) -> usize {
@@ -311,10 +341,11 @@ impl ListenerItem {
         }
     }
 
+    /// Ends the queue at once.
     pub(super) fn finish(&self, why: Error) {
         match self {
-            Self::Connections(queue) => queue.finish(why),
-            Self::Requests(queue) => queue.finish(why),
+            Self::Connections(queue) => queue.0.finish(why),
+            Self::Requests(queue) => queue.0.finish(why),
         }
     }
 }

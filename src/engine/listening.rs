@@ -20,7 +20,8 @@ use crate::{
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// A listener. Threads that wait for its connections learn of its end when it is dropped.
+/// A listener. Its drop closes it: the queue ends as closed when the last connection that was
+/// accepted for the listener is established or has failed.
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Arc<Config>,
@@ -147,16 +148,15 @@ impl Listening {
 }
 
 impl Listening {
-    /// Ends the listener because its engine has failed.
+    /// Ends the listener and its queue for this reason.
     pub(super) fn end(self, reason: CloseReason) {
         let address = self.local;
         self.listener_items
             .finish(Error::ListenerEnded { address, reason });
     }
-}
 
-impl Drop for Listening {
-    fn drop(&mut self) {
+    /// Ends the listener and its queue, because the engine ends.
+    pub(super) fn shut_down(self) {
         self.listener_items.finish(Error::EngineShutDown);
     }
 }

@@ -33,7 +33,7 @@ pub use self::{
     engine::{Engine, EngineStatistics},
 };
 pub(crate) use self::{
-    command::{Bound, Command, Established, Incoming, ListenerItem, Reply, wait_for_reply},
+    command::{Bound, Command, Established, Incoming, ListenerItem, Queue, Reply, wait_for_reply},
     device_events::device_events,
     listening::ListenerName,
     names::{engine_of, wait_for_engine},

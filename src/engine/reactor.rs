@@ -218,8 +218,8 @@ impl Reactor {
         match token {
             COMMANDS => self.commands.clear(),
             NOTICES => self.notices.clear(),
-            CM_RDMA => self.handle_cm_events(Transport::Rdma),
-            CM_TCP => self.handle_cm_events(Transport::Tcp),
+            CM_RDMA => _ = self.handle_cm_events(Transport::Rdma),
+            CM_TCP => _ = self.handle_cm_events(Transport::Tcp),
             LOOPS => self.expect_loops(),
             device if device & DEVICE != 0 => self.handle_device_events(device & !DEVICE),
             key => self.handle_completion_event(key),
@@ -560,6 +560,8 @@ impl Drop for Reactor {
         for (_, listener) in self.listeners.drain() {
             if self.failed.is_some() {
                 listener.end(reason.clone());
+            } else {
+                listener.shut_down();
             }
         }
         for (_, mut entry) in self.links.drain() {

@@ -472,7 +472,7 @@ impl Link {
 
     /// Rejects the peer's request for this connection, without private data.
     pub(crate) fn reject(self: &Arc<Self>) {
-        self.with_core(|core| core.conn.reject(&[], Instant::now()));
+        self.with_core(|core| _ = core.conn.reject(&[], Instant::now()));
     }
 
     /// Rejects the request, or ends the connection, because the program of the listener has not

@@ -176,8 +176,14 @@ impl Connections {
         })
     }
 
+    /// Ends the queue of a dropped listener.
+    pub(super) fn abandon(&self) {
+        self.finish(Error::ListenerClosed);
+        self.reject_untaken();
+    }
+
     /// Rejects the connections that the program has not taken, as busy.
-    pub(super) fn reject_untaken(&self) {
+    fn reject_untaken(&self) {
         for endpoint in self.arrivals.items.try_iter().flatten() {
             endpoint.reject_untaken();
         }

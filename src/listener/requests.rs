@@ -1,16 +1,24 @@
-use std::{fmt, net::SocketAddr, os::fd::BorrowedFd, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    net::SocketAddr,
+    os::fd::BorrowedFd,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
 
 use crossbeam_channel::{Receiver, bounded};
 
-use super::{Listener, arrivals::Arrivals, socket::Socket};
+use super::{Listener, accepting::Accepting, arrivals::Arrivals, socket::Socket};
 use crate::{
     addresses::ToAddresses,
     config::Config,
     connector::check_private_data,
     endpoint::Endpoint,
-    engine::{Command, Engine, ListenerItem, Reply, Request, wait_for_reply},
+    engine::{Command, Engine, ListenerItem, Promise, Queue, Reply, Request, wait_for_reply},
     error::Error,
     local::Local,
+    poll::Seat,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
     transport_choice::Transport,
 };
@@ -70,7 +78,8 @@ impl RequestListener {
         engine: &Engine,
     ) -> Result<Self, Error> {
         let arrivals = Arc::new(Arrivals::new());
-        let listener_items = ListenerItem::Requests(Arc::<Arrivals<Request>>::clone(&arrivals));
+        let queue = Queue::new(Arc::<Arrivals<Request>>::clone(&arrivals));
+        let listener_items = ListenerItem::Requests(queue);
         let socket = Socket::bind(address, config, engine, &listener_items)?;
         arrivals.listens(socket.name(&config.label));
         let arrivals = Local::new(arrivals);
@@ -109,6 +118,61 @@ impl RequestListener {
         request
     }
 
+    /// Takes the next request, for a task.
+    ///
+    /// As [`Listener::poll_accept`](crate::Listener::poll_accept), for futures on any runtime: if
+    /// no request waits, the task is woken when one may wait. One task at a time waits in this way;
+    /// of several, the last caller.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::accept`](crate::Listener::accept).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), rdmsg::Error> {
+    /// let listener = rdmsg::RequestListener::bind("0.0.0.0:7471")?;
+    /// let request = std::future::poll_fn(|cx| listener.poll_request(cx)).await?;
+    /// let endpoint = request.start_accept(b"welcome")?.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn poll_request(&self, cx: &mut Context<'_>) -> Poll<Result<Request, Error>> {
+        self.poll_request_seated(cx, Seat::common(1))
+    }
+
+    pub(crate) fn poll_request_seated(
+        &self,
+        cx: &Context<'_>,
+        seat: Seat,
+    ) -> Poll<Result<Request, Error>> {
+        let take = || match self.try_request() {
+            Some(request) => Some(Ok(request)),
+            None => self.arrivals.ended().map(Err),
+        };
+        let mut taken = take();
+        if taken.is_none() {
+            self.arrivals.wait(seat, cx.waker());
+            taken = take();
+            if taken.is_some() {
+                self.arrivals.leave(seat);
+            }
+        }
+        taken.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
+    #[cfg(feature = "tokio")]
+    pub(crate) fn seat(&self) -> Seat {
+        self.arrivals.seat()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn leave_seat(&self, seat: Seat) {
+        self.arrivals.leave(seat);
+    }
+
     /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
     ///
     /// It is readable while [`try_request`](Self::try_request) has something to return, and after
@@ -125,9 +189,9 @@ impl RequestListener {
 
     /// Stops listening. Its address is free when this returns.
     ///
-    /// Requests that the program has not taken are rejected; their connectors get
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy). The program can still accept the requests that
-    /// it has taken.
+    /// Untaken requests are rejected, including those in the queue of the kernel. Their connectors
+    /// get [`PeerBusy`](crate::CloseReason::PeerBusy). The program can still accept the requests
+    /// that it has taken.
     pub fn close(&self) {
         self.socket.close();
     }
@@ -204,6 +268,35 @@ impl Request {
         })?;
         let established = wait_for_reply(engine.handle(), &result, peer, deadline)?;
         Ok(Endpoint::new(established, engine))
+    }
+
+    /// Begins to accept the request with private data, for a task.
+    ///
+    /// As [`accept_with`](Self::accept_with), for futures on any runtime. The engine enforces the
+    /// time limit. Dropping the future before the peer has the answer rejects the request; later it
+    /// closes the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes, and
+    /// [`Error::EngineShutDown`] when the engine was shut down. The future fails as
+    /// [`accept`](Self::accept) does.
+    ///
+    /// # Examples
+    ///
+    /// See [`RequestListener::poll_request`].
+    pub fn start_accept(mut self, private_data: &[u8]) -> Result<Accepting, Error> {
+        check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
+        // Answering takes the request, so it is open.
+        let open = self.take().ok_or(Error::EngineShutDown)?;
+        let (promise, promise_sender) = Promise::new();
+        open.engine.send(Command::Accept {
+            link: open.link,
+            data: private_data.to_vec(),
+            at: Instant::now(),
+            reply: Reply::Task(promise_sender),
+        })?;
+        Ok(Accepting::new(Engine::of(open.engine), promise))
     }
 
     /// Rejects the request, with private data for the peer's program.

@@ -131,6 +131,12 @@ pub(crate) fn is_container() -> bool {
 }
 
 fn has_container_marks(root: &Path) -> bool {
+    // A virtual machine may run from a container image, with the files of a container. Process 2 is
+    // `kthreadd` only outside of containers.
+    let of_kernel = |name: String| name.trim_end() == "kthreadd";
+    if fs::read_to_string(root.join("proc/2/comm")).is_ok_and(of_kernel) {
+        return false;
+    }
     FILES.iter().any(|file| root.join(file).exists())
         || fs::read_to_string(root.join("proc/1/cgroup"))
             .is_ok_and(|groups| GROUPS.iter().any(|group| groups.contains(group)))
@@ -211,6 +217,10 @@ mod tests {
             let container = Root::new();
             container.write(file, text);
             assert!(has_container_marks(container.path()), "{file}: {text}");
+            container.write("proc/2/comm", "sleep\n");
+            assert!(has_container_marks(container.path()), "{file}: {text}");
+            container.write("proc/2/comm", "kthreadd\n");
+            assert!(!has_container_marks(container.path()), "a virtual machine");
         }
     }
 }

@@ -111,7 +111,7 @@ impl Listener {
 
     /// Stops listening, as [`close`](crate::Listener::close) does.
     ///
-    /// [`accept`](Self::accept) still returns waiting connections, and then
+    /// [`accept`](Self::accept) still returns the connections that were accepted before, and then
     /// [`Error::ListenerClosed`]. Established connections continue.
     pub fn close(&self) {
         self.inner.close();

@@ -1,6 +1,7 @@
 //! Connections for tasks of a [tokio] runtime (feature `tokio`).
 //!
-//! [`Endpoint`] and [`Listener`] carry whole messages, like those in the root of the crate;
+//! [`Endpoint`] and [`Listener`] carry whole messages, like those in the root of the crate, and a
+//! [`RequestListener`] leaves each request to the program;
 //! [`Stream`] and [`StreamListener`] stand in for [`tokio::net::TcpStream`] and
 //! [`TcpListener`](::tokio::net::TcpListener), with whatever is made for
 //! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite): hyper, tonic,
@@ -48,6 +49,7 @@ mod listener;
 mod methods;
 mod pair;
 mod reader;
+mod request_listener;
 mod sink;
 mod stream;
 mod stream_halves;
@@ -64,6 +66,7 @@ pub use self::{
     halves::{ReceiveHalf, SendHalf},
     incoming::Incoming,
     listener::Listener,
+    request_listener::{Request, RequestListener},
     sink::MessageSink,
     stream::Stream,
     stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf},

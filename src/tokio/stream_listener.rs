@@ -155,7 +155,10 @@ impl StreamListener {
         self.inner.transports()
     }
 
-    /// Stops listening. Established streams continue.
+    /// Stops listening, as [`Listener::close`](crate::Listener::close) does.
+    ///
+    /// [`accept`](Self::accept) still returns the streams that were accepted before, and then an
+    /// error. Established streams continue.
     pub fn close(&self) {
         self.inner.close();
     }

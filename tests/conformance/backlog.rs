@@ -2,10 +2,11 @@
 
 use std::{
     io::{Read, Write},
+    net::SocketAddr,
     thread,
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, Transport};
 
 use crate::stage::{Stage, TIME_LIMIT, engine, place, small};
 
@@ -137,6 +138,99 @@ fn a_closed_listener_keeps_its_backlog() {
         stage.listener.accept(),
         Err(Error::ListenerClosed)
     ));
+}
+
+/// Connects, and asks for an answer. Returns whether the connection was established.
+fn ask(connector: &Connector, address: SocketAddr) -> bool {
+    match connector.connect(address) {
+        Ok(near) => {
+            near.send(b"question").unwrap();
+            assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"answer");
+            true
+        }
+        Err(Error::Connect { reason, .. }) => {
+            let refusals = [
+                CloseReason::PeerBusy,
+                CloseReason::Refused,
+                // The kernel has ended a request that arrived at the moment of the close.
+                CloseReason::PeerDisconnected,
+                CloseReason::RejectedWithoutCause,
+            ];
+            assert!(refusals.contains(&reason), "{reason}");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The acceptance of a connection reaches the client earlier than the event that establishes it
+/// reaches the listener.
+#[test]
+fn close_breaks_no_established_connection() {
+    const CLIENTS: usize = 12;
+    const ROUNDS: usize = 24;
+    let stage = Stage::new(&small());
+    let elsewhere = Connector::new().config(&small()).engine(&engine());
+    let is_in_memory = place().1 == Transport::Memory;
+    for round in 0..ROUNDS {
+        let builder = Listener::builder().config(&small()).engine(&stage.engine);
+        let listener = builder.bind((place().0, 0)).unwrap();
+        let address = listener.local_addr();
+        let (accepted, established) = thread::scope(|scope| {
+            let connect = |number| {
+                let near = number % 2 == 0 || is_in_memory;
+                let connector = if near { &stage.connector } else { &elsewhere };
+                scope.spawn(move || ask(connector, address))
+            };
+            let clients: Vec<_> = (0..CLIENTS).map(connect).collect();
+            let mut accepted = 0;
+            let mut serve = |far: Endpoint| {
+                assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"question");
+                far.send(b"answer").unwrap();
+                accepted += 1;
+            };
+            for _ in 0..round % CLIENTS {
+                serve(listener.accept_timeout(TIME_LIMIT).unwrap());
+            }
+            listener.close();
+            for far in &listener {
+                serve(far.unwrap());
+            }
+            let established = clients.into_iter().map(|client| client.join().unwrap());
+            let established = established.filter(|established| *established).count();
+            (accepted, established)
+        });
+        assert_eq!(accepted, established, "in round {round}");
+    }
+}
+
+#[test]
+fn dropped_listener_rejects_late_connections() {
+    const CLIENTS: usize = 8;
+    let stage = Stage::new(&small());
+    for taken in 0..CLIENTS {
+        let builder = Listener::builder().config(&small()).engine(&stage.engine);
+        let listener = builder.bind((place().0, 0)).unwrap();
+        let address = listener.local_addr();
+        thread::scope(|scope| {
+            let connect = |_| scope.spawn(|| stage.connector.connect(address));
+            let clients: Vec<_> = (0..CLIENTS).map(connect).collect();
+            let far = (0..taken).map(|_| listener.accept_timeout(TIME_LIMIT).unwrap());
+            let far: Vec<_> = far.collect();
+            listener.close();
+            drop(listener);
+            far.iter().for_each(|far| far.send(b"taken").unwrap());
+            let answers = clients.into_iter().map(|client| {
+                let near = client.join().unwrap().ok()?;
+                match near.recv_timeout(TIME_LIMIT) {
+                    Ok(message) => Some(message == b"taken"),
+                    Err(Error::Disconnected(CloseReason::PeerBusy)) => None,
+                    Err(error) => panic!("{error}"),
+                }
+            });
+            assert_eq!(answers.flatten().count(), taken);
+        });
+    }
 }
 
 #[test]

@@ -10,6 +10,8 @@ mod cut;
 mod endings;
 #[cfg(feature = "tokio")]
 mod incoming;
+#[cfg(feature = "tokio")]
+mod requests;
 mod stage;
 #[cfg(feature = "tokio")]
 #[allow(dead_code)]

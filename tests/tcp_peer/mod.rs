@@ -82,18 +82,24 @@ impl Peer {
     pub(crate) fn serving(mut stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;
         stream.set_write_timeout(Some(TIME_LIMIT))?;
-        let mut hello = b"rdms\x03\x24\0\0\0".to_vec();
-        hello.push(window);
-        hello.extend(b"\0\0\0\0\x03\xe8");
-        hello.extend((1_u64 << 20).to_be_bytes());
-        hello.extend([0; 4]);
-        hello.extend(7_u64.to_be_bytes());
+        let hello = Self::hello(window);
         stream.write_all(&[b'r', b'd', b'm', b't', 1, 1, reads, 0x24])?;
         stream.write_all(&hello)?;
         let mut accept = [0; 8 + 36];
         stream.read_exact(&mut accept)?;
         assert_eq!(accept[..6], *b"rdmt\x01\x02");
         Ok(Self { stream })
+    }
+
+    /// Returns a hello with this window.
+    pub(crate) fn hello(window: u8) -> Vec<u8> {
+        let mut hello = b"rdms\x03\x24\0\0\0".to_vec();
+        hello.push(window);
+        hello.extend(b"\0\0\0\0\x03\xe8");
+        hello.extend((1_u64 << 20).to_be_bytes());
+        hello.extend([0; 4]);
+        hello.extend(7_u64.to_be_bytes());
+        hello
     }
 
     /// Sends bytes. Errors are ignored, because the other side can have ended the connection.

@@ -14,6 +14,7 @@ pub mod echo_service;
 pub mod greeter;
 pub mod net;
 pub mod options;
+pub mod orders;
 pub mod resp;
 pub mod rpc;
 pub mod server;

@@ -57,18 +57,32 @@ impl Connection {
     }
 
     /// Rejects the request. The rejection contains `data` of the application, which has at most
-    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes.
-    pub fn reject(&mut self, data: &[u8], now: Instant) {
+    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns whether it was rejected: after
+    /// the reply it is not.
+    pub fn reject(&mut self, data: &[u8], now: Instant) -> bool {
         let reject = Reject {
             code: RejectCode::Application,
             own: 0,
             theirs: 0,
         };
-        if let State::Setup(setup) = &mut self.state
-            && setup.reject(&mut self.side, &reject, data)
-        {
+        self.reject_with(&reject, data, now)
+    }
+
+    /// Rejects the request as busy if the reply was not sent. Returns whether it was rejected.
+    /// After the reply the peer may consider the connection established.
+    pub fn reject_unanswered(&mut self, now: Instant) -> bool {
+        self.reject_with(&Reject::BUSY, &[], now)
+    }
+
+    fn reject_with(&mut self, reject: &Reject, data: &[u8], now: Instant) -> bool {
+        let State::Setup(setup) = &mut self.state else {
+            return false;
+        };
+        let rejected = setup.reject(&mut self.side, reject, data);
+        if rejected {
             self.fail(CloseReason::LocallyClosed, now);
         }
+        rejected
     }
 
     /// Rejects the request, or ends the established connection, because its listener has ended
@@ -76,10 +90,8 @@ impl Connection {
     /// when it is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
-            State::Setup(setup) => {
-                if setup.reject(&mut self.side, &Reject::BUSY, &[]) {
-                    self.fail(CloseReason::LocallyClosed, now);
-                }
+            State::Setup(_) => {
+                self.reject_unanswered(now);
             }
             State::Open(open) => {
                 let (reason, control) = (CloseReason::LocallyClosed, Control::Failure);

@@ -61,7 +61,9 @@ fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
     }
     let (axis, names) = (String::from_iter(axis), String::from_iter(names));
     writeln!(out, "{dim}{:MARGIN$} └{axis}{dim:#}", "")?;
-    writeln!(out, "{dim}{:MARGIN$}  {}{dim:#}", "", names.trim_end())
+    writeln!(out, "{dim}{:MARGIN$}  {}{dim:#}", "", names.trim_end())?;
+    let label = format!("{:^width$}", plot.label_across());
+    writeln!(out, "{dim}{:MARGIN$}  {}{dim:#}", "", label.trim_end())
 }
 
 type Grid = Vec<Vec<Option<(char, Carrier)>>>;
@@ -137,6 +139,7 @@ mod tests {
         assert!(lines.iter().all(|line| line.chars().count() <= 60), "{out}");
         let at = |mark: char| lines.iter().skip(2).position(|line| line.contains(mark));
         assert!(at('●') < at('○'), "more is higher:\n{out}");
-        assert!(lines[lines.len() - 1].contains("16K"), "{out}");
+        assert!(lines[lines.len() - 2].contains("16 KiB"), "{out}");
+        assert_eq!(lines[lines.len() - 1].trim(), "size of a message");
     }
 }

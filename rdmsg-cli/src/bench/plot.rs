@@ -66,7 +66,11 @@ impl Plot {
         for (point, measured) in of_test() {
             let name = match across {
                 XAxis::Sizes if connections.len() > 1 => {
-                    format!("{} x {}", measured.transport, point.connections)
+                    let plural = if point.connections == 1 { "" } else { "s" };
+                    format!(
+                        "{}, {} connection{plural}",
+                        measured.transport, point.connections
+                    )
                 }
                 XAxis::Sizes | XAxis::Connections => measured.transport.clone(),
             };
@@ -97,24 +101,32 @@ impl Plot {
                 .sort_by(|one, other| one.0.total_cmp(&other.0));
         }
         let what = match test {
-            Test::Latency => "round trip, median",
-            Test::Bandwidth => "bandwidth, one way",
-            Test::Rate => "messages, one way",
+            Test::Latency => "median round trip",
+            Test::Bandwidth => "bandwidth in one direction",
+            Test::Rate => "messages per second in one direction",
         };
-        let by = match across {
-            XAxis::Sizes => "by bytes of a message".to_owned(),
+        let of = match across {
+            XAxis::Sizes => String::new(),
             XAxis::Connections => {
                 let size = Size(sizes.first().copied().unwrap_or(0));
-                format!("of {size} bytes, by connections")
+                format!(", messages of {}", size.with_unit())
             }
         };
         let has_line = series.iter().any(|series| series.points.len() > 1);
         has_line.then(|| Self {
-            title: format!("{what}, {by}"),
+            title: format!("{what}{of}"),
             across,
             test,
             series,
         })
+    }
+
+    /// Returns the label of the horizontal axis.
+    pub(super) fn label_across(&self) -> &'static str {
+        match self.across {
+            XAxis::Sizes => "size of a message",
+            XAxis::Connections => "number of connections",
+        }
     }
 
     /// Returns the ticks of the horizontal axis.
@@ -123,16 +135,24 @@ impl Plot {
         all.sort_by(f64::total_cmp);
         all.dedup();
         let label = |x: f64| match self.across {
-            XAxis::Sizes => Size(x as u64).to_string(),
+            XAxis::Sizes => Size(x as u64).with_unit(),
             XAxis::Connections => format!("{x}"),
         };
         all.into_iter().map(|x| (x, label(x))).collect()
     }
 
     /// Returns the ticks of the vertical axis: 1, 2 and 5 times each power of ten in the range, or
-    /// the powers alone if the range is wide.
+    /// the powers alone if the range is wide. For bytes they are powers of 2, or of 8.
     pub(super) fn ticks_up(&self) -> Vec<(f64, String)> {
         let Range { least, most } = self.y_range();
+        if self.test == Test::Bandwidth {
+            let step: i32 = if most / least < 1024.0 { 1 } else { 3 };
+            let powers = (0..=50 / step).map(|number| 2_f64.powi(step * number));
+            return powers
+                .filter(|y| (least..=most).contains(y))
+                .map(|y| (y, self.label(y)))
+                .collect();
+        }
         let decades = (most / least).log10();
         let steps: &[f64] = if decades < 2.5 {
             &[1.0, 2.0, 5.0]
@@ -248,10 +268,10 @@ mod tests {
         let labels = |ticks: Vec<(f64, String)>| -> Vec<String> {
             ticks.into_iter().map(|(_, label)| label).collect()
         };
-        assert_eq!(labels(plot.ticks_across()), ["4K", "16K", "64K"]);
+        assert_eq!(labels(plot.ticks_across()), ["4 KiB", "16 KiB", "64 KiB"]);
         assert_eq!(
             labels(plot.ticks_up()),
-            ["100 MB/s", "200 MB/s", "500 MB/s", "1.00 GB/s"]
+            ["128 MiB/s", "256 MiB/s", "512 MiB/s"]
         );
         assert!((plot.x_range().place(16_384.0) - 0.5).abs() < 1e-9);
     }

@@ -6,7 +6,9 @@ use std::{
 use super::{
     finding::{Finding, as_root},
     interfaces::{Interface, Interfaces},
+    kernel::Kernel,
     root::Root,
+    surroundings::Surroundings,
 };
 
 /// The driver's counters of packets that were lost or late.
@@ -357,8 +359,23 @@ fn judge_mtu(interface: &Interface, is_fast: bool) -> Finding {
         .hint("do this on all hosts, and only if the switches forward such packets")
 }
 
-/// Returns the finding for a host without an RDMA device.
-pub(super) fn judge_none(interfaces: &Interfaces, towards: Option<IpAddr>) -> Finding {
+/// Returns the finding for a host without an RDMA device, unless the finding about the kernel is
+/// its cause.
+pub(super) fn judge_none(
+    kernel: &Kernel,
+    around: &Surroundings,
+    interfaces: &Interfaces,
+    towards: Option<IpAddr>,
+) -> Option<Finding> {
+    (!kernel.lacks_modules()).then(|| judge_missing(kernel, around, interfaces, towards))
+}
+
+fn judge_missing(
+    kernel: &Kernel,
+    around: &Surroundings,
+    interfaces: &Interfaces,
+    towards: Option<IpAddr>,
+) -> Finding {
     let finding = Finding::error("device", "there is no RDMA device");
     let adapter = interfaces.iter().find_map(|interface| {
         let driver = interface.driver.as_deref()?;
@@ -378,7 +395,16 @@ pub(super) fn judge_none(interfaces: &Interfaces, towards: Option<IpAddr>) -> Fi
         "rdmsg uses TCP then. Software RoCE (rxe) makes an RDMA device of any network interface: \
          it uses the same programs and packets, but is slower",
     );
+    if kernel.lacks_rxe() {
+        let release = kernel.release();
+        return finding.hint(format!(
+            "kernel {release} does not contain the module rdma_rxe"
+        ));
+    }
     match interfaces.for_software(towards) {
+        Some(interface) if around.is_container() => finding
+            .mend_all(software_device("rxe0", &interface.name))
+            .hint("this is a container: run the commands on its host, as root, for its interface"),
         Some(interface) => finding
             .mend_all(software_device("rxe0", &interface.name).map(|line| as_root(&line)))
             .hint("`rdmsg doctor --fix` runs these commands"),
@@ -397,7 +423,7 @@ pub(super) fn software_device(name: &str, interface: &str) -> [String; 2] {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{finding::State, root::testing::Machine},
+        super::{finding::State, root::testing::Machine, surroundings::Distribution},
         *,
     };
 
@@ -574,10 +600,13 @@ mod tests {
         let plain = Machine::new()
             .file("sys/class/net/eth0/flags", "0x1003\n")
             .file("sys/class/net/eth0/mtu", "1500\n");
-        let judged = |machine: &Machine| {
+        let around = Surroundings::of(Distribution::Debian, false);
+        let judge = |machine: &Machine, kernel: &Kernel| {
             let interfaces = Interfaces::read(&machine.root(), &[]);
-            judge_none(&interfaces, None).mend
+            judge_none(kernel, &around, &interfaces, None)
         };
+        let kernel = Kernel::with(false, Some(true), Some(true));
+        let judged = |machine: &Machine| judge(machine, &kernel).unwrap().mend;
         assert_eq!(
             judged(&plain),
             [
@@ -585,6 +614,12 @@ mod tests {
                 as_root("rdma link add rxe0 type rxe netdev eth0"),
             ]
         );
+        let lacks_all = Kernel::with(false, Some(false), Some(false));
+        assert_eq!(judge(&plain, &lacks_all), None, "the kernel is the cause");
+        let lacks_rxe = Kernel::with(true, None, Some(false));
+        let finding = judge(&plain, &lacks_rxe).unwrap();
+        assert!(finding.mend.is_empty(), "{finding:?}");
+        assert!(finding.hint.unwrap().ends_with("the module rdma_rxe"));
         let adapter = plain.link("sys/class/net/eth0/device/driver", "/drivers/mlx5_core");
         assert_eq!(judged(&adapter), [as_root("modprobe mlx5_ib")]);
     }

@@ -53,7 +53,8 @@ impl Examination {
         findings.push(kernel.judge(&around));
         findings.extend(files.judge(&around));
         if devices.is_empty() {
-            findings.push(devices::judge_none(&interfaces, towards));
+            let missing = devices::judge_none(&kernel, &around, &interfaces, towards);
+            findings.extend(missing);
         }
         let of_devices = devices.iter().flat_map(|device| device.judge(&interfaces));
         findings.extend(of_devices);

@@ -22,6 +22,8 @@ pub(super) struct Kernel {
     has_verbs: bool,
     /// Whether the kernel can load the missing modules, or `None` if that is not known.
     can_load: Option<bool>,
+    /// Whether the kernel can load software RoCE, or `None` if that is not known.
+    can_load_rxe: Option<bool>,
 }
 
 impl Kernel {
@@ -34,6 +36,7 @@ impl Kernel {
             has_cm,
             has_verbs,
             can_load: if is_ready { None } else { can_load("rdma_ucm") },
+            can_load_rxe: can_load("rdma_rxe"),
         }
     }
 
@@ -44,6 +47,28 @@ impl Kernel {
     /// Returns whether the kernel has all modules that a connection needs.
     pub(super) fn is_ready(&self) -> bool {
         self.has_cm && self.has_verbs
+    }
+
+    /// Returns whether modules are missing that the kernel does not contain. Then the finding about
+    /// the kernel is the cause of the missing devices.
+    pub(super) fn lacks_modules(&self) -> bool {
+        !self.is_ready() && self.can_load == Some(false)
+    }
+
+    /// Returns whether the kernel does not contain software RoCE.
+    pub(super) fn lacks_rxe(&self) -> bool {
+        self.can_load_rxe == Some(false)
+    }
+
+    #[cfg(test)]
+    pub(super) fn with(is_ready: bool, can_load: Option<bool>, can_load_rxe: Option<bool>) -> Self {
+        Self {
+            release: "6.1.0-56-amd64".into(),
+            has_cm: is_ready,
+            has_verbs: is_ready,
+            can_load,
+            can_load_rxe,
+        }
     }
 
     pub(super) fn judge(&self, around: &Surroundings) -> Finding {
@@ -112,6 +137,7 @@ mod tests {
             has_cm,
             has_verbs: true,
             can_load,
+            can_load_rxe: None,
         };
         kernel.judge(&Surroundings::of(distribution, false))
     }
@@ -147,6 +173,7 @@ mod tests {
             has_cm: false,
             has_verbs: false,
             can_load: Some(false),
+            can_load_rxe: None,
         };
         let finding = kernel.judge(&Surroundings::of(Distribution::Debian, true));
         assert_eq!(finding.mend, ["modprobe -a rdma_ucm ib_uverbs"]);

@@ -50,9 +50,33 @@ pub(crate) fn micros(micros: f64) -> String {
     }
 }
 
-/// Formats a rate in bytes per second. The units are powers of 1000.
+impl Size {
+    /// Returns the text with a unit, such as `4 KiB`.
+    pub(crate) fn with_unit(self) -> String {
+        let text = self.to_string();
+        match text.strip_suffix(|unit: char| unit.is_ascii_uppercase()) {
+            Some(number) => format!("{number} {}iB", &text[number.len()..]),
+            None => format!("{text} B"),
+        }
+    }
+}
+
+/// Formats a rate in bytes per second. The units are powers of 1024, as those of sizes.
 pub(crate) fn bytes_per_second(rate: f64) -> String {
-    format!("{}B/s", scaled(rate))
+    let units = ["B", "KiB", "MiB", "GiB"];
+    let mut number = rate;
+    let mut unit = 0;
+    while number >= 999.5 && unit + 1 < units.len() {
+        number /= 1024.0;
+        unit += 1;
+    }
+    // Powers of 2 have no decimals: 1 GiB/s, 512 MiB/s.
+    let text = if number >= 1.0 && number.log2().fract() == 0.0 {
+        format!("{number}")
+    } else {
+        digits(number)
+    };
+    format!("{text} {}/s", units[unit])
 }
 
 /// Formats a rate in messages per second. The units are powers of 1000.
@@ -114,7 +138,12 @@ mod tests {
             "0.50 µs", "10.0 µs", "12.3 µs", "457 µs", "1.23 ms", "12.3 ms", "20.0 s",
         ];
         assert_eq!(written, expected);
-        assert_eq!(bytes_per_second(1.234e9), "1.23 GB/s");
+        assert_eq!(bytes_per_second(1.234e9), "1.15 GiB/s");
+        assert_eq!(bytes_per_second(1023.0 * 1024.0), "1.00 MiB/s");
+        assert_eq!(bytes_per_second(1024.0 * 1024.0), "1 MiB/s");
+        assert_eq!(bytes_per_second(12.0), "12.0 B/s");
+        assert_eq!(Size(65_536).with_unit(), "64 KiB");
+        assert_eq!(Size(1000).with_unit(), "1000 B");
         assert_eq!(per_second(999.9), "1.00 k/s");
         assert_eq!(per_second(12.0), "12.0 /s");
     }

@@ -5,9 +5,11 @@
 //! options     the command line             sources   finds the sockets, and reads from them
 //! exposition  parses the Prometheus text   reading   the counters of all connections at one moment
 //! view        the rates between two readings, as a table or JSON
+//! keys        the keys that end or pause the display
 //! ```
 
 mod exposition;
+mod keys;
 mod options;
 mod reading;
 mod sources;
@@ -21,7 +23,11 @@ use std::{
 use anyhow::{Context, Result};
 
 pub(crate) use self::options::Options;
-use self::{reading::Reading, view::View};
+use self::{
+    keys::{Keys, Waited},
+    reading::Reading,
+    view::View,
+};
 use crate::{stop::Stop, terminal};
 
 /// The control sequences that move the cursor to the top left corner and clear the screen.
@@ -32,14 +38,20 @@ const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// Shows the connections until a signal arrives, or once with `--once`.
+/// The last line of a screen.
+const HELP: &str = "q quits, any other key pauses";
+const PAUSED: &str = "paused: q quits, any other key continues";
+
+/// Shows the connections until a signal arrives or the user presses `q`, or once with `--once`.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     let is_live = terminal::is_live() && !options.once && !options.json;
     if is_live {
         print!("{ENTER}");
     }
-    let ended = show(options, &stop, is_live);
+    let keys = Keys::read(is_live);
+    let ended = show(options, &stop, &keys, is_live);
+    drop(keys);
     if is_live {
         print!("{LEAVE}");
         io::stdout().flush()?;
@@ -47,12 +59,24 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-fn show(options: &Options, stop: &Stop, is_live: bool) -> Result<()> {
+fn show(options: &Options, stop: &Stop, keys: &Keys, is_live: bool) -> Result<()> {
     let mut before = Reading::take(options);
     loop {
-        stop.wait(options.interval);
-        if stop.is_requested() {
-            return Ok(());
+        match keys.wait(Some(options.interval), stop) {
+            Waited::TimePassed => {}
+            Waited::Quit => return Ok(()),
+            Waited::Key => {
+                print!("\r{PAUSED}\x1b[K");
+                io::stdout().flush()?;
+                if keys.wait(None, stop) == Waited::Quit {
+                    return Ok(());
+                }
+                print!("\r{HELP}\x1b[K");
+                io::stdout().flush()?;
+                // The rates of the next table are not those of the pause.
+                before = Reading::take(options);
+                continue;
+            }
         }
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
@@ -67,6 +91,9 @@ fn show(options: &Options, stop: &Stop, is_live: bool) -> Result<()> {
         } else {
             let lines = is_live.then(terminal::height);
             view.write(&mut out, terminal::width(), lines)?;
+            if keys.are_read() {
+                write!(out, "{HELP}")?;
+            }
         }
         out.flush()?;
         if options.once {

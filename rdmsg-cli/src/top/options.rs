@@ -8,7 +8,10 @@ use crate::duration::positive;
 ///
 /// A program exports its statistics while it holds an `rdmsg::observe::Export`; `rdmsg serve` and
 /// `rdmsg bridge` do so with --statistics. The table has the processes of this user, and for root
-/// the processes of all users. Ctrl-c ends the command.
+/// the processes of all users. `q` or Ctrl-c ends the command, any other key pauses it.
+///
+/// The second line has the round trips of keepalive and of flushes, and the reasons for which
+/// connections ended, since the processes started.
 ///
 ///   CONN        the number of the connection, as in the log of the process; LABEL: its name, if
 ///               the program has set one

@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::{
-    exposition::lines,
+    exposition::{Line, lines},
     options::Options,
     sources::{command, folders, plain, read, sockets},
 };
@@ -24,6 +24,19 @@ pub(super) struct Reading {
     pub(super) connections: BTreeMap<Key, Connection>,
     /// The number of processes that replied, including those without connections.
     pub(super) processes: usize,
+    pub(super) round_trips: RoundTrips,
+    /// The numbers of connections that have ended, by reason.
+    pub(super) ended: BTreeMap<String, u64>,
+}
+
+/// The round trips of keepalive and of flushes, since the processes started.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RoundTrips {
+    /// The numbers of round trips that took at most the key in microseconds, by key.
+    within: BTreeMap<u64, u64>,
+    /// The sum of all, in seconds.
+    sum: f64,
+    pub(super) count: u64,
 }
 
 /// Identifies a connection. The pid is 0 for a socket of `--socket`.
@@ -59,6 +72,8 @@ impl Reading {
             at: Instant::now(),
             connections: BTreeMap::new(),
             processes: 0,
+            round_trips: RoundTrips::default(),
+            ended: BTreeMap::new(),
         };
         let mut all: Vec<(u32, PathBuf)> = folders()
             .iter()
@@ -93,6 +108,7 @@ impl Reading {
         let command = command(pid);
         for line in lines(text) {
             let Some(name) = line.name.strip_prefix("rdmsg_connection_") else {
+                self.add_total(&line);
                 continue;
             };
             let number = line.labels.get("connection");
@@ -129,6 +145,47 @@ impl Reading {
     }
 }
 
+impl Reading {
+    /// Adds a value that concerns all connections of a process.
+    fn add_total(&mut self, line: &Line<'_>) {
+        let label = |name| line.labels.get(name).map_or("", String::as_str);
+        // A value that is negative or no number counts as 0.
+        let count = line.value as u64;
+        if line.name == "rdmsg_connections_ended_total" {
+            *self.ended.entry(plain(label("reason"))).or_default() += count;
+        }
+        let Some(name) = line
+            .name
+            .strip_prefix("rdmsg_keepalive_round_trip_seconds_")
+        else {
+            return;
+        };
+        match (name, label("le").parse::<f64>()) {
+            ("bucket", Ok(bound)) if bound.is_finite() => {
+                let bound = (bound * 1e6).round() as u64;
+                *self.round_trips.within.entry(bound).or_default() += count;
+            }
+            ("sum", _) => self.round_trips.sum += line.value,
+            ("count", _) => self.round_trips.count += count,
+            _ => {}
+        }
+    }
+}
+
+impl RoundTrips {
+    /// Returns the mean in microseconds, or `None` without a round trip.
+    pub(super) fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum * 1e6 / self.count as f64)
+    }
+
+    /// Returns the least known time, in microseconds, within which 99 % were.
+    pub(super) fn p99(&self) -> Option<u64> {
+        let enough = |within: u64| within as f64 >= 0.99 * self.count as f64;
+        let mut bounds = self.within.iter().filter(|_| self.count > 0);
+        bounds.find_map(|(bound, within)| enough(*within).then_some(*bound))
+    }
+}
+
 /// Returns the name of the state with this number in the Prometheus text, or an empty string.
 fn state(number: f64) -> &'static str {
     [(0.0, "open"), (1.0, SUSPENDED), (2.0, "ended")]
@@ -147,6 +204,12 @@ pub(super) mod testing {
         let labels = "{connection=\"3\",peer=\"10.8.0.1:7471\",transport=\"RDMA\"}";
         let text = format!(
             "rdmsg_connections 1\n\
+             rdmsg_connections_ended_total{{reason=\"peer_closed\"}} 4\n\
+             rdmsg_keepalive_round_trip_seconds_bucket{{le=\"0.00002\"}} 1\n\
+             rdmsg_keepalive_round_trip_seconds_bucket{{le=\"0.0005\"}} 3\n\
+             rdmsg_keepalive_round_trip_seconds_bucket{{le=\"+Inf\"}} 3\n\
+             rdmsg_keepalive_round_trip_seconds_sum 0.0006\n\
+             rdmsg_keepalive_round_trip_seconds_count 3\n\
              rdmsg_connection_state{labels} 0\n\
              rdmsg_connection_age_seconds{labels} {seconds}.5\n\
              rdmsg_connection_sent_bytes_total{labels} {sent}\n\
@@ -158,23 +221,45 @@ pub(super) mod testing {
              rdmsg_connection_buffers_held{labels} 2\n",
             sent / 100
         );
-        let mut reading = Reading {
-            at: start + Duration::from_secs(seconds),
-            connections: BTreeMap::new(),
-            processes: 0,
-        };
+        let mut reading = empty(start + Duration::from_secs(seconds));
         reading.add(1, &text);
         reading
+    }
+
+    fn empty(at: Instant) -> Reading {
+        Reading {
+            at,
+            connections: BTreeMap::new(),
+            processes: 0,
+            round_trips: RoundTrips::default(),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn totals_of_processes_are_added() {
+        let start = Instant::now();
+        let mut reading = reading(start, 7, 1000);
+        assert_eq!(reading.round_trips.p99(), Some(500));
+        assert!((reading.round_trips.mean().unwrap() - 200.0).abs() < 1e-6);
+        let other = "rdmsg_connections_ended_total{reason=\"peer_closed\"} 2\n\
+                     rdmsg_connections_ended_total{reason=\"silent\"} -1\n\
+                     rdmsg_keepalive_round_trip_seconds_bucket{le=\"0.0005\"} 0\n\
+                     rdmsg_keepalive_round_trip_seconds_bucket{le=\"+Inf\"} 1\n\
+                     rdmsg_keepalive_round_trip_seconds_count 1\n";
+        reading.add(2, other);
+        let ended = BTreeMap::from([("peer_closed".to_owned(), 6), ("silent".to_owned(), 0)]);
+        assert_eq!(reading.ended, ended);
+        assert_eq!(
+            (reading.round_trips.count, reading.round_trips.p99()),
+            (4, None)
+        );
     }
 
     #[test]
     fn ages_that_are_no_time_count_as_zero() {
         for age in ["-1", "NaN", "inf", "1e300"] {
-            let mut reading = Reading {
-                at: Instant::now(),
-                connections: BTreeMap::new(),
-                processes: 0,
-            };
+            let mut reading = empty(Instant::now());
             let line = format!("rdmsg_connection_age_seconds{{connection=\"3\"}} {age}\n");
             reading.add(1, &line);
             let (_, it) = reading.connections.first_key_value().unwrap();

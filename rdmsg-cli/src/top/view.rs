@@ -1,22 +1,26 @@
 use std::{
+    cmp::Reverse,
     io::{self, Write},
     time::Duration,
 };
 
 use anstyle::{AnsiColor, Style};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     options::{Options, Order},
-    reading::{Connection, Key, Reading, SUSPENDED},
+    reading::{Connection, Key, Reading, RoundTrips, SUSPENDED},
 };
-use crate::measure::bytes_per_second;
+use crate::measure::{bytes_per_second, micros};
 
 /// The table of connections, with rates that are computed from two readings.
 #[derive(Debug)]
 pub(super) struct View {
     rows: Vec<Row>,
     processes: usize,
+    round_trips: RoundTrips,
+    /// The numbers of connections that have ended, by reason, the largest first.
+    ended: Vec<(String, u64)>,
 }
 
 /// A row of the table: a connection and its rates per second.
@@ -172,10 +176,38 @@ impl View {
         // Sorts the largest values first. Rows with equal values are in the order of their keys, so
         // they do not swap places between two tables.
         rows.sort_by(|one, other| by(other).total_cmp(&by(one)).then(one.key.cmp(&other.key)));
+        let ended = now.ended.iter().filter(|(_, count)| **count > 0);
+        let mut ended: Vec<_> = ended
+            .map(|(reason, count)| (reason.clone(), *count))
+            .collect();
+        ended.sort_by_key(|(_, count)| Reverse(*count));
         Self {
             rows,
             processes: now.processes,
+            round_trips: now.round_trips.clone(),
+            ended,
         }
+    }
+
+    /// Returns the line with the round trips and the ends of connections.
+    fn totals(&self) -> String {
+        let round_trips = match (self.round_trips.mean(), self.round_trips.p99()) {
+            (None, _) => "none".to_owned(),
+            (Some(mean), None) => format!("{} on average", micros(mean)),
+            (Some(mean), Some(p99)) => {
+                let p99 = micros(p99 as f64);
+                format!("{} on average, 99 % within {p99}", micros(mean))
+            }
+        };
+        let ended = self
+            .ended
+            .iter()
+            .map(|(reason, count)| format!("{count} {reason}"));
+        let ended = match ended.collect::<Vec<_>>().join(", ") {
+            ended if ended.is_empty() => "none".to_owned(),
+            ended => ended,
+        };
+        format!("round trips: {round_trips}; ended: {ended}")
     }
 
     fn sum(&self, of: impl Fn(&Row) -> f64) -> f64 {
@@ -210,7 +242,21 @@ impl View {
                 })
             })
             .collect();
-        json!({"processes": self.processes, "connections": connections})
+        let ended: Map<_, _> = self
+            .ended
+            .iter()
+            .map(|(reason, count)| (reason.clone(), json!(count)))
+            .collect();
+        json!({
+            "processes": self.processes,
+            "round_trips": {
+                "count": self.round_trips.count,
+                "mean_us": self.round_trips.mean(),
+                "p99_within_us": self.round_trips.p99(),
+            },
+            "ended": ended,
+            "connections": connections,
+        })
     }
 
     /// Writes the table, with lines of at most `width` characters, and at most `lines` lines.
@@ -243,6 +289,8 @@ impl View {
             )?;
             return Ok(());
         }
+        let totals: String = self.totals().chars().take(width).collect();
+        writeln!(out, "{totals}")?;
         let has_labels = self.rows.iter().any(|row| !row.of.label.is_empty());
         let columns = columns_for(width, has_labels);
         let fit = |cells: [String; COLUMNS.len()]| {
@@ -252,7 +300,7 @@ impl View {
         };
         let head = fit(COLUMNS.map(|column| column.head.to_owned()));
         writeln!(out, "{dim}{head}{dim:#}")?;
-        let most = lines.map_or(usize::MAX, |lines| lines.saturating_sub(4));
+        let most = lines.map_or(usize::MAX, |lines| lines.saturating_sub(5));
         for row in self.rows.iter().take(most) {
             let text = fit(row.cells());
             let style = if row.is_suspended() {
@@ -301,10 +349,14 @@ mod tests {
         view.write(&mut out, 120, Some(24)).unwrap();
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
         assert!(
-            text.starts_with("1 connection of 1 process: 2.00 kB/s out"),
+            text.starts_with("1 connection of 1 process: 1.95 KiB/s out"),
             "{text}"
         );
         assert!(text.contains("10.8.0.1:7471"), "{text}");
+        let totals = "round trips: 200 µs on average, 99 % within 500 µs; ended: 4 peer_closed\n";
+        assert!(text.contains(totals), "{text}");
+        assert_eq!(json["ended"]["peer_closed"], 4);
+        assert_eq!(json["round_trips"]["p99_within_us"], 500);
     }
 
     #[test]

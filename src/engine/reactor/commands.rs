@@ -32,6 +32,9 @@ const FREE_PORT_TRIES: u32 = 64;
 /// The ids of a listener over RDMA and over TCP.
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
+/// The reason for which a listener that may use both transports lacks one, for the log.
+type Missing = Option<String>;
+
 impl Reactor {
     pub(super) fn take_commands(&mut self) {
         for _ in 0..BATCH {
@@ -151,14 +154,14 @@ impl Reactor {
         if config.transport.resolved() == TransportChoice::Memory {
             return self.listen_in_memory(key, address, config, listener_items, engine);
         }
-        let (ids, local) = match config.transport.resolved() {
+        let (ids, local, missing) = match config.transport.resolved() {
             TransportChoice::Rdma => {
                 let (id, local) = self.listen_on_rdma(key, address, &config)?;
-                ((Some(id), None), local)
+                ((Some(id), None), local, None)
             }
             TransportChoice::Tcp => {
                 let (id, local) = self.listen_on_tcp(key, address, &config)?;
-                ((None, Some(id)), local)
+                ((None, Some(id)), local, None)
             }
             TransportChoice::Auto | TransportChoice::Environment | TransportChoice::Memory => {
                 self.listen_on_both(key, address, &config)?
@@ -170,7 +173,7 @@ impl Reactor {
             (None, _) => &[Transport::Tcp],
         };
         let listening = Listening::new(ids, local, config, listener_items, engine);
-        Ok(self.begin_listening(key, listening, transports))
+        Ok(self.begin_listening(key, listening, transports, missing))
     }
 
     fn begin_listening(
@@ -178,12 +181,13 @@ impl Reactor {
         key: u64,
         listening: Listening,
         transports: &'static [Transport],
+        missing: Missing,
     ) -> Bound {
-        info!(
-            Listener,
-            "{}: listens over {transports:?}",
-            listening.name(key)
-        );
+        let name = listening.name(key);
+        match missing {
+            Some(missing) => warn!(Listener, "{name}: listens over {missing}"),
+            None => info!(Listener, "{name}: listens over {transports:?}"),
+        }
         let local = listening.local;
         self.listeners.insert(key, listening);
         Bound {
@@ -209,7 +213,7 @@ impl Reactor {
             .map_err(|no| no.into_error(fail))?;
         let mut listening = Listening::new((None, Some(id)), local, config, listener_items, engine);
         listening.claim = Some(claim);
-        Ok(self.begin_listening(key, listening, &[Transport::Memory]))
+        Ok(self.begin_listening(key, listening, &[Transport::Memory], None))
     }
 
     /// Listens on both transports with one port, or on the only available transport. A port that is
@@ -220,7 +224,7 @@ impl Reactor {
         key: u64,
         address: SocketAddr,
         config: &Config,
-    ) -> Result<(ListenIds, SocketAddr), Error> {
+    ) -> Result<(ListenIds, SocketAddr, Missing), Error> {
         let mut tries = if address.port() == 0 {
             FREE_PORT_TRIES
         } else {
@@ -229,16 +233,12 @@ impl Reactor {
         loop {
             let (tcp, local) = self.listen_on_tcp(key, address, config)?;
             match self.listen_on_rdma(key, local, config) {
-                Ok((rdma, local)) => return Ok(((Some(rdma), Some(tcp)), local)),
+                Ok((rdma, local)) => return Ok(((Some(rdma), Some(tcp)), local, None)),
                 Err(error) if error.is_address_in_use() => {}
                 Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
-                    let name = ListenerName(key, &config.label, local);
-                    warn!(
-                        Listener,
-                        "{name}: listens over TCP only, because RDMA failed: {error}"
-                    );
-                    return Ok(((None, Some(tcp)), local));
+                    let missing = format!("TCP only, because RDMA failed: {error}");
+                    return Ok(((None, Some(tcp)), local, Some(missing)));
                 }
             }
             // iWARP uses TCP ports, so the port may be in use by the TCP listener created above.
@@ -246,12 +246,8 @@ impl Reactor {
             tries -= 1;
             match self.listen_on_rdma(key, local, config) {
                 Ok((rdma, local)) => {
-                    let name = ListenerName(key, &config.label, local);
-                    warn!(
-                        Listener,
-                        "{name}: listens over RDMA only, because iWARP itself uses the TCP port"
-                    );
-                    return Ok(((Some(rdma), None), local));
+                    let missing = "RDMA only, because iWARP itself uses the TCP port".to_owned();
+                    return Ok(((Some(rdma), None), local, Some(missing)));
                 }
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
                 Err(_) => {
@@ -330,7 +326,11 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
-        if entry.reply.take().is_some() {
+        if !entry.role.is_active() {
+            // After the reply the peer may consider the connection established. Then the drop of
+            // the established connection closes it.
+            self.reject(key, &[]);
+        } else if entry.reply.take().is_some() {
             entry.link.in_engine(|core| core.conn.close(Instant::now()));
             self.drive(key);
         }
@@ -338,6 +338,9 @@ impl Reactor {
 
     pub(super) fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, reply: Reply) {
         let key = link.key;
+        if !reply.begin(key) {
+            return self.reject(key, &[]);
+        }
         let Some(entry) = self.links.get_mut(&key) else {
             // The accept is too late: the request ended before.
             let reason = link
@@ -363,32 +366,27 @@ impl Reactor {
     }
 
     pub(super) fn reject(&mut self, key: u64, data: &[u8]) {
-        if let Some(entry) = self.links.get(&key) {
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        let now = Instant::now();
+        if entry.link.in_engine(|core| core.conn.reject(data, now)) {
             count_refusal(Refusal::Program);
-            entry
-                .link
-                .in_engine(|core| core.conn.reject(data, Instant::now()));
             self.drive(key);
         }
     }
 
-    fn reject_untaken(&mut self, key: u64) {
-        if let Some(entry) = self.links.get(&key) {
-            count_refusal(Refusal::Closed);
-            entry
-                .link
-                .in_engine(|core| core.conn.reject_untaken(Instant::now()));
-            self.drive(key);
-        }
-    }
-
-    /// Closes a listener, and rejects connections that are not established.
+    /// Closes a listener, and rejects requests whose peers have no acceptance yet. The others go
+    /// on, because their peers may consider the connection established: the listener's queue gets
+    /// them, and ends after the last one.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(listener) = self.listeners.remove(&key) else {
             return;
         };
-        listener.listener_items.finish(Error::ListenerClosed);
+        // With the id the kernel would end the requests in its queue, without a cause. The engine
+        // rejects them as busy, because the table of listeners does not contain this one.
+        self.handle_pending_cm_events(Transport::Rdma);
         let accepting: Vec<u64> = self
             .links
             .iter()
@@ -397,7 +395,21 @@ impl Reactor {
             .collect();
         drop(listener);
         for key in accepting {
-            self.reject_untaken(key);
+            self.reject_unanswered(key);
+        }
+    }
+
+    fn reject_unanswered(&mut self, key: u64) {
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        let now = Instant::now();
+        if entry
+            .link
+            .in_engine(|core| core.conn.reject_unanswered(now))
+        {
+            count_refusal(Refusal::Closed);
+            self.drive(key);
         }
     }
 
@@ -423,7 +435,9 @@ impl Reactor {
     pub(super) fn shut_down(&mut self) {
         self.ending = true;
         self.refusing = true;
-        self.listeners.clear();
+        for (_, listener) in self.listeners.drain() {
+            listener.shut_down();
+        }
         let keys: Vec<u64> = self.links.keys().copied().collect();
         for key in keys {
             if let Some(entry) = self.links.get(&key) {

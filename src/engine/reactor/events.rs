@@ -16,7 +16,6 @@ use super::{
     BATCH, CM_MEMORY, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
 };
 use crate::{
-    error::Error,
     proto::{Connection, Reject},
     status::OsError,
     tally::{Refusal, count_refusal},
@@ -31,6 +30,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The number of failures in a row, by possibly temporary causes, after which a connection manager
 /// counts as broken.
 const MAX_FAILURES: u32 = 20;
+
+/// The number of reports that are handled before a listener is closed: twice the longest queue of
+/// requests in the kernel.
+const PENDING: usize = 2048;
 
 /// The epoll token of a transport's connection manager, and the timer key of its next poll.
 fn token(transport: Transport) -> u64 {
@@ -48,20 +51,38 @@ impl Reactor {
             .try_for_each(|(transport, fd)| self.watch(fd, token(transport)))
     }
 
-    pub(super) fn handle_cm_events(&mut self, transport: Transport) {
-        // If events remain, the next round begins at once.
+    /// Handles up to [`BATCH`] reports of a transport's connection manager. Returns whether more
+    /// may be pending. They make the descriptor readable, so the next wait returns at once.
+    pub(super) fn handle_cm_events(&mut self, transport: Transport) -> bool {
         for _ in 0..BATCH {
             match self.manager.poll(transport) {
                 Ok(Some(Report::Request(request))) => self.handle_request(request),
                 Ok(Some(Report::Event(event))) => self.handle_cm_event(event),
                 Ok(None) => {
                     self.failures = 0;
-                    return;
+                    return false;
                 }
-                Err(error) if self.fails_for_good(transport, error) => return self.fail(error),
-                Err(error) => return self.pause_manager(transport, error),
+                Err(error) => {
+                    if self.fails_for_good(transport, error) {
+                        self.fail(error);
+                    } else {
+                        self.pause_manager(transport, error);
+                    }
+                    return false;
+                }
             }
             self.handle_deadlines();
+        }
+        true
+    }
+
+    /// Handles all pending reports of a transport's connection manager, and at most [`PENDING`] of
+    /// them, because peers may add reports faster than this thread handles them.
+    pub(super) fn handle_pending_cm_events(&mut self, transport: Transport) {
+        for _ in 0..PENDING / BATCH {
+            if !self.handle_cm_events(transport) {
+                break;
+            }
         }
     }
 
@@ -132,9 +153,10 @@ impl Reactor {
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
             debug!(
                 Listener,
-                "engine: rejected a connect request for a listener that has been dropped"
+                "engine: rejected a connect request for a listener that was closed"
             );
-            return;
+            count_refusal(Refusal::Closed);
+            return asked.reject(&Reject::BUSY.emit(&[]));
         };
         let (config, listener_items, engine) = (
             listener.config.clone(),
@@ -208,7 +230,6 @@ impl Reactor {
             );
             return;
         };
-        let address = listener.local;
         if listener.outlives_device() {
             let wait = listener.lose();
             let name = listener.name(key);
@@ -219,11 +240,10 @@ impl Reactor {
             return self.timers.set(key, Some(Instant::now() + wait));
         }
         error!(Listener, "{} has ended: {reason}", listener.name(key));
-        listener
-            .listener_items
-            .finish(Error::ListenerEnded { address, reason });
-        // This destroys the listener's id. The removal of the device waits for that.
-        self.listeners.remove(&key);
+        if let Some(listener) = self.listeners.remove(&key) {
+            // This destroys the listener's id. The removal of the device waits for that.
+            listener.end(reason);
+        }
     }
 
     /// Binds a listener again when its wait has passed.

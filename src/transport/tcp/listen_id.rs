@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The number of connections that the kernel keeps until they are accepted.
-const KERNEL_BACKLOG: i32 = 1024;
+pub(super) const KERNEL_BACKLOG: i32 = 1024;
 
 /// A listener on an address. Dropping it ends the listener.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub(crate) struct ListenId {
     key: u64,
     manager: ConnectionManager,
     local: Option<SocketAddr>,
+    /// Whether other descriptors of the socket keep its queue when this listener ends.
+    is_inherited: bool,
 }
 
 impl ListenId {
@@ -49,6 +51,7 @@ impl ListenId {
             key,
             manager: manager.clone(),
             local,
+            is_inherited: config.listening.inherited.is_some(),
         })
     }
 
@@ -79,6 +82,9 @@ fn copy(inherited: &TcpListener, address: SocketAddr) -> Result<OwnedFd, OsError
 
 impl Drop for ListenId {
     fn drop(&mut self) {
+        if !self.is_inherited {
+            self.manager.take_queue(self.key);
+        }
         self.manager.forget(self.key);
     }
 }

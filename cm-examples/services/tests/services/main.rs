@@ -9,6 +9,7 @@ mod copy;
 mod ends;
 mod grpc;
 mod http;
+mod orders;
 mod resp;
 mod rpc;
 mod stage;

@@ -201,10 +201,12 @@ fn commands() {
                     [".",      ".",             ".",           ".",          ".",      "Accepted", ".",       ".",          ".",          ".",        ".",        "."]);
     expect("a turn", |conn, now| conn.take_turn(now),
                     ["ResolvingAddr",".",       ".",           ".",          ".",      ".",        "Accepting",".",         ".",          ".",        ".",        "."]);
-    expect("reject", |conn, now| conn.reject(b"", now),
+    expect("reject", |conn, now| _ = conn.reject(b"", now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
     expect("turn away", |conn, now| conn.reject_untaken(now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          "Closing",    ".",        ".",        "."]);
+    expect("reject unanswered", |conn, now| assert!(!conn.reject_unanswered(now) || conn.state.name() == CLOSED),
+                    [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
     expect("close", |conn, now| conn.close(now),
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       "Closing",    ".",        ".",        "."]);
     expect("abort", |conn, now| conn.abort(1, now),

@@ -15,13 +15,14 @@ use nix::sys::{
 
 use super::{ConnectRequest, ConnectionManager, Report, State, TICK, UNNAMED, Watched};
 use crate::{
-    os::{Unshared, failed},
+    os::{Unshared, failed, lock},
     poll::eventfd,
     proto::{CloseReason, ReadDepth},
     status::OsError,
     transport::tcp::{
         connection_manager::Watch,
         event::{Event, EventKind},
+        listen_id::KERNEL_BACKLOG,
         setup::{Arrived, Arriving, tell},
         setup_message::Kind,
         socket::canonical,
@@ -50,6 +51,26 @@ impl ConnectionManager {
                 state.report(token, EventKind::Disconnected);
             }
         }
+    }
+
+    /// Takes the connections in the queue of a listener that ends, since the kernel would reset
+    /// them. The engine answers their requests.
+    pub(in crate::transport::tcp) fn take_queue(&self, listener: u64) {
+        let mut state = lock(&self.inner.state);
+        for _ in 0..=KERNEL_BACKLOG as usize / BATCH {
+            let before = state.drawn;
+            self.take_connections(&mut state, listener);
+            if state.drawn == before {
+                break;
+            }
+            // Each request that has arrived leaves its place of a silent peer.
+            for token in before + 1..=state.drawn {
+                self.read_request(&mut state, UNNAMED | token);
+            }
+        }
+        drop(state);
+        // The write fails only when the counter is full, and then the eventfd is readable anyway.
+        let _ = self.inner.waker.write(1);
     }
 
     fn take_connections(&self, state: &mut State, token: u64) {

@@ -113,7 +113,7 @@ mod tests {
     fn plan_is_read_whole() {
         let services = services().unwrap();
         let names: Vec<_> = services.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names.len(), 12);
+        assert_eq!(names.len(), 13);
         assert_eq!(
             (names[0], names[8], names[9]),
             ("resp_server", "redis", "nginx")
@@ -123,10 +123,10 @@ mod tests {
             lines.filter(|line| is(&line.expected)).count()
         };
         use Expected::{Behind, Client, Cut, Near, Outage, Server};
-        assert_eq!(lines(|it| matches!(it, Client(_))), 45);
+        assert_eq!(lines(|it| matches!(it, Client(_))), 46);
         assert_eq!(lines(|it| matches!(it, Cut(..))), 7);
         assert_eq!(lines(|it| matches!(it, Outage(..))), 2);
-        assert_eq!(lines(|it| matches!(it, Server)), 12);
+        assert_eq!(lines(|it| matches!(it, Server)), 13);
         let [behind, server, _, near, .., cut] = &services[8].1[..] else {
             panic!()
         };

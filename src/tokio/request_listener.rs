@@ -1,0 +1,220 @@
+use std::{
+    future::poll_fn,
+    net::SocketAddr,
+    task::{Context, Poll},
+};
+
+use super::{endpoint::Endpoint, listener::bind, turn::cooperate};
+use crate::{
+    addresses::ToAddresses, connector::lookup::addresses, error::Error, listener::ListenerBuilder,
+    poll::Seat, transport_choice::Transport,
+};
+
+/// Listens on an address, and leaves each request for a connection to the program, for tasks.
+///
+/// The counterpart of [`RequestListener`](crate::RequestListener), which has the rules.
+///
+/// # Examples
+///
+/// ```no_run
+/// use rdmsg::tokio::RequestListener;
+///
+/// # async fn run() -> Result<(), rdmsg::Error> {
+/// let listener = RequestListener::bind("0.0.0.0:7471").await?;
+/// loop {
+///     let request = listener.request().await?;
+///     if request.private_data() != b"user 7" {
+///         request.reject(b"unknown user")?;
+///         continue;
+///     }
+///     // Accepting waits for the peer, so it has a task of its own.
+///     tokio::spawn(async move {
+///         let endpoint = request.accept().await?;
+///         while endpoint.recv().await.is_ok() {}
+///         Ok::<_, rdmsg::Error>(())
+///     });
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RequestListener {
+    inner: crate::listener::RequestListener,
+}
+
+/// A peer's request for a connection, for tasks. Dropping it rejects it.
+///
+/// A [`RequestListener`] returns them.
+#[derive(Debug)]
+pub struct Request {
+    inner: crate::engine::Request,
+}
+
+/// The seat of a task among the tasks that wait for a request, which dropping its future releases.
+struct Turn<'a> {
+    listener: &'a crate::listener::RequestListener,
+    seat: Seat,
+}
+
+impl RequestListener {
+    /// Listens on an address, with the default [`Config`](crate::Config) and engine. Another thread
+    /// looks a name up.
+    ///
+    /// A [listener for threads](crate::RequestListener) becomes one for tasks by `From`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind`](crate::Listener::bind).
+    pub async fn bind(address: impl ToAddresses) -> Result<Self, Error> {
+        Self::bind_with(&ListenerBuilder::default(), address).await
+    }
+
+    /// Listens with a configuration or an engine of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ListenerBuilder::bind_requests`].
+    pub async fn bind_with(
+        builder: &ListenerBuilder,
+        address: impl ToAddresses,
+    ) -> Result<Self, Error> {
+        let addresses = addresses(address).await?;
+        let bound = bind(builder, move |builder| builder.bind_requests(addresses)).await;
+        bound.map(Self::from)
+    }
+
+    /// Takes the next request, and waits for it without a time limit.
+    ///
+    /// A future that is dropped loses no request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::accept`](crate::Listener::accept).
+    pub async fn request(&self) -> Result<Request, Error> {
+        let listener = &self.inner;
+        let turn = Turn {
+            listener,
+            seat: listener.seat(),
+        };
+        let request = poll_fn(|cx| cooperate(cx, |cx| listener.poll_request_seated(cx, turn.seat)));
+        request.await.map(Request::from)
+    }
+
+    /// As [`request`](Self::request), without a future. One task at a time waits in this way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`request`](Self::request).
+    pub fn poll_request(&self, cx: &mut Context<'_>) -> Poll<Result<Request, Error>> {
+        let request = cooperate(cx, |cx| self.inner.poll_request(cx));
+        request.map(|request| request.map(Request::from))
+    }
+
+    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.inner.local_addr()
+    }
+
+    /// Returns the transports over which this listens.
+    #[must_use]
+    pub fn transports(&self) -> &'static [Transport] {
+        self.inner.transports()
+    }
+
+    /// Stops listening, as [`close`](crate::RequestListener::close) does.
+    ///
+    /// [`request`](Self::request) then fails with [`Error::ListenerClosed`].
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    /// Returns the listener, for calls that do not wait.
+    #[must_use]
+    pub fn get_ref(&self) -> &crate::listener::RequestListener {
+        &self.inner
+    }
+}
+
+impl From<crate::listener::RequestListener> for RequestListener {
+    fn from(inner: crate::listener::RequestListener) -> Self {
+        Self { inner }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.listener.leave_seat(self.seat);
+    }
+}
+
+impl Request {
+    /// Accepts the request, and waits until the connection is established.
+    ///
+    /// As [`accept`](crate::Request::accept). Dropping the future before the peer has the answer
+    /// rejects the request; later it closes the connection.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](crate::Request::accept), and [`Error::Os`] when the runtime cannot watch
+    /// the connection.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    pub async fn accept(self) -> Result<Endpoint, Error> {
+        self.accept_with(&[]).await
+    }
+
+    /// Accepts the request with private data, and waits until the connection is established.
+    ///
+    /// As [`accept_with`](crate::Request::accept_with). A dropped future acts as that of
+    /// [`accept`](Self::accept).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept_with`](crate::Request::accept_with), and [`Error::Os`] when the runtime
+    /// cannot watch the connection.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    pub async fn accept_with(self, private_data: &[u8]) -> Result<Endpoint, Error> {
+        let accepting = self.inner.start_accept(private_data)?;
+        accepting.await.and_then(Endpoint::new)
+    }
+
+    /// Rejects the request, with private data for the peer's program: see
+    /// [`reject`](crate::Request::reject).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`reject`](crate::Request::reject).
+    pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
+        self.inner.reject(private_data)
+    }
+
+    /// Returns the peer's address.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.inner.peer_addr()
+    }
+
+    /// Returns the address on which the request came in.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.inner.local_addr()
+    }
+
+    /// Returns the private data that the peer's program sent with the request: see
+    /// [`private_data`](crate::Request::private_data).
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        self.inner.private_data()
+    }
+}
+
+impl From<crate::engine::Request> for Request {
+    fn from(inner: crate::engine::Request) -> Self {
+        Self { inner }
+    }
+}
