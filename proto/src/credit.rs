@@ -5,7 +5,10 @@
 //! connection was established, modulo 2³². A repeated grant changes nothing, the next grant makes
 //! up for a lost one, and a grant out of bounds is a protocol violation.
 
-use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
+use super::{
+    account::Account, control_messages::CONTROL_WINDOW, outbound::LARGE_IN_FLIGHT,
+    reason::Violation,
+};
 
 /// The number of receives that are posted for control frames, in addition to those of the window.
 ///
@@ -29,7 +32,19 @@ use super::{account::Account, outbound::LARGE_IN_FLIGHT, reason::Violation};
 /// * **Pong: 1**, because only one Ping is unanswered at a time.
 /// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
 ///   sent once, and a side sends either an Abort or a Failure.
-pub const CONTROL_RECEIVES: u32 = 8 + LARGE_IN_FLIGHT;
+/// * **Control messages: 4**, the window. Let g be the last Permit that the peer has
+///   processed, or the window on a new connection: the peer has not sent the message with number g.
+///   This side sent that grant when it had taken g − window messages, all of which had arrived. If
+///   this side has sent a later grant, then only after all messages below g had arrived on this
+///   connection, so none of them is unprocessed.
+/// * **Permit: 1**, because the peer has used up its credit when this side sends one, and
+///   gets more credit only when it has processed the frame. So messages that this grant permits
+///   arrive after it was processed, and the next Permit is sent after them.
+///
+/// The last two hold on a connection that resumes a session as well. There the peer begins with the
+/// messages behind the last grant that it has processed less the window, and this side counts only
+/// messages that have arrived on this connection.
+pub const CONTROL_RECEIVES: u32 = 9 + LARGE_IN_FLIGHT + CONTROL_WINDOW;
 
 /// The credit that the peer has granted to this side.
 #[derive(Debug)]
@@ -383,7 +398,7 @@ mod tests {
 
     #[test]
     fn promises_do_not_exceed_shared_receives() {
-        let account = Account::new(56);
+        let account = Account::new(76);
         assert!(account.open(8));
         let mut credit = RecvCredit::new(8, 2, u32::MAX - 1);
         credit.receive(1);

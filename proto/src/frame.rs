@@ -1,4 +1,4 @@
-use super::reason::Violation;
+use super::{control_messages::MAX_CONTROL_MESSAGE, reason::Violation};
 
 /// The length in bytes of the header before each frame's payload.
 pub const HEADER_LEN: usize = 16;
@@ -17,6 +17,9 @@ pub(crate) enum Kind {
     Batch,
     /// Carries a part of one message of the application, and takes a credit.
     Fragment,
+    /// Carries one control message of the application, and takes a credit of its own: see
+    /// [`ControlMessages`](super::control_messages::ControlMessages). `arg` is its number.
+    ControlMessage,
     /// Carries no message, takes no credit, and has no payload.
     Control(Control),
 }
@@ -44,11 +47,13 @@ pub(crate) enum Control {
     Failure,
     /// Half-closes the connection: the sender sends no more messages, but continues to receive.
     Finish,
+    /// Permits more control messages; `arg` is the number permitted in all.
+    Permit,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Data,
         Self::Control(Control::Grant),
         Self::Control(Control::Ping),
@@ -58,6 +63,8 @@ impl Kind {
         Self::Control(Control::CloseAck),
         Self::Control(Control::Failure),
         Self::Control(Control::Finish),
+        Self::ControlMessage,
+        Self::Control(Control::Permit),
         Self::Rendezvous,
         Self::Batch,
         Self::Fragment,
@@ -75,6 +82,8 @@ impl Kind {
             Self::Control(Control::CloseAck) => 7,
             Self::Control(Control::Failure) => 8,
             Self::Control(Control::Finish) => 9,
+            Self::ControlMessage => 10,
+            Self::Control(Control::Permit) => 11,
             Self::Rendezvous => 16,
             Self::Batch => 17,
             Self::Fragment => 18,
@@ -130,9 +139,10 @@ pub(crate) struct Header {
     /// The length in bytes of the payload. In a Fragment: the number of bytes of the message from
     /// the start of this payload to the message's end.
     pub len: u32,
-    /// In an Abort, the application's code; in a Failure, the cause's code; in all other frames,
-    /// the number of large messages of the receiver of this frame that the sender has read, modulo
-    /// 2³².
+    /// In an Abort, the application's code; in a Failure, the cause's code; in a ControlMessage,
+    /// its number; in a Permit, the number of control messages that are permitted. In all
+    /// other frames, the number of large messages of the receiver of this frame that the sender has
+    /// read, modulo 2³².
     pub arg: u32,
 }
 
@@ -203,11 +213,12 @@ impl Descriptor {
 
 impl Header {
     /// Returns the number of large messages of the receiver of this frame that the sender has read,
-    /// or `None` if `arg` is a code.
+    /// or `None` if `arg` is another number.
     #[inline]
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
-            Kind::Control(Control::Abort | Control::Failure) => None,
+            Kind::ControlMessage
+            | Kind::Control(Control::Abort | Control::Failure | Control::Permit) => None,
             Kind::Data
             | Kind::Rendezvous
             | Kind::Batch
@@ -231,7 +242,8 @@ impl Header {
         //# | 2 | 2 | sequence | number of frames sent before this one, modulo 2¹⁶ |
         //# | 4 | 4 | grant | total of [data frames](#credits) that the receiver may have sent |
         //# | 8 | 4 | length | bytes of payload behind the header; Fragment: more, see below |
-        //# | 12 | 4 | argument | Abort, Failure: a code. All others: *taken* |
+        //# | 12 | 4 | argument | Abort, Failure: a code. ControlMessage, Permit: a number. Else
+        //# *taken* |
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind.number();
         bytes[2..4].copy_from_slice(&self.sequence.to_be_bytes());
@@ -287,6 +299,10 @@ impl Header {
             _ if len != received => (false, "the length of what was received"),
             Kind::Data | Kind::Batch => (true, ""),
             Kind::Rendezvous => (payload.len() == DESCRIPTOR_LEN, "24 in a rendezvous"),
+            Kind::ControlMessage => (
+                parsed.len <= MAX_CONTROL_MESSAGE,
+                "at most 256 in a control message",
+            ),
             Kind::Control(_) => (payload.is_empty(), "0 in a control frame"),
         };
         if !fits {
@@ -387,12 +403,16 @@ mod tests {
             (Kind::Control(Control::CloseAck), 7, control),
             (Kind::Control(Control::Failure), 8, control),
             (Kind::Control(Control::Finish), 9, control),
+            (Kind::ControlMessage, 10, data),
+            (Kind::Control(Control::Permit), 11, control),
             (Kind::Rendezvous, 16, rendezvous),
             (Kind::Batch, 17, &data[..]),
             (Kind::Fragment, 18, &data[..]),
         ] {
             let payload = match kind {
-                Kind::Data | Kind::Batch | Kind::Fragment => b"hello".to_vec(),
+                Kind::Data | Kind::Batch | Kind::Fragment | Kind::ControlMessage => {
+                    b"hello".to_vec()
+                }
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),
             };
@@ -416,7 +436,7 @@ mod tests {
 
     #[test]
     fn other_numbers_are_unknown() {
-        for number in [0, 10, 15, 19, 255] {
+        for number in [0, 12, 15, 19, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
@@ -439,7 +459,7 @@ mod tests {
         ) {
             let descriptor = Descriptor { addr: addr.into(), len, rkey: arg };
             let payload = match kind {
-                Kind::Data | Kind::Batch => data,
+                Kind::Data | Kind::Batch | Kind::ControlMessage => data,
                 Kind::Fragment => [&data[..], b"x"].concat(),
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),

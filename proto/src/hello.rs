@@ -20,6 +20,8 @@ pub(super) const SESSION: u16 = 16;
 pub(super) const RESUMES: u16 = 32;
 /// The feature bit of a side that takes messages in several frames.
 pub(super) const FRAGMENTS: u16 = 64;
+/// The feature bit of a side that takes control messages.
+pub(super) const CONTROL_MESSAGES: u16 = 128;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 

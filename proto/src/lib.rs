@@ -16,6 +16,7 @@
 mod account;
 mod batch;
 mod connection;
+mod control_messages;
 mod credit;
 mod device_fault;
 mod frame;
@@ -49,6 +50,7 @@ pub use self::{
     account::Account,
     batch::{MAX_PARTS, PART_HEADER_LEN, Parts, parts},
     connection::{Activity, Connection, Flush, MovedBytes, Proof, Way},
+    control_messages::{CONTROL_WINDOW, ControlRefused, MAX_CONTROL_MESSAGE},
     credit::CONTROL_RECEIVES,
     device_fault::DeviceFault,
     frame::{Descriptor, HEADER_LEN},

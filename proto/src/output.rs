@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -115,6 +116,8 @@ pub enum Output {
     Cm(CmOp),
     /// Post a control frame: a header without payload.
     Post(Transmit),
+    /// Post a frame with this control message as its payload.
+    PostControlMessage(Transmit, Arc<[u8]>),
     /// Post this receive buffer again, because its frame has been processed.
     Repost(u32),
     /// Post this receive buffer again and call `release`. Its frame took a credit, and no part of
@@ -344,6 +347,13 @@ pub enum Event {
     Established,
     /// Something has arrived: deliver it. These events are in the order in which the peer sent.
     Arrived(Arrival),
+    /// A control message of `len` bytes has arrived, which follows the frame's header in this
+    /// receive buffer. Copy it, because [`Output::Repost`] follows. The driver reports that the
+    /// application has taken the message with `take_control_message`.
+    ControlMessage {
+        buffer: u32,
+        len: u32,
+    },
     /// The peer has taken this number of further large messages, the oldest first. Their memory can
     /// be freed.
     Taken(u32),

@@ -51,6 +51,8 @@ pub struct Params {
     pub keepalive_timeout: Duration,
     /// Whether the application uses the connection as a byte stream.
     pub stream: bool,
+    /// Whether this side takes control messages.
+    pub takes_control_messages: bool,
     /// The number of messages from earlier connections of the session that the application holds.
     /// The first credits are reduced by this number.
     pub held: u16,

@@ -10,9 +10,10 @@
 use std::{fs, path::Path};
 
 use super::{
-    CONTROL_RECEIVES, HEADER_LEN, REJECT_DATA_MAX, REPLY_DATA_MAX, REQUEST_DATA_MAX,
+    CONTROL_RECEIVES, CONTROL_WINDOW, HEADER_LEN, MAX_CONTROL_MESSAGE, REJECT_DATA_MAX,
+    REPLY_DATA_MAX, REQUEST_DATA_MAX,
     frame::{DESCRIPTOR_LEN, Descriptor, Header, Kind},
-    hello::{BATCHES, FRAGMENTS, Hello, VERSION},
+    hello::{BATCHES, CONTROL_MESSAGES, FRAGMENTS, Hello, VERSION},
     outbound::LARGE_IN_FLIGHT,
     reject::{Reject, RejectCode},
 };
@@ -56,7 +57,9 @@ fn codes_of_rejections_are_as_protocol_md_says() {
 #[test]
 fn kinds_of_frames_are_as_protocol_md_says() {
     let name = |kind| match kind {
-        Kind::Data | Kind::Rendezvous | Kind::Batch | Kind::Fragment => format!("{kind:?}"),
+        Kind::Data | Kind::Rendezvous | Kind::Batch | Kind::Fragment | Kind::ControlMessage => {
+            format!("{kind:?}")
+        }
         Kind::Control(control) => format!("{control:?}"),
     };
     let kinds = Kind::ALL.map(|kind| (kind.number().to_string(), name(kind)));
@@ -67,7 +70,7 @@ fn kinds_of_frames_are_as_protocol_md_says() {
 fn the_examples_are_as_protocol_md_says() {
     let hello = Hello {
         version: VERSION,
-        features: BATCHES | FRAGMENTS,
+        features: BATCHES | FRAGMENTS | CONTROL_MESSAGES,
         window: 32,
         credits: 0,
         eager_size: 16 << 10,
@@ -125,6 +128,8 @@ fn the_constants_are_as_protocol_md_says() {
         DESCRIPTOR_LEN,
         CONTROL_RECEIVES as usize,
         LARGE_IN_FLIGHT as usize,
+        CONTROL_WINDOW as usize,
+        MAX_CONTROL_MESSAGE as usize,
     ]
     .map(|constant| constant.to_string());
     let rows = table("constants");

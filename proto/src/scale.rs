@@ -17,7 +17,7 @@ use super::{
 
 /// The number of receives for each connection, in its own queue or in the pool: 16 for messages,
 /// the others for control frames.
-const RECEIVES: u32 = 28;
+const RECEIVES: u32 = 33;
 
 /// The number of messages of all connections together, unless all messages are sent at once.
 const MESSAGES: u32 = 1_000_000;

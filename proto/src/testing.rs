@@ -1,9 +1,9 @@
 //! Test harnesses: functions of bytes or small integers that panic if the code violates the
 //! protocol. The tests call them with all small values, and the fuzz targets with arbitrary values.
 
-use std::collections::VecDeque;
 #[cfg(test)]
 use std::env;
+use std::{collections::VecDeque, sync::Arc};
 
 #[cfg(test)]
 use proptest::test_runner::{Config, RngSeed};
@@ -13,6 +13,7 @@ use super::ReadDepth;
 use super::{
     HEADER_LEN, PART_HEADER_LEN,
     batch::{Batch, parts},
+    control_messages::{ControlMessages, MAX_CONTROL_MESSAGE},
     credit::{RecvCredit, SendCredit},
     frame::{Descriptor, Header, Kind, Sequence},
 };
@@ -38,6 +39,7 @@ pub fn parse_frame(bytes: &[u8]) {
             }
         }
         Kind::Fragment => assert!((1..=header.len as usize).contains(&payload.len())),
+        Kind::ControlMessage => assert!(payload.len() <= MAX_CONTROL_MESSAGE as usize),
         Kind::Data | Kind::Control(_) => {}
     }
 }
@@ -171,6 +173,104 @@ impl Exchange {
     }
 }
 
+/// Sends control messages in one direction and grants in the other, in the order of the steps, over
+/// the connections of a session, which can be lost at any step. Checks that each message is
+/// delivered once and in order, that at most `window` messages are in flight or not taken, that at
+/// most one Permit is in flight, and that the sender has credit after all messages are taken.
+pub fn exchange_control_messages(window: u32, start: u32, steps: &[u8]) {
+    let window = window.max(1);
+    let mut sender = ControlMessages::starting_at(start, window);
+    sender.set_longest(Some(MAX_CONTROL_MESSAGE));
+    let mut exchange = ControlExchange {
+        window,
+        sender,
+        receiver: ControlMessages::starting_at(start, window),
+        messages: VecDeque::new(),
+        grants: VecDeque::new(),
+        sent: 0,
+        delivered: 0,
+    };
+    for step in steps {
+        exchange.step(*step);
+        exchange.check();
+    }
+    exchange.finish();
+}
+
+/// One direction of control messages, and the grants for them.
+struct ControlExchange {
+    window: u32,
+    sender: ControlMessages,
+    receiver: ControlMessages,
+    /// The messages in flight, oldest first, with their numbers.
+    messages: VecDeque<(u32, Arc<[u8]>)>,
+    /// The grants in flight, oldest first.
+    grants: VecDeque<u32>,
+    sent: u32,
+    delivered: u32,
+}
+
+impl ControlExchange {
+    fn step(&mut self, step: u8) {
+        match step % 5 {
+            0 if self.sender.available() > 0 => {
+                let sent = self.sender.send(&self.sent.to_be_bytes());
+                assert_eq!(sent, Ok(()), "there is credit");
+                self.sent += 1;
+            }
+            1 => {
+                if let Some((number, message)) = self.messages.pop_front() {
+                    let is_new = self.receiver.receive(number).expect("it follows the rules");
+                    if is_new {
+                        assert_eq!(*message, self.delivered.to_be_bytes(), "in order, once");
+                        self.delivered += 1;
+                    }
+                }
+            }
+            2 if self.receiver.untaken() > 0 => self.receiver.take(),
+            3 => {
+                if let Some(limit) = self.grants.pop_front() {
+                    self.sender.granted(limit).expect("it follows the rules");
+                }
+            }
+            4 => {
+                self.messages.clear();
+                self.grants.clear();
+                self.sender.resume();
+                self.receiver.resume();
+            }
+            _ => {}
+        }
+        while let Some(message) = self.sender.post() {
+            self.messages.push_back(message);
+        }
+        self.grants.extend(self.receiver.take_grant());
+    }
+
+    fn check(&self) {
+        let window = self.window as usize;
+        assert!(
+            self.messages.len() <= window,
+            "each message in flight has a receive"
+        );
+        assert!(self.grants.len() <= 1, "one receive is kept for a Permit");
+        assert!(self.receiver.untaken() <= self.window);
+        assert!(self.delivered <= self.sent);
+    }
+
+    /// Delivers and takes all messages.
+    fn finish(&mut self) {
+        while !self.messages.is_empty() || self.receiver.untaken() > 0 || !self.grants.is_empty() {
+            for step in [1, 2, 3] {
+                self.step(step);
+                self.check();
+            }
+        }
+        assert_eq!(self.delivered, self.sent, "no message is lost");
+        assert!(self.sender.available() > 0, "the sender has credit again");
+    }
+}
+
 /// The READ depth that most devices support.
 #[cfg(test)]
 pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
@@ -234,9 +334,9 @@ mod tests {
             });
         }
         // The accepted frames are: without payload, all kinds except Rendezvous and Fragment; with
-        // one byte of payload, Data and Batch; a Fragment with length 1 and one byte of payload, or
-        // with length 24 and one to three bytes of payload.
-        assert_eq!(count, 10 + 2 * 3 + 3 + (3 + 9 + 27));
+        // one byte of payload, Data, Batch and ControlMessage; a Fragment with length 1 and one
+        // byte of payload, or with length 24 and one to three bytes of payload.
+        assert_eq!(count, 12 + 3 * 3 + 3 + (3 + 9 + 27));
     }
 
     #[test]
@@ -288,6 +388,15 @@ mod tests {
     fn number_frames_from_each_start() {
         for start in [0, 1, 0x7fff, u16::MAX - 1, u16::MAX] {
             (0..=u16::MAX).for_each(|received| number_frames(start, received));
+        }
+    }
+
+    #[test]
+    fn exchange_control_messages_in_each_short_order() {
+        for (window, start) in [(1, u32::MAX - 1), (2, u32::MAX)] {
+            for_each_string(&[0, 1, 2, 3, 4], 9, &mut |steps| {
+                exchange_control_messages(window, start, steps);
+            });
         }
     }
 

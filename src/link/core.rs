@@ -3,6 +3,7 @@
 
 use std::{
     collections::VecDeque,
+    io::IoSlice,
     sync::{Arc, atomic::AtomicUsize},
     time::Instant,
 };
@@ -287,6 +288,10 @@ impl Core {
                     }
                     self.post(|queues| queues.post_send(&transmit, &[], false))
                 }
+                Output::PostControlMessage(transmit, message) => {
+                    let payload = [IoSlice::new(&message)];
+                    self.post(|queues| queues.post_send(&transmit, &payload, false));
+                }
                 Output::Begin { id, len } => self.begin(id, len),
                 Output::Prepare { id, offset, len } => self.prepare(id, offset, len),
                 Output::Read(read) => self.post(|queues| queues.post_read(&read)),
@@ -308,6 +313,8 @@ impl Core {
                     self.session_established();
                 }
                 Output::Event(Event::Arrived(arrival)) => self.deliver(arrival, to),
+                // This side does not offer to take control messages.
+                Output::Event(Event::ControlMessage { .. }) => {}
                 Output::Event(Event::Taken(count)) => self.taken(count),
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;

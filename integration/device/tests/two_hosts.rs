@@ -255,8 +255,8 @@ fn connections_that_share_receives_flow_side_by_side() {
     const MESSAGES: u64 = 100;
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    // The full windows of all connections would need three times this number of receives.
-    config.shared_receive = Some(CONNECTIONS as u32 * 28);
+    // The full windows of all connections would need more than this number of receives.
+    config.shared_receive = Some(CONNECTIONS as u32 * 38);
     config.eager_size = Some(1024);
     config.connect_timeout = TIME_LIMIT;
     let engine = Engine::new().unwrap();

@@ -16,6 +16,7 @@ enum Verdict {
     /// The frame contains this number of messages.
     Messages(usize),
     Large,
+    Control,
     Nothing,
     Pong,
     Finish,
@@ -32,7 +33,7 @@ fn read(frame: &[u8]) -> Verdict {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=9 | 16..=18) {
+    if !matches!(kind, 1..=11 | 16..=18) {
         return Verdict::Violation("kind");
     }
     if frame[1] != 0 {
@@ -40,6 +41,7 @@ fn read(frame: &[u8]) -> Verdict {
     }
     let expected = match kind {
         1 | 17 => payload,
+        10 => payload.min(256),
         16 => 24,
         18 => payload.clamp(1, (word(8) as usize).max(1)),
         _ => 0,
@@ -79,7 +81,7 @@ fn read(frame: &[u8]) -> Verdict {
     if word(4) != ours.window.into() {
         return Verdict::Violation("grant");
     }
-    if !matches!(kind, 6 | 8) && word(12) != 0 {
+    if !matches!(kind, 6 | 8 | 10 | 11) && word(12) != 0 {
         return Verdict::Violation("arg");
     }
     match kind {
@@ -91,6 +93,10 @@ fn read(frame: &[u8]) -> Verdict {
         18 if payload > ours.eager_size as usize => Verdict::Violation("len"),
         18 if u64::from(word(8)) > ours.max_message => Verdict::Violation("len"),
         18 => Verdict::Large,
+        10 if payload > ours.eager_size as usize => Verdict::Violation("len"),
+        10 if word(12) != 0 => Verdict::Violation("control number"),
+        10 => Verdict::Control,
+        11 => Verdict::Violation("permit"),
         2 => Verdict::Nothing,
         3 => Verdict::Pong,
         4 | 7 => Verdict::Violation("kind"),
@@ -128,6 +134,7 @@ pub fn one_frame(frame: &[u8]) {
         None if device.peer_finished => Verdict::Finish,
         None if device.inbound.iter().any(|large| large.requested > 0) => Verdict::Large,
         None if !device.large.is_empty() => Verdict::Large,
+        None if device.untaken > 0 => Verdict::Control,
         None if device.kept.is_empty() => Verdict::Nothing,
         None => Verdict::Messages(device.kept.len()),
     };

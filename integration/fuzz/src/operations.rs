@@ -18,7 +18,7 @@ use crate::{
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, each with its name.
-const OPERATIONS: [(&str, Operation); 24] = [
+const OPERATIONS: [(&str, Operation); 26] = [
     // The connection manager performs the next call with success.
     ("perform", |device, _, theirs| device.perform_well(theirs)),
     ("fail to perform", |device, input, _| {
@@ -58,6 +58,12 @@ const OPERATIONS: [(&str, Operation); 24] = [
     ("send held", |device, _, _| device.send_held()),
     ("ask", |device, _, _| device.ask()),
     ("finish", |device, _, _| device.finish()),
+    ("send a control message", |device, input, _| {
+        device.send_control_message(input.byte().into());
+    }),
+    ("take a control message", |device, _, _| {
+        device.take_control_message();
+    }),
     ("release", |device, _, _| device.release()),
     ("release a large one", |device, _, _| device.release_large()),
     ("pass", |device, input, _| {
@@ -117,9 +123,9 @@ fn sizes(input: &mut Input<'_>) -> Params {
 
 /// Returns a frame with at most a few invalid fields, so that the connection often continues.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
-    let kind = [1, 2, 3, 4, 5, 6, 7, 9, 16, 17, 18, 18][usize::from(input.byte() % 12)];
+    let kind = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 16, 17, 18, 18][usize::from(input.byte() % 14)];
     let payload = match kind {
-        1 | 18 => vec![7; usize::from(input.byte() % 65)],
+        1 | 10 | 18 => vec![7; usize::from(input.byte() % 65)],
         16 => {
             let mut payload = input.take::<8>().to_vec();
             payload.extend(u64::from(input.word() % (5 << 20)).to_be_bytes());
@@ -141,7 +147,12 @@ fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     let more = if kind == 18 { input.byte() % 100 } else { 0 };
     let len = rest.unwrap_or(payload.len() as u32 + u32::from(more));
     bytes.extend(len.to_be_bytes());
-    bytes.extend(count(input, device.exposed.1, device.exposed.0).to_be_bytes());
+    let argument = match kind {
+        10 => count(input, device.control_received, device.granted),
+        11 => count(input, device.control.1, device.control.0 + 3),
+        _ => count(input, device.exposed.1, device.exposed.0),
+    };
+    bytes.extend(argument.to_be_bytes());
     bytes.extend(payload);
     if input.flag() {
         let at = usize::from(input.byte()) % bytes.len();

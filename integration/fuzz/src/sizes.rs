@@ -30,6 +30,7 @@ pub(crate) fn params() -> Params {
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
         stream: false,
+        takes_control_messages: true,
         held: 0,
         session: SessionOffer::None,
         stream_buffer: 4 << 10,
@@ -40,7 +41,7 @@ pub(crate) fn params() -> Params {
 
 /// Returns the hello of a peer with these parameters.
 pub(crate) fn hello(params: &Params) -> Vec<u8> {
-    let mut bytes = b"rdms\x03\x24\0\0".to_vec();
+    let mut bytes = b"rdms\x03\x24\0\x80".to_vec();
     bytes.extend(params.window.to_be_bytes());
     bytes.extend([0; 2]);
     bytes.extend(params.eager_size.to_be_bytes());

@@ -157,7 +157,7 @@ fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     // The shared receives suffice for all connections, including those that are closing, but not
     // for the full windows of all connections.
     if rng.bool() {
-        config.shared_receive = Some(400);
+        config.shared_receive = Some(550);
         config.eager_size = Some(one_of(rng, &[256, 4096]));
     }
     config.max_message = one_of(rng, &[16 << 10, 1 << 20, 1 << 30, 1 << 30]);

@@ -13,7 +13,7 @@ pub const HEADER_LEN: usize = 16;
 pub const MAX_MESSAGE: u64 = 1 << 20;
 /// The number of receives that the library posts for control frames, in addition to those for data
 /// frames.
-pub const CONTROL_RECEIVES: usize = 12;
+pub const CONTROL_RECEIVES: usize = 17;
 
 pub const DATA: u8 = 1;
 pub const GRANT: u8 = 2;
@@ -22,6 +22,8 @@ pub const PONG: u8 = 4;
 pub const CLOSE: u8 = 5;
 pub const ABORT: u8 = 6;
 pub const CLOSE_ACK: u8 = 7;
+pub const CONTROL_MESSAGE: u8 = 10;
+pub const PERMIT: u8 = 11;
 pub const RENDEZVOUS: u8 = 16;
 
 /// A frame. The constructors return valid frames; tests change single fields.

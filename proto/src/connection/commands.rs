@@ -1,6 +1,6 @@
 //! Commands that the application and the driver give to a connection.
 
-use std::time::Instant;
+use std::{mem, time::Instant};
 
 use super::{
     Connection, State,
@@ -10,7 +10,8 @@ use super::{
     transfer::{Transfer, Way},
 };
 use crate::{
-    BatchRoom, Clock, CloseReason, Descriptor, SendRefused, Transmit,
+    BatchRoom, Clock, CloseReason, ControlRefused, Descriptor, SendRefused, Transmit,
+    control_messages::ControlMessages,
     frame::{Control, NOT_TAKEN, WAKER_PANICKED},
     reject::{Reject, RejectCode},
 };
@@ -328,6 +329,74 @@ impl Connection {
             State::Open(open) => Ok((open, &mut self.side)),
             State::Closed(ended) => Err(SendRefused::Closed(ended.reason.clone())),
         }
+    }
+}
+
+/// Commands for control messages.
+impl Connection {
+    /// Sends a control message, which passes the messages that wait for credit.
+    pub fn send_control_message(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
+        let closed = |reason: Option<&CloseReason>| {
+            ControlRefused::Closed(reason.unwrap_or(&CloseReason::LocallyClosed).clone())
+        };
+        match &mut self.state {
+            State::Setup(_) => Err(closed(None)),
+            State::Open(open) if open.is_established() => {
+                self.side.control_messages.send(message)?;
+                open.send_control(&mut self.side);
+                Ok(())
+            }
+            State::Open(open) => Err(closed(open.close_reason())),
+            State::Closed(ended) => Err(closed(Some(&ended.reason))),
+        }
+    }
+
+    /// Keeps a control message for the next connection of the session, because the present
+    /// connection is lost or the next one is not established.
+    pub fn keep_control_message(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
+        self.side.control_messages.send(message)
+    }
+
+    /// Records that the application has taken a control message. If an earlier connection of the
+    /// session has delivered it, the present connection still counts it.
+    pub fn take_control_message(&mut self) {
+        self.side.control_messages.take();
+        if let Some((open, side)) = self.open() {
+            open.grant_control_messages(side);
+        }
+    }
+
+    /// Returns the number of control messages that an application may leave.
+    #[cfg(test)]
+    pub(super) fn control_window(&self) -> u32 {
+        self.side.control_messages.window()
+    }
+
+    /// Returns the number of control messages that can be sent before the next grant.
+    #[cfg(test)]
+    pub(super) fn control_credit(&self) -> u32 {
+        self.side.control_messages.available()
+    }
+
+    /// Permits control messages of this length to the peer.
+    #[cfg(test)]
+    pub(super) fn permit_control_messages(&mut self, longest: u32) {
+        self.side.control_messages.set_longest(Some(longest));
+    }
+
+    /// Sets the counters and the window of control messages, of which none was sent.
+    #[cfg(test)]
+    pub(super) fn start_control_messages_at(&mut self, start: u32, window: u32) {
+        self.side.control_messages.start_at(start, window);
+    }
+
+    /// Continues with the control messages of the session after its last connection has ended.
+    /// The caller calls this function before the connection is established.
+    pub fn resume_control_messages(&mut self, last: &mut Self) {
+        let fresh = ControlMessages::new();
+        let mut messages = mem::replace(&mut last.side.control_messages, fresh);
+        messages.resume();
+        self.side.control_messages = messages;
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct ControlQueue {
     close: bool,
     close_ack: bool,
     grant: bool,
+    /// Whether an Abort or a Failure was queued, after which nothing else is sent.
+    is_last: bool,
     /// Whether messages that are held back must be sent before a Finish or a Close.
     held: bool,
     close_sent: bool,
@@ -60,6 +62,7 @@ impl ControlQueue {
     /// Queues an Abort or a Failure. The caller has cancelled all other frames.
     pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
         self.notice = Some((control, code));
+        self.is_last = true;
         self.final_frame = FinalFrame::Queued;
     }
 
@@ -75,6 +78,11 @@ impl ControlQueue {
     #[inline]
     pub(super) fn is_held(&self) -> bool {
         self.held
+    }
+
+    /// Whether control messages may be sent.
+    pub(super) fn permits_messages(&self) -> bool {
+        !self.is_last
     }
 
     /// Drops all queued frames.
@@ -118,7 +126,7 @@ impl ControlQueue {
             Control::CloseAck | Control::Abort | Control::Failure => {
                 self.final_frame = FinalFrame::Sent(slot);
             }
-            Control::Grant | Control::Ping | Control::Pong | Control::Finish => {}
+            Control::Grant | Control::Ping | Control::Pong | Control::Finish | Control::Permit => {}
         }
     }
 

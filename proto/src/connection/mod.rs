@@ -321,6 +321,7 @@ impl Connection {
         if agreed.speaks_first {
             open.send_first_frame(side, now);
         }
+        open.begin_control_messages(side);
         for (buffer, incoming) in agreed.early {
             open.on_incoming(side, buffer, incoming, now);
         }

@@ -71,6 +71,16 @@ impl Open {
         self.send_control(side);
     }
 
+    /// Sets the limit of control messages that follows from the peer's hello, and sends the control
+    /// messages that the session has kept.
+    pub(super) fn begin_control_messages(&mut self, side: &mut Side) {
+        let longest = self.transfer.longest_control_message();
+        side.control_messages.set_longest(longest);
+        if side.control_messages.is_due() {
+            self.send_control(side);
+        }
+    }
+
     /// Returns the phase's name for the log.
     pub(super) const fn name(&self) -> &'static str {
         match self.phase {

@@ -20,6 +20,7 @@ pub(super) enum Incoming {
     Batch(Header, Batch),
     /// The header of a fragment, and the length of its payload.
     Fragment(Header, u32),
+    ControlMessage(Header),
     Control(Control, Header),
     Immediate {
         imm_data: u32,
@@ -37,6 +38,7 @@ impl Incoming {
             // The cast loses no bits, because a fragment is no longer than its message, whose
             // length is a `u32`.
             Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
+            Kind::ControlMessage => Self::ControlMessage(header),
             Kind::Control(control) => Self::Control(control, header),
         })
     }
@@ -89,9 +91,8 @@ impl Open {
         }
         let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
         //= PROTOCOL.md#credits
-        //# Each side keeps 12 receives posted for them in addition to those of its window, and
-        //# posts the receive of a control frame again **before it sends anything that the frame
-        //# permits**.
+        //# Each side keeps 17 receives posted for them on top of those of its window, and posts the
+        //# receive of a control frame again **before it sends anything that the frame permits**.
         if is_control {
             self.repost(side, buffer);
         }
@@ -135,6 +136,7 @@ impl Open {
             Incoming::Fragment(header, len) => {
                 self.on_fragment(side, buffer, header, len, now)?;
             }
+            Incoming::ControlMessage(header) => self.on_control_message(side, buffer, header)?,
             Incoming::Control(control, header) => self.on_control(side, control, header, now)?,
             Incoming::Immediate { imm_data, len } => {
                 self.on_immediate(side, buffer, imm_data, len)?
@@ -310,6 +312,49 @@ impl Open {
         Ok(())
     }
 
+    /// Handles a control message, which the driver copies before the buffer is posted again.
+    fn on_control_message(
+        &mut self,
+        side: &mut Side,
+        buffer: u32,
+        header: Header,
+    ) -> Result<(), Violation> {
+        self.take_numbers(side, header)?;
+        if !side.params.takes_control_messages {
+            let expected = "no control message to a side that takes none";
+            return Err(Kind::ControlMessage.unexpected(expected));
+        }
+        if self.transfer.has_peer_closed() {
+            return Err(Kind::ControlMessage.unexpected("no control message after a close"));
+        }
+        if header.len > side.params.eager_size {
+            return Err(Violation::new(
+                "len",
+                header.len.into(),
+                "no more than the largest eager frame of the hello",
+            ));
+        }
+        if side.control_messages.receive(header.arg)? {
+            let len = header.len;
+            let event = Event::ControlMessage { buffer, len };
+            side.outputs.push(Output::Event(event));
+        }
+        //= PROTOCOL.md#control-messages
+        //# The receive of a control message is posted again at once, and before any Permit
+        //# that is sent later.
+        self.repost(side, buffer);
+        self.grant_control_messages(side);
+        Ok(())
+    }
+
+    /// Sends the grant of control messages that is due.
+    pub(super) fn grant_control_messages(&mut self, side: &mut Side) {
+        // A peer that has closed must not send control messages.
+        if side.control_messages.grant_due() && !self.transfer.has_peer_closed() {
+            self.send_control(side);
+        }
+    }
+
     /// Handles a control frame.
     fn on_control(
         &mut self,
@@ -355,6 +400,7 @@ impl Open {
                 self.on_close_frame(side, now)?;
             }
             Control::CloseAck => self.on_close_ack(side, now)?,
+            Control::Permit => side.control_messages.granted(header.arg)?,
             //= PROTOCOL.md#closing
             //# The receiver of an Abort ignores everything behind it and disconnects.
             Control::Abort => {

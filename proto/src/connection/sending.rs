@@ -115,8 +115,8 @@ impl Open {
         if !self.is_connected() {
             return;
         }
-        while let Some(transmit) = self.transfer.next_control() {
-            side.outputs.push(Output::Post(transmit));
+        while let Some(output) = self.transfer.next_control(&mut side.control_messages) {
+            side.outputs.push(output);
         }
     }
 

@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Instant};
 
 use crate::{
     Account, CmOp, Output, Params, SessionOffer, SessionOver, Topic, TransportTraits,
+    control_messages::ControlMessages,
     hello::{
-        ATOMIC, BATCHES, FRAGMENTS, Hello, PrivateBytes, RESUMES, SESSION, STREAM, VERSION,
-        WRITE_WITH_IMM,
+        ATOMIC, BATCHES, CONTROL_MESSAGES, FRAGMENTS, Hello, PrivateBytes, RESUMES, SESSION,
+        STREAM, VERSION, WRITE_WITH_IMM,
     },
     output::Outputs,
     reason::Violation,
@@ -33,6 +34,9 @@ pub(super) struct Side {
     pub(super) exposed_writable: bool,
     /// The deadline that was last reported to the driver.
     pub(super) reported_timeout: Option<Instant>,
+    /// The control messages of both directions, whose numbers continue on the next connection of a
+    /// session.
+    pub(super) control_messages: ControlMessages,
 }
 
 impl Side {
@@ -46,6 +50,7 @@ impl Side {
             account: None,
             exposed_writable: false,
             reported_timeout: None,
+            control_messages: ControlMessages::new(),
         }
     }
 
@@ -77,6 +82,7 @@ impl Side {
         [
             (BATCHES, true),
             (FRAGMENTS, true),
+            (CONTROL_MESSAGES, self.params.takes_control_messages),
             (STREAM, self.params.stream),
             (ATOMIC, able.is_some_and(|able| able.atomic)),
             (WRITE_WITH_IMM, able.is_some_and(|able| able.write_with_imm)),

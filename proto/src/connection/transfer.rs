@@ -8,11 +8,12 @@ use super::{
     timers::{DelayedGrant, MAX_GRANT_DELAY, Timers, Tracked},
 };
 use crate::{
-    BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, SessionOffer, Statistics,
-    Transmit,
+    BatchRoom, Clock, Negotiated, Output, PART_HEADER_LEN, Params, SendRefused, SessionOffer,
+    Statistics, Transmit,
+    control_messages::{ControlMessages, MAX_CONTROL_MESSAGE},
     credit::{RecvCredit, SendCredit},
     frame::{Control, DESCRIPTOR_LEN, Header, Kind, Sequence},
-    hello::{BATCHES, FRAGMENTS, Hello, SESSION},
+    hello::{BATCHES, CONTROL_MESSAGES, FRAGMENTS, Hello, SESSION},
     inbound::Inbound,
     outbound::Outbound,
     read_watchdog::{Progress, ReadWatchdog},
@@ -491,15 +492,42 @@ impl Transfer {
         self.recv_credit.grant_due() || self.inbound.report_due()
     }
 
-    /// Takes the next queued control frame, if a slot is free.
-    pub(super) fn next_control(&mut self) -> Option<Transmit> {
+    /// Returns the maximum length in bytes of a control message to the peer. `None` if the peer
+    /// takes none.
+    pub(super) fn longest_control_message(&self) -> Option<u32> {
+        //= PROTOCOL.md#control-messages
+        //# They must not be sent to a side whose hello lacks bit 7 of `features`.
+        let takes = self.hello.features & CONTROL_MESSAGES != 0;
+        takes.then(|| self.negotiated.send_eager.min(MAX_CONTROL_MESSAGE))
+    }
+
+    /// Takes the next control message or queued control frame, if a slot is free.
+    pub(super) fn next_control(&mut self, messages: &mut ControlMessages) -> Option<Output> {
         if !self.ring.has_room() {
             return None;
         }
+        // Control messages come before a Close, after which they must not be sent.
+        if messages.is_due()
+            && self.control.permits_messages()
+            && let Some((number, message)) = messages.post()
+        {
+            let slot = self.ring.take(true);
+            // The cast loses no bits, because the length is at most 256.
+            let len = message.len() as u32;
+            let transmit = self.frame(Kind::ControlMessage, len, number, slot);
+            return Some(Output::PostControlMessage(transmit, message));
+        }
+        self.next_control_frame(messages).map(Output::Post)
+    }
+
+    fn next_control_frame(&mut self, messages: &mut ControlMessages) -> Option<Transmit> {
         let grant_due = self.grant_due();
         let (control, code) = match self.control.pop(grant_due) {
             Some(queued) => queued,
             None if self.probe.take() => (Control::Ping, None),
+            None if self.control.permits_messages() && !self.has_peer_closed() => {
+                (Control::Permit, Some(messages.take_grant()?))
+            }
             None => return None,
         };
         match control {
@@ -510,7 +538,8 @@ impl Transfer {
             | Control::CloseAck
             | Control::Abort
             | Control::Failure
-            | Control::Finish => {}
+            | Control::Finish
+            | Control::Permit => {}
         }
         let arg = code.unwrap_or_else(|| self.inbound.report_taken());
         let slot = self.ring.take(true);

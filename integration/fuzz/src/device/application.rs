@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::Device;
-use crate::proto::{CONTROL_SENDS, Descriptor, PART_HEADER_LEN, READS, SendRefused, Way};
+use crate::proto::{
+    CONTROL_SENDS, ControlRefused, Descriptor, PART_HEADER_LEN, READS, SendRefused, Way,
+};
 
 /// The length in bytes of each held message.
 const HELD_LEN: usize = 3;
@@ -99,6 +101,24 @@ impl Device {
             assert!(self.credit.0 <= self.credit.1, "no receive without credit");
         });
         self.check_refusal(result.err());
+    }
+
+    pub(crate) fn send_control_message(&mut self, len: usize) {
+        let sent = self.conn.send_control_message(&vec![7; len]);
+        match sent {
+            Ok(()) => self.control.0 += 1,
+            Err(ControlRefused::Full) => assert_eq!(self.control.0, self.control.1),
+            Err(ControlRefused::TooLong { limit }) => assert!(len > limit as usize),
+            Err(ControlRefused::NotTaken) => panic!("the peer takes them"),
+            Err(ControlRefused::Closed(_)) => {}
+        }
+    }
+
+    pub(crate) fn take_control_message(&mut self) {
+        if self.untaken > 0 {
+            self.untaken -= 1;
+            self.conn.take_control_message();
+        }
     }
 
     pub(crate) fn finish(&mut self) {

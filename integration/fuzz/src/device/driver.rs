@@ -126,6 +126,14 @@ impl Device {
                 }
             }
         }
+        if frame.len() == 16 && frame[0] == 11 {
+            let grant = u32::from_be_bytes(frame[12..16].try_into().unwrap());
+            if self.control.0 == self.control.1
+                && (1..=4).contains(&grant.wrapping_sub(self.control.1))
+            {
+                self.control.1 = grant;
+            }
+        }
         if frame.len() >= 16 {
             let grant = u32::from_be_bytes(frame[4..8].try_into().unwrap());
             if grant > self.credit.1 && grant - self.credit.0 <= self.window() {

@@ -107,6 +107,15 @@ pub(crate) struct Device {
     pub(crate) credit: (u32, u32),
     /// The number of large messages that were announced, and the number that the peer has taken.
     pub(crate) exposed: (u32, u32),
+    /// The number of control messages sent, and the number that the peer has granted.
+    pub(crate) control: (u32, u32),
+    /// The number of control messages that this side has posted.
+    control_posted: u32,
+    /// The number of control messages received, and the number granted to the peer.
+    pub(crate) control_received: u32,
+    pub(crate) granted: u32,
+    /// The number of control messages that the application holds.
+    pub(crate) untaken: u32,
     /// The number of held messages. No other message is sent before them.
     held: u32,
     lengths: VecDeque<u64>,
@@ -146,6 +155,11 @@ impl Device {
             said: Vec::new(),
             credit: (0, window.into()),
             exposed: (0, 0),
+            control: (0, 4),
+            control_posted: 0,
+            control_received: 0,
+            granted: 4,
+            untaken: 0,
             held: 0,
             lengths: VecDeque::new(),
             finished: false,
@@ -169,10 +183,14 @@ impl Device {
                 Output::Cm(op) => self.wanted.push_back(op),
                 Output::Post(transmit) => {
                     assert!(
-                        !matches!(transmit.header[0], 1 | 16..=18),
+                        !matches!(transmit.header[0], 1 | 10 | 16..=18),
                         "control frames only"
                     );
                     self.post(&transmit, 0);
+                }
+                Output::PostControlMessage(transmit, message) => {
+                    assert_eq!(transmit.header[0], 10);
+                    self.post(&transmit, message.len() as u32);
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
@@ -294,6 +312,17 @@ impl Device {
                 self.lengths.drain(..count as usize);
                 self.exposed.1 += count;
             }
+            Event::ControlMessage { buffer, len } => {
+                // The buffer is posted again afterwards.
+                let frame = self.filled.get(&buffer).expect("it was received");
+                assert_eq!((frame[0], len as usize), (10, frame.len() - 16));
+                assert!(len <= self.params.eager_size.min(256));
+                let number = u32::from_be_bytes(frame[12..16].try_into().unwrap());
+                assert_eq!(number, self.control_received, "in order, none twice");
+                self.control_received += 1;
+                self.untaken += 1;
+                assert!(self.untaken <= 4 && self.control_received <= self.granted);
+            }
             Event::Answered | Event::Writable => {}
             Event::Disconnected { reason, delivered } => {
                 assert!(!delivered || self.lengths.is_empty(), "all of it was taken");
@@ -327,7 +356,7 @@ impl Device {
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
             1 | 16..=18 => READS + CONTROL_SENDS,
-            2..=9 => 0,
+            2..=11 => 0,
             other => panic!("kind {other}"),
         };
         assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16..=18));
@@ -350,7 +379,24 @@ impl Device {
         let grant = word(4);
         assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
         self.reported.0 = grant;
-        if !matches!(header[0], 6 | 8) {
+        match header[0] {
+            10 => {
+                assert_eq!(word(12), self.control_posted, "in order");
+                self.control_posted += 1;
+                assert!(
+                    self.control.0 <= self.control.1,
+                    "no message without credit"
+                );
+            }
+            11 => {
+                assert_eq!(self.granted, self.control_received, "it is used up");
+                assert!(word(12) > self.granted);
+                self.granted = word(12);
+                assert_eq!(self.granted, self.control_received - self.untaken + 4);
+            }
+            _ => {}
+        }
+        if !matches!(header[0], 6 | 8 | 10 | 11) {
             let taken = word(12);
             assert!(taken >= self.reported.1 && taken <= self.taken);
             self.reported.1 = taken;

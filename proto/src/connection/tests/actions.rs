@@ -98,6 +98,24 @@ impl Pair {
         sent.is_ok()
     }
 
+    /// Sends the next control message. Returns whether it was accepted.
+    pub(super) fn send_control_message(&mut self, at: usize) -> bool {
+        let side = &mut self.sides[at];
+        let number = side.control_sent.to_le_bytes();
+        let is_sent = side.conn.send_control_message(&number).is_ok();
+        side.control_sent += u32::from(is_sent);
+        self.perform_outputs(at);
+        is_sent
+    }
+
+    /// Takes a control message that the application holds.
+    pub(super) fn take_control_message(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        side.control_kept -= 1;
+        side.conn.take_control_message();
+        self.perform_outputs(at);
+    }
+
     /// Finishes sending: half-closes this side's direction.
     pub(super) fn finish_sending(&mut self, at: usize) {
         let _ = self.sides[at].conn.finish();

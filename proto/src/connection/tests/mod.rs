@@ -2,11 +2,13 @@
 //!
 //! [`pair`] connects two connections by a simulated wire and a simulated connection manager, with
 //! [`actions`] of their applications, processes and devices. [`establishing`], [`refusing`],
-//! [`transferring`], [`large`], [`finishing`], [`living`], [`suspecting`], [`memory`], [`ending`],
-//! [`crossing`] and [`hostile`] test fixed sequences of events, [`random`] tests random sequences,
-//! [`exhaustive`] tests every order of a few events, and [`table`] checks each input in each state.
+//! [`transferring`], [`control_messages`], [`large`], [`finishing`], [`living`], [`suspecting`],
+//! [`memory`], [`ending`], [`crossing`] and [`hostile`] test fixed sequences of events, [`random`]
+//! tests random sequences, [`exhaustive`] tests every order of a few events, and [`table`] checks
+//! each input in each state.
 
 mod actions;
+mod control_messages;
 mod crossing;
 mod ending;
 mod establishing;
@@ -53,6 +55,7 @@ fn params() -> Params {
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
         stream: false,
+        takes_control_messages: true,
         held: 0,
         session: SessionOffer::None,
         stream_buffer: 4 << 20,

@@ -12,9 +12,9 @@ use rdma_status::OsError;
 
 use super::side::{Cm, Completion, InFlight, Shared, Side, WorkKind};
 use crate::{
-    Account, Arrival, CONTROL_RECEIVES, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
-    HEADER_LEN, Output, Params, TransportTraits, connection::transfer::Transfer, hello::VERSION,
-    testing::BOTH_WAYS,
+    Account, Arrival, CONTROL_RECEIVES, CONTROL_WINDOW, CmCall, CmInput, CmOp, Connection,
+    DrainSide, Event, HEADER_LEN, Output, Params, TransportTraits, connection::transfer::Transfer,
+    hello::VERSION, testing::BOTH_WAYS,
 };
 
 /// The indices of the two sides.
@@ -105,6 +105,9 @@ impl Pair {
             };
             let (open, _) = pair.sides[side].conn.open().expect("it is established");
             open.transfer = Transfer::starting_at(&ours, &hello, u32::MAX - 5);
+            pair.sides[side]
+                .conn
+                .start_control_messages_at(u32::MAX - 1, CONTROL_WINDOW);
         }
         pair
     }
@@ -128,6 +131,7 @@ impl Pair {
             match output {
                 Output::Cm(op) => self.cm(at, op),
                 Output::Post(transmit) => side.post(transmit, &[]),
+                Output::PostControlMessage(transmit, message) => side.post(transmit, &message),
                 Output::Repost(buffer) => side.repost(buffer),
                 Output::Release(buffer) => {
                     side.repost(buffer);
@@ -165,6 +169,9 @@ impl Pair {
                     side.conn.handle_copied(self.now);
                 }
                 Output::Event(Event::Arrived(arrival)) => side.arrive(arrival),
+                Output::Event(Event::ControlMessage { buffer, len }) => {
+                    side.control_message(buffer, len);
+                }
                 Output::Event(Event::Answered) => side.answered += 1,
                 Output::Event(Event::Taken(count)) => {
                     assert!(count > 0);
@@ -340,8 +347,8 @@ impl Pair {
                                 });
                             }
                             None => {
+                                side.buffers.insert(buffer, frame.clone());
                                 side.conn.handle_recv(buffer, &frame, now);
-                                side.buffers.insert(buffer, frame);
                             }
                         }
                     }

@@ -151,6 +151,12 @@ pub(super) struct Side {
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Whether the peer has finished sending.
     pub(super) peer_finished: bool,
+    /// The number of control messages sent.
+    pub(super) control_sent: u32,
+    /// The number of control messages received.
+    pub(super) control_received: u32,
+    /// The number of received control messages that the application has not taken.
+    pub(super) control_kept: u32,
     /// The number of messages that were taken from the application and wait for room.
     pub(super) held: u32,
     /// Whether no send has been refused since the last event `Writable`.
@@ -191,6 +197,9 @@ impl Side {
             received: 0,
             ended: None,
             peer_finished: false,
+            control_sent: 0,
+            control_received: 0,
+            control_kept: 0,
             held: 0,
             writable: true,
             shared: None,
@@ -257,6 +266,19 @@ impl Side {
             }
         };
         self.received(number);
+    }
+
+    /// Delivers a control message to the application, and checks the order.
+    pub(super) fn control_message(&mut self, buffer: u32, len: u32) {
+        let bytes = &self.buffers[&buffer][HEADER_LEN..];
+        assert_eq!(bytes.len(), len as usize);
+        let number = u32::from_le_bytes(bytes.try_into().unwrap());
+        assert_eq!(
+            number, self.control_received,
+            "in order, none twice, none lost"
+        );
+        self.control_received += 1;
+        self.control_kept += 1;
     }
 
     fn received(&mut self, number: u32) {

@@ -91,6 +91,7 @@ pub(super) fn of(world: &World) -> u128 {
 /// order of completions of different queues, and everything else of a side that has ended.
 fn hash(side: &Side, state: &mut Fingerprint) {
     (side.sent, side.received, side.killed, &side.ended).hash(state);
+    (side.control_sent, side.control_received).hash(state);
     if side.ended.is_some() {
         return;
     }
@@ -104,6 +105,7 @@ fn hash(side: &Side, state: &mut Fingerprint) {
     )
         .hash(state);
     (&side.exposed, &side.reads, side.peer_finished).hash(state);
+    side.control_kept.hash(state);
     (side.held, side.writable, side.answered, side.lacks_memory).hash(state);
     for queue in [DrainSide::Recv, DrainSide::Send] {
         let completions = side.cq.iter().filter(|it| it.queue() == queue);

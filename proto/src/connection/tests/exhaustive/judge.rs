@@ -26,6 +26,10 @@ pub(super) fn judge(world: &World, is_quiet: bool) {
             peer.received <= me.sent,
             "a message arrives that was not sent"
         );
+        assert!(
+            peer.control_received <= me.control_sent,
+            "a control message arrives that was not sent"
+        );
         check_receives(me);
         check_control_frames(me, peer);
         check_large(me, peer);
@@ -89,16 +93,19 @@ fn check_control_frames(me: &Side, peer: &Side) {
         | Completion::Failed(..)
         | Completion::Drained(_) => None,
     });
-    let mut counts = [0; 8];
+    let mut counts = [0; 9];
+    let mut messages = 0;
     for frame in sent.chain(arrived) {
-        if let Ok(Header {
-            kind: Kind::Control(control),
-            ..
-        }) = Header::parse(frame)
-        {
-            counts[control as usize] += 1;
+        match Header::parse(frame).map(|header| header.kind) {
+            Ok(Kind::Control(control)) => counts[control as usize] += 1,
+            Ok(Kind::ControlMessage) => messages += 1,
+            Ok(Kind::Data | Kind::Rendezvous | Kind::Batch | Kind::Fragment) | Err(_) => {}
         }
     }
+    assert!(
+        messages <= me.conn.control_window(),
+        "more control messages are in flight than receives are kept for"
+    );
     assert!(
         counts[Control::Grant as usize] <= 2 + LARGE_IN_FLIGHT,
         "more grants are in flight than receives are kept for"
@@ -171,12 +178,20 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
             me.sent, peer.received,
             "delivered, but messages are missing"
         );
+        assert_eq!(
+            me.control_sent, peer.control_received,
+            "delivered, but control messages are missing"
+        );
     }
     match reason {
         CloseReason::PeerClosed => {
             assert_eq!(
                 peer.sent, me.received,
                 "a clean end, but messages are missing"
+            );
+            assert_eq!(
+                peer.control_sent, me.control_received,
+                "a clean end, but control messages are missing"
             );
         }
         CloseReason::Truncated { missing } => assert_eq!(
@@ -254,6 +269,14 @@ fn check_quiet(world: &World, at: usize) {
     assert!(
         !open.transfer.recv_credit.delays_grant(),
         "stuck: a grant is put off for ever"
+    );
+    assert_eq!(
+        me.control_sent, peer.control_received,
+        "stuck: control messages never arrive"
+    );
+    assert!(
+        me.conn.control_credit() > 0,
+        "stuck: an idle side sends no more control messages"
     );
     if world.has_done(SideEvent::Keep, 1 - at) {
         return;

@@ -13,6 +13,8 @@ pub(super) struct Scope {
     pub(super) chunk: u64,
     /// The maximum number of bytes of large messages in flight.
     pub(super) memory: u64,
+    /// The number of control messages that an application may leave.
+    pub(super) control_window: u32,
     pub(super) shared: bool,
     /// Whether the search begins before the connection is established.
     pub(super) establishing: bool,
@@ -28,6 +30,7 @@ pub(super) const SMALLEST: Scope = Scope {
     slots: 1,
     chunk: 1 << 20,
     memory: 4 << 20,
+    control_window: 1,
     shared: false,
     establishing: false,
     active_speaks_first: false,
@@ -56,6 +59,7 @@ macro_rules! scopes {
 pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a close" => Send 1 0, Close 1 0;
     "a large message and a close" => Large 1 0, Close 1 0;
+    "a control message and a close" => Control 1 0, Close 1 0;
     "a message and a lost host" => Send 1 0, Vanish 0 1;
 };
 
@@ -81,6 +85,16 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "a batch" window 3 => Batch 1 0, ReleaseNewest 0 1, Close 1 0;
     "messages held back" => Send 1 0, Hold 2 0, Finish 1 0, Close 1 1;
     "messages are kept" window 3, slots 3 => Send 4 0, Keep 0 1, Close 0 1;
+    "control messages and a message" => Control 2 0, Send 1 0, Close 0 1;
+    "control messages both ways" => Control 1 1, Close 1 1;
+    "three control messages, window 2" control_window 2 => Control 3 0, Close 1 0;
+    "a control message behind kept messages" => Send 2 0, Keep 0 1, Control 1 0, Close 0 1;
+    "a control message behind a large message" => Large 1 0, Control 1 0, Close 1 0;
+    "a control message behind fragments" window 2, slots 2
+        => Fragments 1 0, Control 1 0, Close 0 1;
+    "a control message and a finish" => Finish 1 0, Control 1 0, Close 0 1;
+    "a control message and an abort" => Control 2 0, Abort 1 0;
+    "A is killed with control messages" => Control 2 0, Kill 1 0, Close 0 1;
     "establishing" establishing true => Send 1 0, Close 1 0;
     "establishing, the active side speaks first" establishing true, active_speaks_first true
         => Send 0 1, Close 0 1;
@@ -121,6 +135,8 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "a device gives up with messages both ways" => Send 1 1, GiveUp 1 1, Close 1 1;
     "aborts, acknowledgements get lost" acknowledgements_get_lost true
         => Send 1 1, Abort 1 1, Close 1 1;
+    "control messages both ways, window 2" control_window 2 => Control 3 2, Close 1 1;
+    "control messages and messages both ways" => Control 2 1, Send 1 1, Close 1 1;
     "everything takes too long" => Send 1 1, Wait 3 0, Close 1 1;
     "A is killed with large messages both ways" window 2, slots 2
         => Large 1 1, Kill 1 0, Close 1 1;

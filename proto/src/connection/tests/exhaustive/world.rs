@@ -30,6 +30,8 @@ pub(super) enum SideEvent {
     Fragments,
     /// Makes the driver hold back a message for which there is no room.
     Hold,
+    /// Sends a control message of 4 bytes.
+    Control,
     /// Releases the newest message instead of the oldest.
     ReleaseNewest,
     /// Asks for a proof that everything sent so far has arrived.
@@ -72,6 +74,8 @@ pub(super) enum Act {
     Poll(usize, DrainSide),
     /// The application releases its oldest message.
     Release(usize),
+    /// The application takes a control message.
+    Take(usize),
     /// The device retransmits its oldest frame to a host without power until it gives up.
     Exhaust(usize),
     /// Time passes until the next deadline, because no other transition is possible.
@@ -86,6 +90,7 @@ impl Act {
         match self {
             Self::Poll(at, _)
             | Self::Release(at)
+            | Self::Take(at)
             | Self::Step(Step::Cq(at) | Step::Cm(at) | Step::Memory(at))
             | Self::Do(_, at)
             | Self::Mistake(at) => at == side,
@@ -137,6 +142,9 @@ impl World {
         while pair.sides[B].conn.poll_output().is_some() {}
         if !scope.establishing {
             pair.run();
+        }
+        for side in &mut pair.sides {
+            side.conn.start_control_messages_at(0, scope.control_window);
         }
         pair.acknowledgements_get_lost = scope.acknowledgements_get_lost;
         let mut left = [[0; 2]; SIDE_EVENTS];
@@ -222,6 +230,9 @@ impl World {
             if releases && side.ended.is_none() {
                 acts.push(Act::Release(at));
             }
+            if side.control_kept > 0 && side.ended.is_none() {
+                acts.push(Act::Take(at));
+            }
             if self.has_done(SideEvent::Vanish, 1 - at) && has_work(side) {
                 acts.push(Act::Exhaust(at));
             }
@@ -254,6 +265,7 @@ impl World {
             add(SideEvent::Large, sends);
             add(SideEvent::Fragments, sends);
             add(SideEvent::Hold, true);
+            add(SideEvent::Control, side.conn.close_reason().is_none());
             add(SideEvent::ReleaseNewest, side.kept.len() > 1);
             add(SideEvent::Flush, side.conn.close_reason().is_none());
             add(SideEvent::Keep, !side.kept.is_empty());
@@ -293,6 +305,7 @@ impl World {
                 self.pair.take(Step::Cq(at));
             }
             Act::Release(at) => self.pair.release(at, true),
+            Act::Take(at) => self.pair.take_control_message(at),
             Act::Exhaust(at) => self.pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
             Act::Pass => self.pass(),
             Act::Do(side_event, at) => {
@@ -319,6 +332,7 @@ impl World {
             SideEvent::Large => return pair.send_large(at, 100),
             SideEvent::Fragments => return pair.send_fragments(at, 100),
             SideEvent::Hold => return pair.hold_back(at),
+            SideEvent::Control => return pair.send_control_message(at),
             SideEvent::ReleaseNewest => pair.release(at, false),
             SideEvent::Flush => {
                 let sent = pair.sides[at].sent;
@@ -385,6 +399,7 @@ impl World {
             Act::Step(Step::Cm(at)) => format!("{} takes {:?}", name(at), sides[at].cm[0]),
             Act::Step(Step::Memory(at)) => format!("{} finds memory", name(at)),
             Act::Release(at) => format!("{} releases a message", name(at)),
+            Act::Take(at) => format!("{} takes a control message", name(at)),
             Act::Exhaust(at) => format!("{}'s device gives up a host without power", name(at)),
             Act::Pass => "time passes until the next deadline".to_owned(),
             Act::Do(side_event, at) => format!("{}: {side_event:?}", name(at)),

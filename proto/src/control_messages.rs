@@ -1,0 +1,248 @@
+//! Control messages: short messages with an order and a credit of their own, which pass the
+//! messages that wait for the peer's application.
+//!
+//! Each direction numbers its control messages from 0. A grant is absolute, as that for data
+//! frames: it is the total number of control messages that the peer may send, which is the number
+//! that this side's application has taken plus [`CONTROL_WINDOW`]. A sender keeps each message
+//! until a grant shows that the peer has received it: a grant of `n` shows that all messages below
+//! `n` − [`CONTROL_WINDOW`] were taken.
+//!
+//! Numbers and grants continue on the next connection of a session. The sender repeats all messages
+//! that it keeps, and the receiver ignores the messages that it has received before. The first
+//! number on a connection shows the last grant that its sender has received.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    frame::Kind,
+    reason::{CloseReason, Violation},
+};
+
+/// The number of control messages that the peer's application has not taken, at most.
+pub const CONTROL_WINDOW: u32 = 4;
+
+/// The maximum length in bytes of a control message. The eager size may bound it further.
+pub const MAX_CONTROL_MESSAGE: u32 = 256;
+
+/// The reason why a control message cannot be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlRefused {
+    /// The peer takes no control messages.
+    NotTaken,
+    /// The message is longer than the limit.
+    TooLong {
+        /// The maximum length in bytes.
+        limit: u32,
+    },
+    /// The peer's application has not taken [`CONTROL_WINDOW`] earlier control messages.
+    Full,
+    /// The connection is ending or has ended.
+    Closed(CloseReason),
+}
+
+/// The control messages of both directions.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
+pub(super) struct ControlMessages {
+    /// [`CONTROL_WINDOW`], except in tests.
+    window: u32,
+    /// The maximum length in bytes of a message to the peer. `None` if the peer takes no control
+    /// messages, and until its hello is known.
+    longest: Option<u32>,
+    /// The number of messages that the application has sent.
+    sent: u32,
+    /// The number of the next message to post on the present connection.
+    next_to_post: u32,
+    /// The number of messages that the peer has permitted.
+    limit: u32,
+    /// The messages that the peer is not known to have received, oldest first. The last one has the
+    /// number `sent` − 1.
+    kept: VecDeque<Arc<[u8]>>,
+    /// The number of the next message from the peer on the present connection. `None` on a
+    /// connection that resumes a session, until the peer's first message has arrived.
+    next: Option<u32>,
+    /// The number of messages from the peer that were delivered.
+    received: u32,
+    /// The number of messages from the peer that the application has taken.
+    taken: u32,
+    /// The number of messages that the peer knows to be permitted, at most.
+    announced: u32,
+}
+
+impl ControlMessages {
+    /// Makes the state of a new connection.
+    pub(super) fn new() -> Self {
+        Self::starting_at(0, CONTROL_WINDOW)
+    }
+
+    /// Makes the state of a connection whose counters begin at `start`, and whose applications may
+    /// leave `window` messages. In production they are 0 and [`CONTROL_WINDOW`].
+    pub(super) fn starting_at(start: u32, window: u32) -> Self {
+        Self {
+            window,
+            longest: None,
+            sent: start,
+            next_to_post: start,
+            limit: start.wrapping_add(window),
+            kept: VecDeque::new(),
+            next: Some(start),
+            received: start,
+            taken: start,
+            announced: start.wrapping_add(window),
+        }
+    }
+
+    /// Begins again with these counters and this window, between two messages.
+    #[cfg(test)]
+    pub(super) fn start_at(&mut self, start: u32, window: u32) {
+        let longest = self.longest;
+        *self = Self::starting_at(start, window);
+        self.longest = longest;
+    }
+
+    /// Continues on the next connection of the session, over which nothing has been sent.
+    pub(super) fn resume(&mut self) {
+        //= PROTOCOL.md#control-messages
+        //# On a connection that resumes a session, a side sends first all control messages that it
+        //# does not know to be received, in their order and with their numbers.
+        self.next_to_post = self.sent.wrapping_sub(self.kept.len() as u32);
+        self.next = None;
+    }
+
+    /// Sets the maximum length in bytes of a message to the peer. `None`: the peer takes none.
+    pub(super) fn set_longest(&mut self, longest: Option<u32>) {
+        self.longest = longest;
+        if longest.is_none() {
+            self.next_to_post = self.sent;
+        }
+    }
+
+    /// Checks whether a message of `len` bytes can be sent now.
+    fn check(&self, len: usize) -> Result<(), ControlRefused> {
+        match self.longest {
+            None => Err(ControlRefused::NotTaken),
+            Some(limit) if len > limit as usize => Err(ControlRefused::TooLong { limit }),
+            Some(_) if self.sent == self.limit => Err(ControlRefused::Full),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Takes a message of the application.
+    pub(super) fn send(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
+        self.check(message.len())?;
+        self.kept.push_back(message.into());
+        self.sent = self.sent.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Whether a message waits to be posted.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.next_to_post != self.sent
+    }
+
+    /// Takes the next message to post, with its number.
+    pub(super) fn post(&mut self) -> Option<(u32, Arc<[u8]>)> {
+        let number = self.next_to_post;
+        let newer = self.sent.wrapping_sub(number) as usize;
+        let message = self.kept.get(self.kept.len().checked_sub(newer)?)?;
+        self.next_to_post = number.wrapping_add(1);
+        Some((number, Arc::clone(message)))
+    }
+
+    /// Applies a grant of the peer.
+    pub(super) fn granted(&mut self, limit: u32) -> Result<(), Violation> {
+        //= PROTOCOL.md#control-messages
+        //# A Permit must not be sent unless all control messages that were granted have
+        //# arrived on this connection, and the grant has grown.
+        let more = limit.wrapping_sub(self.limit);
+        if self.next_to_post != self.limit || !(1..=self.window).contains(&more) {
+            return Err(Violation::new(
+                "permit",
+                limit.into(),
+                "more than the last one, and no more than the messages received plus the window",
+            ));
+        }
+        self.limit = limit;
+        self.kept.drain(..more as usize);
+        Ok(())
+    }
+
+    /// Counts a message of the peer with this number. Returns whether it has to be delivered: a
+    /// message that an earlier connection of the session has delivered is not delivered again.
+    pub(super) fn receive(&mut self, number: u32) -> Result<bool, Violation> {
+        //= PROTOCOL.md#control-messages
+        //# The number of each is that behind the one before it.
+        //= PROTOCOL.md#control-messages
+        //# The first on a connection that resumes a session has a number that the receiver has
+        //# received or expects next, and that it has granted with all of the window: the first
+        //# number plus 4 is the last grant that its sender knows.
+        let is_next = match self.next {
+            Some(next) => number == next,
+            None => {
+                let oldest = self.received.wrapping_sub(self.window);
+                let newest = self.announced.wrapping_sub(self.window);
+                number.wrapping_sub(oldest) <= newest.wrapping_sub(oldest)
+            }
+        };
+        if !is_next {
+            return Err(Violation::new(
+                "control number",
+                number.into(),
+                "the number behind that of the control message before",
+            ));
+        }
+        if self.next.is_none() {
+            self.announced = number.wrapping_add(self.window);
+        }
+        if number == self.announced {
+            return Err(Kind::ControlMessage.unexpected("no control message without credit"));
+        }
+        self.next = Some(number.wrapping_add(1));
+        let is_new = number == self.received;
+        self.received = self.received.wrapping_add(is_new.into());
+        Ok(is_new)
+    }
+
+    /// Counts a message that the application has taken.
+    pub(super) fn take(&mut self) {
+        debug_assert!(self.taken != self.received, "it was delivered");
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// Whether a grant must be sent: the peer has used up its credit, and there is more.
+    #[inline]
+    pub(super) fn grant_due(&self) -> bool {
+        self.next == Some(self.announced) && self.announced != self.grant()
+    }
+
+    fn grant(&self) -> u32 {
+        self.taken.wrapping_add(self.window)
+    }
+
+    /// Takes the grant to send, if one is due.
+    pub(super) fn take_grant(&mut self) -> Option<u32> {
+        let due = self.grant_due();
+        due.then(|| {
+            self.announced = self.grant();
+            self.announced
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Returns the number of messages from the peer that were delivered and not taken.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn untaken(&self) -> u32 {
+        self.received.wrapping_sub(self.taken)
+    }
+
+    /// Returns the number of messages that can be sent before the next grant.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn available(&self) -> u32 {
+        self.limit.wrapping_sub(self.sent)
+    }
+}
