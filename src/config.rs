@@ -602,7 +602,8 @@ impl Config {
                 .filter(|_| transport != Transport::Memory),
             keepalive_timeout: self.keepalive_timeout,
             stream: self.stream,
-            takes_control_messages: false,
+            // The reader of a stream takes bytes only.
+            takes_control_messages: !self.stream,
             held: 0,
             session: if self.resume.is_zero() {
                 SessionOffer::None

@@ -1,5 +1,7 @@
 //! Tests of sessions over TCP: a proxy between the two sides cuts their connections.
 
+#[path = "sessions/control.rs"]
+mod control;
 #[path = "sessions/one_sided.rs"]
 mod one_sided;
 #[cfg(feature = "tokio")]

@@ -13,8 +13,8 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use rdmsg::{
-    CloseReason, Completion, Config, Endpoint, Outgoing, Polling, RemoteAccess, RemoteRegion,
-    TransportChoice,
+    CloseReason, Completion, Config, Endpoint, Error, Outgoing, Polling, RemoteAccess,
+    RemoteRegion, TransportChoice,
 };
 
 use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
@@ -79,6 +79,59 @@ fn stream_violation_names_the_field() {
                 assert_eq!(violation.field(), field, "{bytes:?}");
             }
             other => panic!("{field}: {other:?}"),
+        }
+    }
+    stage.assert_well();
+}
+
+/// Returns a control message with this number, which is also its sequence number.
+fn control_message(number: u16) -> Vec<u8> {
+    let mut bytes = frame(number, &number.to_be_bytes());
+    bytes[0] = 10;
+    bytes[12..16].copy_from_slice(&u32::from(number).to_be_bytes());
+    bytes
+}
+
+#[test]
+fn control_message_flood_ends_its_connection_alone() {
+    let stage = stage();
+    let (mut peer, endpoint) = stage.connect();
+    // The hello of this peer has no features.
+    let refused = endpoint.send_control(b"x").unwrap_err();
+    assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
+    for number in 0..5 {
+        peer.say(&pdu(1, 0, &control_message(number)));
+    }
+    let mut held = Vec::new();
+    let reason = loop {
+        match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
+            Completion::Control(message) => held.push(message),
+            Completion::Disconnected(reason) => break reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(held.len(), 4, "the credit");
+    let CloseReason::ProtocolViolation(violation) = reason else {
+        panic!("{reason:?}");
+    };
+    assert_eq!((violation.field(), violation.value()), ("kind", 10));
+    stage.assert_well();
+}
+
+#[test]
+fn forged_grant_of_control_messages_is_named() {
+    let stage = stage();
+    for limit in [0_u32, 4, 5, 8, u32::MAX] {
+        let (mut peer, endpoint) = stage.connect();
+        let mut grant = frame(0, b"");
+        grant[0] = 11;
+        grant[12..16].copy_from_slice(&limit.to_be_bytes());
+        peer.say(&pdu(1, 0, &grant));
+        match end_of(&endpoint) {
+            CloseReason::ProtocolViolation(violation) => {
+                assert_eq!(violation.field(), "permit", "{limit}");
+            }
+            other => panic!("{limit}: {other:?}"),
         }
     }
     stage.assert_well();

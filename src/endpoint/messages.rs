@@ -472,6 +472,61 @@ impl Endpoint {
         finished.then_some(Err(Error::PeerFinished))
     }
 
+    /// Sends a control message, which passes the messages that wait in a full window.
+    ///
+    /// Control messages are for short notices that must not wait behind messages, such as the
+    /// cancellation of a request. The peer gets [`Completion::Control`], even if its program holds
+    /// all messages of its window. They arrive in the order of sending, and have no order with
+    /// other messages: do not send one for a message that must arrive first. They can be sent after
+    /// [`finish`](Self::finish), and a successful [`close`](Self::close) confirms them, as
+    /// [`flush`](Self::flush) does. On a connection with [`Config::resume`](crate::Config::resume)
+    /// each arrives once, also if the connection is lost.
+    ///
+    /// It never waits. A message has up to 256 bytes, and up to the peer's
+    /// [`eager_size`](crate::Config::eager_size). Up to 4 may be sent that the peer's program has
+    /// not taken, which means dropped.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::ControlMessagesNotTaken`] when the peer's program has not taken 4 earlier ones.
+    /// * [`Error::ControlMessageTooLong`] for a longer one.
+    /// * [`Error::NotSupported`] when the peer takes none: it is a [`Stream`](crate::Stream), or
+    ///   has an earlier version of this crate.
+    /// * [`Error::Disconnected`] when the connection has ended or is being closed.
+    ///
+    /// After all but the last the connection continues, and nothing was sent.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{Completion, Endpoint};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let (client, server) = Endpoint::pair()?;
+    /// client.send(b"request 7")?;
+    /// client.send_control(b"cancel 7")?;
+    /// loop {
+    ///     match server.next_completion()? {
+    ///         Completion::Received(request) => assert_eq!(request, b"request 7"),
+    ///         Completion::Control(notice) => break assert_eq!(notice, b"cancel 7"),
+    ///         other => panic!("{other:?}"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send_control(&self, message: &[u8]) -> Result<(), Error> {
+        let link = &self.inner.link;
+        match link.send_control(message) {
+            Err(Error::ControlMessagesNotTaken { .. }) => {
+                // A grant may have arrived that no thread has polled yet.
+                link.poll_once();
+                link.send_control(message)
+            }
+            sent => sent,
+        }
+    }
+
     /// Ends the messages of this side, and continues to receive: half close.
     ///
     /// The peer receives everything that was sent before, then its [`recv`](Self::recv) returns

@@ -42,7 +42,9 @@ use crate::{
     link::{Ended, Link, Peers, Side, Way, Ways},
     os::{failed, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
-    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, SessionId},
+    proto::{
+        CONTROL_WINDOW, CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, SessionId,
+    },
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager, DEVICE, Event},
     transport_choice::Transport,
@@ -316,11 +318,11 @@ impl Reactor {
         role: Role,
     ) -> Arc<Link> {
         // The channel is never full. It has a place for each message that the peer has credit for,
-        // the same number for large ones, one each for the peer's Finish, for room and for the end;
-        // and one for each operation with an id: those are accepted only while fewer than `max_ids`
-        // completions are in flight or unread.
+        // the same number for large ones, one for each control message, one each for the peer's
+        // Finish, for room and for the end; and one for each operation with an id: those are
+        // accepted only while fewer than `max_ids` completions are in flight or unread.
         let config = config.into();
-        let messages = 2 * usize::from(config.receive_window) + 2;
+        let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 2;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
         let (sender, receiver) = if config.resume.is_zero() {
             bounded(messages + max_ids + 1)

@@ -189,6 +189,32 @@ pub enum Error {
     )]
     CompletionsNotTaken,
 
+    /// The peer's program has not taken 4 earlier control messages.
+    ///
+    /// Nothing was sent; the connection continues, and a retry later may succeed.
+    #[error(
+        "the peer has not taken {untaken} earlier control messages: its program must take and drop \
+         each Completion::Control; put several notices into one control message, or retry later"
+    )]
+    ControlMessagesNotTaken {
+        /// The number of control messages that the peer has not taken.
+        untaken: u32,
+    },
+
+    /// The control message is longer than the peer accepts.
+    ///
+    /// Nothing was sent; the connection continues.
+    #[error(
+        "a control message of {len} bytes is too long: the peer takes at most {limit}; send longer \
+         ones as ordinary messages"
+    )]
+    ControlMessageTooLong {
+        /// The message's length in bytes.
+        len: usize,
+        /// The longest control message that the peer accepts, in bytes.
+        limit: u32,
+    },
+
     /// The endpoint is in a [`Group`](crate::Group), which has its messages and other completions.
     #[error(
         "the endpoint is in a Group: take its completions from Group::completions, or remove it \

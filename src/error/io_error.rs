@@ -15,6 +15,7 @@ impl From<Error> for io::Error {
             | Error::ForeignMemory
             | Error::StaleRegion
             | Error::Grouped
+            | Error::ControlMessageTooLong { .. }
             | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
             Error::AddressLookup { .. } | Error::Loopback { .. } => io::ErrorKind::AddrNotAvailable,
             Error::NoRdma(_) | Error::RdmaNotBuilt | Error::NotSupported { .. } => {
@@ -28,7 +29,9 @@ impl From<Error> for io::Error {
             | Error::Undelivered(reason)
             | Error::ListenerEnded { reason, .. } => reason.io_kind(),
             Error::TimedOut => io::ErrorKind::TimedOut,
-            Error::CompletionsNotTaken | Error::WindowFull => io::ErrorKind::WouldBlock,
+            Error::CompletionsNotTaken
+            | Error::ControlMessagesNotTaken { .. }
+            | Error::WindowFull => io::ErrorKind::WouldBlock,
             Error::NotAllowed { .. } | Error::PermissionDenied { .. } => {
                 io::ErrorKind::PermissionDenied
             }

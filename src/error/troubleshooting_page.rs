@@ -112,6 +112,8 @@ fn errors() -> Vec<Error> {
         },
         Error::NotConnected,
         Error::CompletionsNotTaken,
+        Error::ControlMessagesNotTaken { untaken: 4 },
+        Error::ControlMessageTooLong { len: 5, limit: 4 },
         Error::Grouped,
         Error::OutOfBounds {
             what: "the region",

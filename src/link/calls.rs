@@ -200,6 +200,11 @@ impl Link {
                 .is_some_and(|allocator| allocator.owns(buffer))
     }
 
+    /// Sends a control message.
+    pub(crate) fn send_control(self: &Arc<Self>, message: &[u8]) -> Result<(), Error> {
+        self.with_core(|core| core.send_control(message))
+    }
+
     /// Starts a flush: asks the peer's library whether all messages that were sent so far have
     /// arrived.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {

@@ -42,6 +42,32 @@ pub enum Completion {
     ///
     /// The peer called [`write_with_imm`](crate::OneSided::write_with_imm).
     Immediate(Immediate),
+    /// A control message arrived: the peer called
+    /// [`send_control`](crate::Endpoint::send_control).
+    ///
+    /// It has no order with other messages, and may come before messages that were sent earlier. It
+    /// is a copy, and occupies one of the 4 places for control messages until it is dropped; the
+    /// peer can send no fifth one. [`Endpoint::recv`](crate::Endpoint::recv) keeps it for
+    /// [`next_completion`](crate::Endpoint::next_completion). A [`Stream`](crate::Stream) has none.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::{Completion, Error};
+    ///
+    /// # fn serve(endpoint: rdmsg::Endpoint) -> Result<(), Error> {
+    /// loop {
+    ///     match endpoint.next_completion()? {
+    ///         Completion::Received(request) => println!("{} bytes", request.len()),
+    ///         Completion::Control(request) => println!("cancelled: {:?}", request.into_vec()),
+    ///         Completion::Disconnected(reason) => break println!("{reason}"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    Control(Message),
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
     /// It comes after all messages of the peer, at most once. This side may continue to send.
@@ -147,6 +173,7 @@ impl Completion {
             | Self::OutcomeUnknown { id, .. } => Some(*id),
             Self::Received(_)
             | Self::Immediate(_)
+            | Self::Control(_)
             | Self::Room
             | Self::Finished
             | Self::Suspended { .. }

@@ -313,8 +313,9 @@ impl Core {
                     self.session_established();
                 }
                 Output::Event(Event::Arrived(arrival)) => self.deliver(arrival, to),
-                // This side does not offer to take control messages.
-                Output::Event(Event::ControlMessage { .. }) => {}
+                Output::Event(Event::ControlMessage { buffer, len }) => {
+                    self.deliver_control(buffer, len, to);
+                }
                 Output::Event(Event::Taken(count)) => self.taken(count),
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
@@ -526,7 +527,7 @@ impl Core {
     }
 
     /// Hands the completion to a thread that waits for one, or puts it into the channel.
-    fn hand_over<H: MessageOwner + 'static>(
+    pub(super) fn hand_over<H: MessageOwner + 'static>(
         &mut self,
         completion: Completion,
         to: &Recipient<'_, H>,
@@ -557,7 +558,7 @@ impl Core {
 
     /// Takes back a message's place in the ring of the session's connection of this generation.
     pub(crate) fn give_back(&mut self, place: Place, generation: u32) {
-        if generation != self.generation {
+        if generation != self.generation && place != Place::Control {
             return self.give_back_late(place);
         }
         match place {
@@ -569,6 +570,7 @@ impl Core {
             Place::Part(_) => self.conn.give_up_receive(),
             Place::Copied(len) => self.conn.release_copied(len, SystemClock),
             Place::Large(len) => self.conn.release_large(len, SystemClock),
+            Place::Control => self.conn.take_control_message(),
         }
     }
 

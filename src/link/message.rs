@@ -11,8 +11,9 @@ use crate::{
 /// peer or, above the eager size, its part of
 /// [`Config::large_memory`](crate::Config::large_memory). Dropping the message, in any thread,
 /// releases the buffer and the credit. So a receiver slows its peer down by holding messages.
-/// [`Message::into_vec`] keeps the bytes and releases the place. A message stays readable after its
-/// connection has ended, and in a child that inherits it by fork(2).
+/// [`Message::into_vec`] keeps the bytes and releases the place. A [control
+/// message](crate::Completion::Control) occupies one of 4 places of its own. A message stays
+/// readable after its connection has ended, and in a child that inherits it by fork(2).
 pub struct Message {
     /// `None` only while it is dropped.
     inner: Option<Inner>,
@@ -26,6 +27,11 @@ struct Copied {
     bytes: Vec<u8>,
     /// The charge to the memory budget, released after the bytes.
     _place: Charge,
+    owner: Arc<dyn MessageOwner>,
+}
+
+struct Control {
+    bytes: Box<[u8]>,
     owner: Arc<dyn MessageOwner>,
 }
 
@@ -43,6 +49,8 @@ enum Inner {
     /// A copy of bytes of a stream. It is boxed to keep `Inner` small, because a channel reserves a
     /// place for each message that may arrive.
     Copied(Box<Copied>),
+    /// A copy of a control message.
+    Control(Box<Control>),
     /// In a buffer of its own.
     Large {
         inbound: Box<InboundBuffer>,
@@ -77,11 +85,22 @@ impl Message {
         }
     }
 
+    /// A control message, copied out of its receive buffer.
+    pub(super) fn control(owner: Arc<dyn MessageOwner>, bytes: &[u8]) -> Self {
+        Self {
+            inner: Some(Inner::Control(Box::new(Control {
+                bytes: bytes.into(),
+                owner,
+            }))),
+        }
+    }
+
     /// Returns the number of its bytes that are in a receive buffer.
     pub(super) fn buffered(&self) -> usize {
         match &self.inner {
             Some(Inner::Eager { bytes, .. } | Inner::Part { bytes, .. }) => bytes.len(),
-            Some(Inner::Copied(_) | Inner::Large { .. } | Inner::Own(_)) | None => 0,
+            Some(Inner::Copied(_) | Inner::Control(_) | Inner::Large { .. } | Inner::Own(_))
+            | None => 0,
         }
     }
 
@@ -110,6 +129,7 @@ impl Message {
                 Some(owner)
             }
             Inner::Copied(copied) => Some(&copied.owner),
+            Inner::Control(control) => Some(&control.owner),
             Inner::Own(_) => None,
         });
         owner.is_some_and(|owner| owner.is_inherited())
@@ -132,6 +152,7 @@ impl Deref for Message {
         match &self.inner {
             Some(Inner::Eager { bytes, .. } | Inner::Part { bytes, .. }) => bytes,
             Some(Inner::Copied(copied)) => &copied.bytes,
+            Some(Inner::Control(control)) => &control.bytes,
             Some(Inner::Large { inbound, .. }) => inbound.bytes(),
             Some(Inner::Own(bytes)) => bytes,
             None => &[],
@@ -239,6 +260,7 @@ impl Drop for Message {
                 let Copied { bytes, owner, .. } = *copied;
                 owner.give_back(Place::Copied(bytes.len() as u64));
             }
+            Some(Inner::Control(control)) => control.owner.give_back(Place::Control),
             Some(Inner::Large { inbound, owner }) => {
                 let len = inbound.len() as u64;
                 // The memory is dropped first, so that the next message can reuse it.
@@ -283,6 +305,8 @@ pub(crate) enum Place {
     Copied(u64),
     /// This many bytes of the memory for large messages.
     Large(u64),
+    /// One of the places for control messages, which all connections of a session share.
+    Control,
 }
 
 /// A direct handoff: the thread that waits for a message and polls the completion queue itself gets

@@ -25,6 +25,7 @@
 mod calls;
 mod claims;
 mod completion;
+mod control;
 mod core;
 mod cork;
 mod deferred;

@@ -288,6 +288,18 @@ impl Core {
         }
     }
 
+    /// Whether the connection of a session is lost, or is about to be replaced.
+    pub(super) fn is_lost(&self) -> bool {
+        let is_loss = || self.conn.close_reason().is_some_and(CloseReason::is_loss);
+        self.is_suspended() || (self.has_session() && is_loss())
+    }
+
+    /// Whether the application has closed the connection of a session.
+    pub(super) fn is_closing(&self) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(|session| session.closing.is_some())
+    }
+
     /// Whether the connection has a session.
     pub(super) fn has_session(&self) -> bool {
         self.session.is_some()

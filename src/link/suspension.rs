@@ -2,6 +2,7 @@
 //! lock of `core`. The engine's thread makes the attempts: see `engine/reactor/sessions.rs`.
 
 use std::{
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -361,7 +362,8 @@ impl Core {
     /// Begins an attempt over this way, with this state machine. Messages of its connection return
     /// their place in the window to `ring`.
     pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn MessageOwner>) {
-        self.conn = conn;
+        let mut last = mem::replace(&mut self.conn, conn);
+        self.conn.resume_control_messages(&mut last);
         self.ring = Some(ring);
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
             suspension.step = Step::Attempt(way);

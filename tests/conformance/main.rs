@@ -3,6 +3,7 @@
 
 mod backlog;
 mod completions;
+mod control;
 mod ending;
 mod engines;
 mod events;

@@ -46,6 +46,45 @@ fn runtime(multi: bool) -> Runtime {
     builder.worker_threads(2).enable_all().build().unwrap()
 }
 
+#[test]
+fn task_gets_control_message_while_it_holds_the_window() {
+    on_each(async || {
+        let (client, server) = endpoints(&small()).await;
+        let mut held = Vec::new();
+        while client.get_ref().try_send(b"request").is_ok() {
+            match server.next_completion().await.unwrap() {
+                Completion::Received(request) => held.push(request),
+                other => panic!("{other:?}"),
+            }
+        }
+        client.get_ref().send_control(b"cancel").unwrap();
+        match server.next_completion().await.unwrap() {
+            Completion::Control(notice) => assert_eq!(notice, b"cancel"),
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+        client.send(b"request").await.unwrap();
+        // A future that is dropped loses no control message.
+        client.get_ref().send_control(b"cancel").unwrap();
+        client.flush().await.unwrap();
+        assert_eq!(server.recv().await.unwrap(), b"request");
+        drop(server.recv());
+        match server.next_completion().await.unwrap() {
+            Completion::Control(notice) => assert_eq!(notice, b"cancel"),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn stream_takes_no_control_messages() {
+    on_each(async || {
+        let (near, _far) = Stream::pair().unwrap();
+        let refused = near.endpoint().send_control(b"x").unwrap_err();
+        assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
+    });
+}
+
 async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
     let listener = rdmsg::Listener::builder()

@@ -1,0 +1,78 @@
+//! Control messages of sessions: each arrives once, in order, over all connections.
+
+use std::thread;
+
+use rdmsg::{Completion, Endpoint, Error};
+
+use super::{TIME_LIMIT, pair};
+
+/// Takes the next control message.
+fn control(endpoint: &Endpoint) -> u32 {
+    loop {
+        match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
+            Completion::Control(message) => {
+                break u32::from_be_bytes(message[..].try_into().unwrap());
+            }
+            Completion::Suspended { .. } | Completion::Resumed { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn control_messages_survive_cuts_once_and_in_order() {
+    const COUNT: u32 = 3000;
+    let (client, server, proxy, _listener) = pair();
+    let receiving = thread::spawn(move || {
+        for expected in 0..COUNT {
+            assert_eq!(control(&server), expected);
+        }
+        server
+    });
+    for number in 0..COUNT {
+        loop {
+            match client.send_control(&number.to_be_bytes()) {
+                Ok(()) => break,
+                // The receiver takes them, or the connection is lost.
+                Err(Error::ControlMessagesNotTaken { .. }) => thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if number % 300 == 150 {
+            proxy.cut();
+        }
+    }
+    let server = receiving.join().unwrap();
+    assert!(client.statistics().resumes > 0);
+    client.close().unwrap();
+    drop(server);
+}
+
+#[test]
+fn suspended_session_keeps_four_control_messages() {
+    let (client, server, proxy, _listener) = pair();
+    for number in 0..2_u32 {
+        client.send_control(&number.to_be_bytes()).unwrap();
+    }
+    client.flush().unwrap();
+    let held = server.next_completion_timeout(TIME_LIMIT).unwrap();
+    proxy.close();
+    while !client.info().is_suspended {
+        thread::yield_now();
+    }
+    for number in 2..4_u32 {
+        client.send_control(&number.to_be_bytes()).unwrap();
+    }
+    let refused = client.send_control(b"the fifth").unwrap_err();
+    let untaken = matches!(refused, Error::ControlMessagesNotTaken { untaken: 4 });
+    assert!(untaken, "{refused}");
+    // It was held over the loss, and returns its place to the next connection.
+    drop(held);
+    proxy.open();
+    for expected in 1..4 {
+        assert_eq!(control(&server), expected);
+    }
+    client.flush().unwrap();
+    client.send_control(&4_u32.to_be_bytes()).unwrap();
+    assert_eq!(control(&server), 4);
+}
