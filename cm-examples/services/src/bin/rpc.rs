@@ -15,7 +15,7 @@ use rdmsg::{
 use services::{
     Result,
     options::Keepalive,
-    rpc::{self, StoreClient, Transport, Values},
+    rpc::{self, ClientTransport, StoreClient, Values},
     run,
     server::{finish, stop_on_signals},
 };
@@ -117,7 +117,7 @@ async fn work(program: Program) -> Result<()> {
 
 async fn connect(connector: &Connector, address: &str) -> Result<StoreClient> {
     let endpoint = Endpoint::connect_with(connector, address).await?;
-    let transport = Transport::new(endpoint);
+    let transport = ClientTransport::new(endpoint);
     Ok(StoreClient::new(client::Config::default(), transport).spawn())
 }
 

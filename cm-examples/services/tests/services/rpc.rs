@@ -2,11 +2,16 @@
 
 use std::time::Instant;
 
+use futures_util::StreamExt;
 use nix::sys::signal::Signal;
 use rdmsg::{Engine, tokio::Listener};
-use services::rpc::{StoreClient, Transport, Values, serve};
-use tarpc::{client, context, context::Context};
-use tokio::task::JoinSet;
+use services::rpc::{ClientTransport, ServerTransport, Store, StoreClient, Values, serve};
+use tarpc::{
+    client, context,
+    context::Context,
+    server::{BaseChannel, Channel},
+};
+use tokio::{sync::mpsc, task::JoinSet};
 
 use super::stage::{Program, TIME_LIMIT, config, endpoint, place, run};
 
@@ -33,7 +38,7 @@ fn calls_have_their_answers_until_the_client_ends() {
         let connected = endpoint(listener.local_addr(), config()).await;
         let served = listener.accept().await.unwrap();
         let serving = tokio::spawn(serve(served, Values::default()));
-        let transport = Transport::new(connected);
+        let transport = ClientTransport::new(connected);
         let client = StoreClient::new(client::Config::default(), transport).spawn();
         let none = client.get(context(), "key".into()).await.unwrap();
         assert_eq!(none, None);
@@ -52,6 +57,78 @@ fn calls_have_their_answers_until_the_client_ends() {
             call.unwrap();
         }
         drop(client);
+        serving.await.unwrap();
+    });
+}
+
+/// A store in which the request for the key `wait` runs until it is cancelled.
+#[derive(Clone)]
+struct Waiting(mpsc::UnboundedSender<&'static str>);
+
+/// Reports the end of a request when it is dropped.
+struct Ends(mpsc::UnboundedSender<&'static str>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.send("cancelled").unwrap();
+    }
+}
+
+impl Store for Waiting {
+    async fn set(self, _: Context, _: String, _: String) -> Option<String> {
+        None
+    }
+
+    async fn get(self, _: Context, key: String) -> Option<String> {
+        if key == "wait" {
+            let _ends = Ends(self.0.clone());
+            self.0.send("runs").unwrap();
+            std::future::pending::<()>().await;
+        }
+        Some(key)
+    }
+}
+
+#[test]
+fn cancellation_reaches_server_with_full_window() {
+    run(async {
+        let config = config().with(|c| c.receive_window = 4);
+        let engine = Engine::shared().unwrap();
+        let listener = rdmsg::Listener::builder()
+            .config(&config)
+            .engine(&engine)
+            .bind((place().0, 0))
+            .map(Listener::from)
+            .unwrap();
+        let connected = endpoint(listener.local_addr(), config).await;
+        let served = listener.accept().await.unwrap();
+        let statistics = served.get_ref().clone();
+        let (events, mut happened) = mpsc::unbounded_channel();
+        // The server runs one request at a time.
+        let transport = ServerTransport::new(served, 1);
+        let serving = BaseChannel::with_defaults(transport).execute(Waiting(events).serve());
+        let serving = tokio::spawn(serving.for_each(async |answer| drop(tokio::spawn(answer))));
+        let window = connected.get_ref().clone();
+        let transport = ClientTransport::new(connected);
+        let client = StoreClient::new(client::Config::default(), transport).spawn();
+        let call = |key: &str| {
+            let (client, key) = (client.clone(), key.to_owned());
+            tokio::spawn(async move { client.get(context(), key).await.unwrap() })
+        };
+        let first = call("wait");
+        assert_eq!(happened.recv().await, Some("runs"));
+        let others: Vec<_> = (0..20).map(|number| call(&number.to_string())).collect();
+        // The server holds four requests, and the client has no credit for the others.
+        while statistics.statistics().buffers_held < 4 {
+            tokio::task::yield_now().await;
+        }
+        assert!(window.try_send(b"x").is_err_and(|error| error.is_full()));
+        first.abort();
+        assert_eq!(happened.recv().await, Some("cancelled"));
+        for (number, other) in others.into_iter().enumerate() {
+            assert_eq!(other.await.unwrap(), Some(number.to_string()));
+        }
+        drop((client, window, statistics));
         serving.await.unwrap();
     });
 }

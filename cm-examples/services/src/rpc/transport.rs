@@ -1,0 +1,291 @@
+//! The tarpc transports of a client and of a server.
+//!
+//! The protocol needs no framing, because each request and each response is one message. serde_json
+//! encodes the messages. The cancellation of a request is a control message, so that it reaches a
+//! server whose window is full of other requests.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    io,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll, Waker, ready},
+    time::Instant,
+};
+
+use futures_util::{Sink, SinkExt, Stream, StreamExt};
+use rdmsg::{
+    Completion, Error, Message,
+    tokio::{Endpoint, MessageSink, ReceiveHalf},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tarpc::{ClientMessage, Response};
+
+/// A transport of a client, which sends requests of type `Q` and receives answers of type `A`.
+#[derive(Debug)]
+pub struct ClientTransport<Q, A> {
+    receive: ReceiveHalf,
+    send: MessageSink<Vec<u8>>,
+    /// Encoded requests for which the window has no room, with their ids. tarpc limits the number
+    /// of requests in flight.
+    waiting: VecDeque<(u64, Vec<u8>)>,
+    values: PhantomData<fn(Q) -> A>,
+}
+
+impl<Q, A> ClientTransport<Q, A> {
+    /// Creates a transport over this endpoint.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        let (receive, send) = endpoint.into_split();
+        Self {
+            receive,
+            send: send.into_sink(),
+            waiting: VecDeque::new(),
+            values: PhantomData,
+        }
+    }
+
+    /// Hands the waiting requests to the connection.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.waiting.is_empty() {
+            ready!(self.send.poll_ready_unpin(cx))?;
+            if let Some((_, request)) = self.waiting.pop_front() {
+                self.send.start_send_unpin(request)?;
+            }
+        }
+        self.send.poll_flush_unpin(cx).map_err(io::Error::from)
+    }
+
+    /// Cancels a request that was sent.
+    fn cancel(&mut self, id: u64, cancellation: Vec<u8>) -> io::Result<()> {
+        match self
+            .receive
+            .endpoint()
+            .get_ref()
+            .send_control(&cancellation)
+        {
+            Ok(()) => Ok(()),
+            // The cancellation follows the requests instead.
+            Err(
+                Error::ControlMessagesNotTaken { .. }
+                | Error::ControlMessageTooLong { .. }
+                | Error::NotSupported { .. },
+            ) => {
+                self.waiting.push_back((id, cancellation));
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl<Q, A: DeserializeOwned> Stream for ClientTransport<Q, A> {
+    type Item = io::Result<Response<A>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let received = ready!(self.receive.poll_next_unpin(cx));
+        Poll::Ready(received.map(|message| Ok(serde_json::from_slice(&message?)?)))
+    }
+}
+
+impl<Q: Serialize, A> Sink<ClientMessage<Q>> for ClientTransport<Q, A> {
+    type Error = io::Error;
+
+    /// Is always ready, because a cancellation does not wait for the requests before it.
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut().poll_send(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn start_send(self: Pin<&mut Self>, message: ClientMessage<Q>) -> io::Result<()> {
+        let this = self.get_mut();
+        let encoded = serde_json::to_vec(&message)?;
+        match message {
+            ClientMessage::Cancel { request_id, .. } => {
+                let unsent = this.waiting.iter().position(|(id, _)| *id == request_id);
+                match unsent.and_then(|at| this.waiting.remove(at)) {
+                    Some(_) => Ok(()),
+                    None => this.cancel(request_id, encoded),
+                }
+            }
+            ClientMessage::Request(request) => {
+                this.waiting.push_back((request.id, encoded));
+                Ok(())
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_send(cx)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_send(cx))?;
+        this.send.poll_close_unpin(cx).map_err(io::Error::from)
+    }
+}
+
+/// A transport of a server, which receives requests of type `Q` and sends answers of type `A`.
+///
+/// It hands a limited number of requests to tarpc at a time, and holds the others in their receive
+/// buffers, so that the clients wait when their windows are full. Cancellations do not wait.
+#[derive(Debug)]
+pub struct ServerTransport<Q, A> {
+    receive: ReceiveHalf,
+    send: MessageSink<Vec<u8>>,
+    /// The maximum number of running requests.
+    most: usize,
+    /// The deadlines of the running requests, by id.
+    running: HashMap<u64, Instant>,
+    /// The requests that wait, oldest first. Each message keeps its place in the window.
+    waiting: VecDeque<(ClientMessage<Q>, Message)>,
+    /// The highest id of a request that has arrived.
+    newest: Option<u64>,
+    /// The ids of requests that were cancelled before they arrived.
+    cancelled: HashSet<u64>,
+    /// The task that waits until fewer requests run.
+    reader: Option<Waker>,
+    /// Whether the client sends nothing more.
+    is_over: bool,
+    answers: PhantomData<fn() -> A>,
+}
+
+impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
+    /// Creates a transport over this endpoint, which runs up to `most` requests at a time.
+    #[must_use]
+    pub fn new(endpoint: Endpoint, most: usize) -> Self {
+        let (receive, send) = endpoint.into_split();
+        Self {
+            receive,
+            send: send.into_sink(),
+            most,
+            running: HashMap::new(),
+            waiting: VecDeque::new(),
+            newest: None,
+            cancelled: HashSet::new(),
+            reader: None,
+            is_over: false,
+            answers: PhantomData,
+        }
+    }
+
+    /// Takes the next waiting request, if fewer than `most` requests run.
+    fn next_request(&mut self) -> Option<ClientMessage<Q>> {
+        if self.running.len() >= self.most {
+            // tarpc sends no answer after the deadline of a request.
+            let now = Instant::now();
+            self.running.retain(|_, deadline| *deadline > now);
+        }
+        if self.running.len() >= self.most {
+            return None;
+        }
+        // The message is dropped, which returns its credit.
+        let (request, _message) = self.waiting.pop_front()?;
+        if let ClientMessage::Request(request) = &request {
+            self.running.insert(request.id, request.context.deadline);
+        }
+        Some(request)
+    }
+
+    /// Handles a message or a control message. Returns the cancellation of a running request.
+    fn take(&mut self, message: Message) -> io::Result<Option<ClientMessage<Q>>> {
+        let decoded = serde_json::from_slice(&message)?;
+        match &decoded {
+            ClientMessage::Request(request) => {
+                self.newest = self.newest.max(Some(request.id));
+                if !self.cancelled.remove(&request.id) {
+                    self.waiting.push_back((decoded, message));
+                }
+                Ok(None)
+            }
+            ClientMessage::Cancel { request_id, .. } => {
+                let id = *request_id;
+                if self.running.remove(&id).is_some() {
+                    return Ok(Some(decoded));
+                }
+                self.waiting.retain(
+                    |(waiting, _)| !matches!(waiting, ClientMessage::Request(it) if it.id == id),
+                );
+                // The control message may have passed its request.
+                if self.newest.is_none_or(|newest| newest < id) {
+                    self.cancelled.insert(id);
+                }
+                Ok(None)
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+// No field of the type is pinned.
+impl<Q, A> Unpin for ServerTransport<Q, A> {}
+
+impl<Q: DeserializeOwned, A> Stream for ServerTransport<Q, A> {
+    type Item = io::Result<ClientMessage<Q>>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        while !this.is_over {
+            if let Some(request) = this.next_request() {
+                return Poll::Ready(Some(Ok(request)));
+            }
+            let endpoint = this.receive.endpoint().get_ref();
+            let Poll::Ready(completion) = endpoint.poll_next_completion(cx) else {
+                break;
+            };
+            match completion? {
+                Completion::Received(message) | Completion::Control(message) => {
+                    if let Some(cancellation) = this.take(message)? {
+                        return Poll::Ready(Some(Ok(cancellation)));
+                    }
+                }
+                Completion::Finished => this.is_over = true,
+                Completion::Disconnected(reason) if reason.is_clean() => this.is_over = true,
+                Completion::Disconnected(reason) => {
+                    return Poll::Ready(Some(Err(Error::Disconnected(reason).into())));
+                }
+                _ => {}
+            }
+        }
+        match this.next_request() {
+            Some(request) => Poll::Ready(Some(Ok(request))),
+            None if this.is_over && this.waiting.is_empty() => Poll::Ready(None),
+            None => {
+                this.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<Q, A: Serialize> Sink<Response<A>> for ServerTransport<Q, A> {
+    type Error = io::Error;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.send.poll_ready_unpin(cx).map_err(io::Error::from)
+    }
+
+    fn start_send(self: Pin<&mut Self>, answer: Response<A>) -> io::Result<()> {
+        let this = self.get_mut();
+        this.running.remove(&answer.request_id);
+        if let Some(reader) = this.reader.take() {
+            reader.wake();
+        }
+        Ok(this.send.start_send_unpin(serde_json::to_vec(&answer)?)?)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.send.poll_flush_unpin(cx).map_err(io::Error::from)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.send.poll_close_unpin(cx).map_err(io::Error::from)
+    }
+}
