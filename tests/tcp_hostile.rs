@@ -119,6 +119,26 @@ fn control_message_flood_ends_its_connection_alone() {
 }
 
 #[test]
+fn a_second_leave_is_named() {
+    let stage = stage();
+    let (mut peer, endpoint) = stage.connect();
+    let refused = endpoint.ask_to_leave().unwrap_err();
+    assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
+    for number in 0..2 {
+        let mut leave = frame(number, b"");
+        leave[0] = 12;
+        peer.say(&pdu(1, 0, &leave));
+    }
+    let told = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
+    assert!(matches!(told, Completion::PeerLeaving), "{told:?}");
+    let CloseReason::ProtocolViolation(violation) = end_of(&endpoint) else {
+        panic!("{endpoint:?}");
+    };
+    assert_eq!((violation.field(), violation.value()), ("kind", 12));
+    stage.assert_well();
+}
+
+#[test]
 fn forged_grant_of_control_messages_is_named() {
     let stage = stage();
     for limit in [0_u32, 4, 5, 8, u32::MAX] {

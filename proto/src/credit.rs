@@ -28,7 +28,7 @@ use super::{
 ///   three is such a Grant.
 /// * **Grants that report large messages taken: 4**, one for each large message in flight, because
 ///   each Grant reports at least one more message.
-/// * **Ping: 1**, because a side sends the next Ping after the Pong of the previous one.
+/// * **Ping or Leave: 1**, because a side sends the next one after the Pong of the previous one.
 /// * **Pong: 1**, because only one Ping is unanswered at a time.
 /// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
 ///   sent once, and a side sends either an Abort or a Failure.

@@ -49,11 +49,13 @@ pub(crate) enum Control {
     Finish,
     /// Permits more control messages; `arg` is the number permitted in all.
     Permit,
+    /// Asks for a Pong, and reports that the sender wants to end the connection soon.
+    Leave,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::Data,
         Self::Control(Control::Grant),
         Self::Control(Control::Ping),
@@ -65,6 +67,7 @@ impl Kind {
         Self::Control(Control::Finish),
         Self::ControlMessage,
         Self::Control(Control::Permit),
+        Self::Control(Control::Leave),
         Self::Rendezvous,
         Self::Batch,
         Self::Fragment,
@@ -84,6 +87,7 @@ impl Kind {
             Self::Control(Control::Finish) => 9,
             Self::ControlMessage => 10,
             Self::Control(Control::Permit) => 11,
+            Self::Control(Control::Leave) => 12,
             Self::Rendezvous => 16,
             Self::Batch => 17,
             Self::Fragment => 18,
@@ -229,7 +233,8 @@ impl Header {
                 | Control::Pong
                 | Control::Close
                 | Control::CloseAck
-                | Control::Finish,
+                | Control::Finish
+                | Control::Leave,
             ) => Some(self.arg),
         }
     }
@@ -405,6 +410,7 @@ mod tests {
             (Kind::Control(Control::Finish), 9, control),
             (Kind::ControlMessage, 10, data),
             (Kind::Control(Control::Permit), 11, control),
+            (Kind::Control(Control::Leave), 12, control),
             (Kind::Rendezvous, 16, rendezvous),
             (Kind::Batch, 17, &data[..]),
             (Kind::Fragment, 18, &data[..]),
@@ -436,7 +442,7 @@ mod tests {
 
     #[test]
     fn other_numbers_are_unknown() {
-        for number in [0, 12, 15, 19, 255] {
+        for number in [0, 13, 15, 19, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");

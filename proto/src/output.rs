@@ -354,6 +354,8 @@ pub enum Event {
         buffer: u32,
         len: u32,
     },
+    /// The peer wants to end the connection soon. This event occurs at most once.
+    PeerLeaving,
     /// The peer has taken this number of further large messages, the oldest first. Their memory can
     /// be freed.
     Taken(u32),
@@ -434,9 +436,11 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// Whether the frame is a Ping, whose Pong is reported as [`Event::Answered`].
+    /// Whether the frame is a Ping or a Leave, whose Pong is reported as [`Event::Answered`].
     pub const fn is_ping(&self) -> bool {
-        self.header[0] == Kind::Control(Control::Ping).number()
+        let kind = self.header[0];
+        kind == Kind::Control(Control::Ping).number()
+            || kind == Kind::Control(Control::Leave).number()
     }
 }
 

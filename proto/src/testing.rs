@@ -336,7 +336,7 @@ mod tests {
         // The accepted frames are: without payload, all kinds except Rendezvous and Fragment; with
         // one byte of payload, Data, Batch and ControlMessage; a Fragment with length 1 and one
         // byte of payload, or with length 24 and one to three bytes of payload.
-        assert_eq!(count, 12 + 3 * 3 + 3 + (3 + 9 + 27));
+        assert_eq!(count, 13 + 3 * 3 + 3 + (3 + 9 + 27));
     }
 
     #[test]

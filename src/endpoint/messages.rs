@@ -527,6 +527,39 @@ impl Endpoint {
         }
     }
 
+    /// Tells the peer that this side wants to end the connection soon.
+    ///
+    /// The peer gets [`Completion::PeerLeaving`] once, even if its program holds all messages of
+    /// its window, and begins no new work on the connection. A server calls it before it stops, and
+    /// closes the connection after its last answers. Nothing else changes: messages continue both
+    /// ways. It never waits, and a second call does nothing. With
+    /// [`Config::resume`](crate::Config::resume) the peer gets it also if the connection is lost.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::NotSupported`] when the peer does not know the notice: it is a
+    ///   [`Stream`](crate::Stream), or has an earlier version of this crate. The connection
+    ///   continues.
+    /// * [`Error::Disconnected`] when the connection has ended or is being closed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{Completion, Endpoint};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let (client, server) = Endpoint::pair()?;
+    /// server.ask_to_leave()?;
+    /// let told = client.next_completion()?;
+    /// assert!(matches!(told, Completion::PeerLeaving));
+    /// // The client connects elsewhere, and closes this connection after its last answer.
+    /// client.close()
+    /// # }
+    /// ```
+    pub fn ask_to_leave(&self) -> Result<(), Error> {
+        self.inner.link.ask_to_leave()
+    }
+
     /// Ends the messages of this side, and continues to receive: half close.
     ///
     /// The peer receives everything that was sent before, then its [`recv`](Self::recv) returns

@@ -319,10 +319,10 @@ impl Reactor {
     ) -> Arc<Link> {
         // The channel is never full. It has a place for each message that the peer has credit for,
         // the same number for large ones, one for each control message, one each for the peer's
-        // Finish, for room and for the end; and one for each operation with an id: those are
-        // accepted only while fewer than `max_ids` completions are in flight or unread.
+        // Finish, for its Leave, for room and for the end; and one for each operation with an id:
+        // those are accepted only while fewer than `max_ids` completions are in flight or unread.
         let config = config.into();
-        let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 2;
+        let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 3;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
         let (sender, receiver) = if config.resume.is_zero() {
             bounded(messages + max_ids + 1)

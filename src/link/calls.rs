@@ -200,6 +200,11 @@ impl Link {
                 .is_some_and(|allocator| allocator.owns(buffer))
     }
 
+    /// Reports to the peer that the application wants to end the connection soon.
+    pub(crate) fn ask_to_leave(self: &Arc<Self>) -> Result<(), Error> {
+        self.with_core(Core::ask_to_leave)
+    }
+
     /// Sends a control message.
     pub(crate) fn send_control(self: &Arc<Self>, message: &[u8]) -> Result<(), Error> {
         self.with_core(|core| core.send_control(message))

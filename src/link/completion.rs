@@ -68,6 +68,15 @@ pub enum Completion {
     /// # }
     /// ```
     Control(Message),
+    /// The peer wants to end the connection soon: it called
+    /// [`ask_to_leave`](crate::Endpoint::ask_to_leave).
+    ///
+    /// It comes at most once, and has no order with messages. Nothing else changes: both sides may
+    /// send until one of them closes. A program that gets it begins no new work on the connection,
+    /// and closes it after the answers that it waits for. [`Endpoint::recv`](crate::Endpoint::recv)
+    /// keeps it for [`next_completion`](crate::Endpoint::next_completion). A
+    /// [`Stream`](crate::Stream) has none.
+    PeerLeaving,
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
     /// It comes after all messages of the peer, at most once. This side may continue to send.
@@ -174,6 +183,7 @@ impl Completion {
             Self::Received(_)
             | Self::Immediate(_)
             | Self::Control(_)
+            | Self::PeerLeaving
             | Self::Room
             | Self::Finished
             | Self::Suspended { .. }

@@ -1,5 +1,7 @@
 //! Control messages of the application, which pass the messages that wait for credit.
 
+use std::mem;
+
 use super::{
     completion::Completion,
     core::{Core, Recipient},
@@ -16,21 +18,14 @@ use crate::{
 impl Core {
     /// Sends a control message. A session whose connection is lost keeps it for the next one.
     pub(super) fn send_control(&mut self, message: &[u8]) -> Result<(), Error> {
-        self.check_not_ended()?;
-        if self.is_closing() {
-            return Err(Error::Disconnected(CloseReason::LocallyClosed));
-        }
+        self.check_open()?;
         let sent = if self.is_lost() {
             self.conn.keep_control_message(message)
         } else {
             self.conn.send_control_message(message)
         };
         sent.map_err(|refused| match refused {
-            ControlRefused::NotTaken => Error::NotSupported {
-                operation: "send_control",
-                device: "the peer".into(),
-                because: "it is a stream, or its version of rdmsg has no control messages",
-            },
+            ControlRefused::NotTaken => not_taken("send_control"),
             ControlRefused::TooLong { limit } => Error::ControlMessageTooLong {
                 len: message.len(),
                 limit,
@@ -40,6 +35,46 @@ impl Core {
             },
             ControlRefused::Closed(reason) => Error::Disconnected(reason),
         })
+    }
+
+    /// Reports to the peer that the application wants to end the connection soon. A session repeats
+    /// it on each connection.
+    pub(super) fn ask_to_leave(&mut self) -> Result<(), Error> {
+        self.check_open()?;
+        if !self.is_lost() {
+            self.conn.ask_to_leave().map_err(|refused| match refused {
+                ControlRefused::Closed(reason) => Error::Disconnected(reason),
+                ControlRefused::NotTaken
+                | ControlRefused::TooLong { .. }
+                | ControlRefused::Full => not_taken("ask_to_leave"),
+            })?;
+        }
+        if let Some(session) = &mut self.session {
+            session.leaving = true;
+        }
+        Ok(())
+    }
+
+    /// Returns an error if the connection has ended or the application has closed it.
+    fn check_open(&self) -> Result<(), Error> {
+        self.check_not_ended()?;
+        if self.is_closing() {
+            return Err(Error::Disconnected(CloseReason::LocallyClosed));
+        }
+        Ok(())
+    }
+
+    /// Reports to the application that the peer wants to end the connection soon, unless the peer
+    /// has said so on an earlier connection of the session.
+    pub(super) fn deliver_leave<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
+        if !mem::replace(&mut self.leave_came, true) && !self.is_stream() {
+            self.hand_over(Completion::PeerLeaving, to);
+        }
+    }
+
+    /// Whether the program has made a stream of the connection, whose calls take no completions.
+    fn is_stream(&self) -> bool {
+        self.completions.as_ref().and_then(Outbox::inflow).is_some()
     }
 
     /// Copies a control message of `len` bytes out of its receive buffer, and hands it to the
@@ -54,11 +89,19 @@ impl Core {
         let frame = queues.frame(buffer, HEADER_LEN as u32 + len);
         let message = Message::control(owner_of(&self.ring, to), &frame[HEADER_LEN..]);
         let completion = Completion::Control(message);
-        if self.completions.as_ref().and_then(Outbox::inflow).is_some() {
-            // The program has made a stream of the connection, so no call takes the message.
+        if self.is_stream() {
             self.deferred.later.push(DeferredAction::Drop(completion));
         } else {
             self.hand_over(completion, to);
         }
+    }
+}
+
+/// Returns the error of a call that the peer's hello does not permit.
+fn not_taken(operation: &'static str) -> Error {
+    Error::NotSupported {
+        operation,
+        device: "the peer".into(),
+        because: "it is a stream, or its version of rdmsg has no control messages",
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct Core {
     pub(super) ring: Option<Arc<dyn MessageOwner>>,
     /// Whether the peer's Finish was delivered.
     pub(super) finish_came: bool,
+    /// Whether the peer's Leave was delivered.
+    pub(super) leave_came: bool,
     /// The stall of sends, for the log.
     pub(super) stall: StallWatch,
     /// The time at which the last ping was posted; `None` once its pong has arrived.
@@ -131,6 +133,7 @@ impl Core {
             generation: 0,
             ring: None,
             finish_came: false,
+            leave_came: false,
             stall: StallWatch::default(),
             pinged: None,
             room_wanted: false,
@@ -316,6 +319,7 @@ impl Core {
                 Output::Event(Event::ControlMessage { buffer, len }) => {
                     self.deliver_control(buffer, len, to);
                 }
+                Output::Event(Event::PeerLeaving) => self.deliver_leave(to),
                 Output::Event(Event::Taken(count)) => self.taken(count),
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;

@@ -39,6 +39,8 @@ pub(crate) struct LinkSession {
     pub(super) state: State,
     /// Whether the application has finished sending.
     pub(super) finished: bool,
+    /// Whether the application has asked to leave.
+    pub(super) leaving: bool,
     /// The deadline of a close that the application has begun.
     pub(super) closing: Option<Instant>,
     /// Whether the application has aborted.
@@ -202,6 +204,7 @@ impl LinkSession {
             close_timeout: config.close_timeout,
             state: State::Working(None),
             finished: false,
+            leaving: false,
             closing: None,
             is_aborted: false,
             peer_data: Box::default(),

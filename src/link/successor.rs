@@ -92,6 +92,10 @@ impl Core {
         if let Some(ways) = session.ways() {
             ways.arrived(Instant::now());
         }
+        if session.leaving {
+            // It fails only if the connection has ended.
+            let _ = self.conn.ask_to_leave();
+        }
         let resent = session.messages.suspended_mut().count() as u64;
         let (gap, transport) = (since.elapsed(), way.transport);
         let text = format_args!(

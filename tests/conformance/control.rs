@@ -166,6 +166,35 @@ fn group_gets_control_messages() {
 }
 
 #[test]
+fn peer_is_told_once_of_the_wish_to_leave() {
+    let (near, far) = pair_with(&small());
+    let mut held = Vec::new();
+    while near.try_send(b"request").is_ok() {
+        match next(&far) {
+            Completion::Received(message) => held.push(message),
+            other => panic!("{other:?}"),
+        }
+    }
+    near.ask_to_leave().unwrap();
+    near.ask_to_leave().unwrap();
+    assert!(matches!(next(&far), Completion::PeerLeaving));
+    near.flush().unwrap();
+    assert!(far.try_next_completion().unwrap().is_none());
+    drop(held);
+    near.send(b"goes on").unwrap();
+    assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"goes on");
+    far.ask_to_leave().unwrap();
+    far.send(b"so does the other side").unwrap();
+    let answer = near.recv_timeout(TIME_LIMIT).unwrap();
+    assert_eq!(answer, b"so does the other side");
+    // The first completion may be that of room for the refused message.
+    assert!((0..2).any(|_| matches!(next(&near), Completion::PeerLeaving)));
+    far.close().unwrap();
+    let refused = far.ask_to_leave().unwrap_err();
+    assert!(matches!(refused, Error::Disconnected(_)), "{refused}");
+}
+
+#[test]
 fn dropped_receiver_returns_the_places() {
     let (near, far) = pair();
     for _ in 0..WINDOW {

@@ -49,6 +49,36 @@ fn control_messages_survive_cuts_once_and_in_order() {
 }
 
 #[test]
+fn wish_to_leave_survives_a_lost_connection() {
+    let (client, server, proxy, _listener) = pair();
+    server.ask_to_leave().unwrap();
+    let leaving = |endpoint: &Endpoint| loop {
+        match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
+            Completion::PeerLeaving => break,
+            Completion::Suspended { .. } | Completion::Resumed { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    leaving(&client);
+    proxy.close();
+    while !client.info().is_suspended {
+        thread::yield_now();
+    }
+    client.ask_to_leave().unwrap();
+    proxy.open();
+    leaving(&server);
+    client.flush().unwrap();
+    server.flush().unwrap();
+    loop {
+        match client.try_next_completion().unwrap() {
+            Some(Completion::Suspended { .. } | Completion::Resumed { .. }) => {}
+            Some(other) => panic!("told once: {other:?}"),
+            None => break,
+        }
+    }
+}
+
+#[test]
 fn suspended_session_keeps_four_control_messages() {
     let (client, server, proxy, _listener) = pair();
     for number in 0..2_u32 {

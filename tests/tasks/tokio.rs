@@ -77,10 +77,24 @@ fn task_gets_control_message_while_it_holds_the_window() {
 }
 
 #[test]
+fn task_is_told_that_the_peer_leaves() {
+    on_each(async || {
+        let (client, server) = endpoints(&small()).await;
+        server.get_ref().ask_to_leave().unwrap();
+        let told = client.next_completion().await.unwrap();
+        assert!(matches!(told, Completion::PeerLeaving), "{told:?}");
+        client.send(b"goes on").await.unwrap();
+        assert_eq!(server.recv().await.unwrap(), b"goes on");
+    });
+}
+
+#[test]
 fn stream_takes_no_control_messages() {
     on_each(async || {
         let (near, _far) = Stream::pair().unwrap();
         let refused = near.endpoint().send_control(b"x").unwrap_err();
+        assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
+        let refused = near.endpoint().ask_to_leave().unwrap_err();
         assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
     });
 }

@@ -33,7 +33,7 @@ fn read(frame: &[u8]) -> Verdict {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=11 | 16..=18) {
+    if !matches!(kind, 1..=12 | 16..=18) {
         return Verdict::Violation("kind");
     }
     if frame[1] != 0 {
@@ -98,7 +98,7 @@ fn read(frame: &[u8]) -> Verdict {
         10 => Verdict::Control,
         11 => Verdict::Violation("permit"),
         2 => Verdict::Nothing,
-        3 => Verdict::Pong,
+        3 | 12 => Verdict::Pong,
         4 | 7 => Verdict::Violation("kind"),
         5 => Verdict::Close,
         9 => Verdict::Finish,

@@ -18,7 +18,7 @@ use crate::{
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, each with its name.
-const OPERATIONS: [(&str, Operation); 26] = [
+const OPERATIONS: [(&str, Operation); 27] = [
     // The connection manager performs the next call with success.
     ("perform", |device, _, theirs| device.perform_well(theirs)),
     ("fail to perform", |device, input, _| {
@@ -61,6 +61,7 @@ const OPERATIONS: [(&str, Operation); 26] = [
     ("send a control message", |device, input, _| {
         device.send_control_message(input.byte().into());
     }),
+    ("ask to leave", |device, _, _| device.ask_to_leave()),
     ("take a control message", |device, _, _| {
         device.take_control_message();
     }),
@@ -123,7 +124,7 @@ fn sizes(input: &mut Input<'_>) -> Params {
 
 /// Returns a frame with at most a few invalid fields, so that the connection often continues.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
-    let kind = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 16, 17, 18, 18][usize::from(input.byte() % 14)];
+    let kind = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 16, 17, 18, 18][usize::from(input.byte() % 15)];
     let payload = match kind {
         1 | 10 | 18 => vec![7; usize::from(input.byte() % 65)],
         16 => {

@@ -24,6 +24,7 @@ pub const ABORT: u8 = 6;
 pub const CLOSE_ACK: u8 = 7;
 pub const CONTROL_MESSAGE: u8 = 10;
 pub const PERMIT: u8 = 11;
+pub const LEAVE: u8 = 12;
 pub const RENDEZVOUS: u8 = 16;
 
 /// A frame. The constructors return valid frames; tests change single fields.

@@ -336,19 +336,31 @@ impl Connection {
 impl Connection {
     /// Sends a control message, which passes the messages that wait for credit.
     pub fn send_control_message(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
-        let closed = |reason: Option<&CloseReason>| {
-            ControlRefused::Closed(reason.unwrap_or(&CloseReason::LocallyClosed).clone())
-        };
-        match &mut self.state {
-            State::Setup(_) => Err(closed(None)),
-            State::Open(open) if open.is_established() => {
-                self.side.control_messages.send(message)?;
-                open.send_control(&mut self.side);
-                Ok(())
-            }
-            State::Open(open) => Err(closed(open.close_reason())),
-            State::Closed(ended) => Err(closed(Some(&ended.reason))),
+        let (open, side) = self.open_for_control()?;
+        side.control_messages.send(message)?;
+        open.send_control(side);
+        Ok(())
+    }
+
+    /// Reports to the peer that this side wants to end the connection soon. Sends nothing if it was
+    /// reported before.
+    pub fn ask_to_leave(&mut self) -> Result<(), ControlRefused> {
+        let (open, side) = self.open_for_control()?;
+        if !open.transfer.leave() {
+            return Err(ControlRefused::NotTaken);
         }
+        open.send_control(side);
+        Ok(())
+    }
+
+    /// Returns the established connection, or the reason why it sends nothing.
+    fn open_for_control(&mut self) -> Result<(&mut Open, &mut Side), ControlRefused> {
+        if self.is_ending() || matches!(self.state, State::Setup(_)) {
+            let reason = self.close_reason().unwrap_or(&CloseReason::LocallyClosed);
+            return Err(ControlRefused::Closed(reason.clone()));
+        }
+        self.open()
+            .ok_or(ControlRefused::Closed(CloseReason::LocallyClosed))
     }
 
     /// Keeps a control message for the next connection of the session, because the present

@@ -126,7 +126,12 @@ impl ControlQueue {
             Control::CloseAck | Control::Abort | Control::Failure => {
                 self.final_frame = FinalFrame::Sent(slot);
             }
-            Control::Grant | Control::Ping | Control::Pong | Control::Finish | Control::Permit => {}
+            Control::Grant
+            | Control::Ping
+            | Control::Pong
+            | Control::Finish
+            | Control::Permit
+            | Control::Leave => {}
         }
     }
 

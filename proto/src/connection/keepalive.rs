@@ -292,7 +292,7 @@ impl Probe {
     /// Requests a sign of life, for which a Ping that has already been sent suffices.
     pub(super) fn wanted(&mut self) {
         //= PROTOCOL.md#credits
-        //# | Ping | 1 | the next one is sent after the pong of the one before |
+        //# | Ping or Leave | 1 | the next one is sent after the pong of the one before |
         if self.state == ProbeState::Idle {
             self.state = ProbeState::Wanted;
         }

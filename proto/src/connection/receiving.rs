@@ -1,5 +1,7 @@
 //! Handles frames and immediate data of the peer.
 
+use std::mem;
+
 use log::Level;
 
 use super::{open::Open, side::Side, transfer::Accepts};
@@ -371,6 +373,20 @@ impl Open {
             //# A side that receives a Ping must answer with a Pong as soon as it has processed all
             //# frames before it, whether it probes itself or not.
             Control::Ping => {
+                transfer.control.queue_pong();
+                self.send_control(side);
+            }
+            Control::Leave => {
+                if !side.params.takes_control_messages {
+                    let expected = "no leave to a side that takes no control messages";
+                    return Err(Kind::Control(control).unexpected(expected));
+                }
+                if mem::replace(&mut transfer.peer_leaves, true) {
+                    return Err(Kind::Control(control).unexpected("one leave"));
+                }
+                if !transfer.has_peer_closed() {
+                    side.outputs.push(Output::Event(Event::PeerLeaving));
+                }
                 transfer.control.queue_pong();
                 self.send_control(side);
             }

@@ -60,6 +60,10 @@ pub(super) struct Transfer {
     pub(super) accepts: Accepts,
     /// Whether the application has finished sending.
     pub(super) finished: bool,
+    /// The state of this side's Leave.
+    leave: Leave,
+    /// Whether the peer's Leave has arrived.
+    pub(super) peer_leaves: bool,
     /// The number of data frames of the peer that did not end a message.
     pub(super) unended: u32,
     /// The resources that refused sends lacked, or the least of them. `None` if no send was refused
@@ -95,6 +99,16 @@ impl MissingResources {
         slots: 1,
         exposed: 0,
     };
+}
+
+/// The state of the frame that reports that this side wants to end the connection soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+enum Leave {
+    No,
+    /// The next Ping is sent as a Leave.
+    Due,
+    Sent,
 }
 
 /// The kinds of the peer's frames that this side still accepts.
@@ -170,6 +184,8 @@ impl Transfer {
             is_wanted: false,
             accepts: Accepts::Everything,
             finished: false,
+            leave: Leave::No,
+            peer_leaves: false,
             unended: 0,
             blocked: None,
             control: ControlQueue::default(),
@@ -524,7 +540,7 @@ impl Transfer {
         let grant_due = self.grant_due();
         let (control, code) = match self.control.pop(grant_due) {
             Some(queued) => queued,
-            None if self.probe.take() => (Control::Ping, None),
+            None if self.probe.take() => (self.ping(), None),
             None if self.control.permits_messages() && !self.has_peer_closed() => {
                 (Control::Permit, Some(messages.take_grant()?))
             }
@@ -532,7 +548,7 @@ impl Transfer {
         };
         match control {
             Control::Grant => self.counters.grants_sent += 1,
-            Control::Ping => self.counters.pings_sent += 1,
+            Control::Ping | Control::Leave => self.counters.pings_sent += 1,
             Control::Pong
             | Control::Close
             | Control::CloseAck
@@ -545,6 +561,30 @@ impl Transfer {
         let slot = self.ring.take(true);
         self.control.posted(control, slot.0);
         Some(self.frame(Kind::Control(control), 0, arg, slot))
+    }
+
+    /// Returns the kind of the next Ping.
+    fn ping(&mut self) -> Control {
+        match self.leave {
+            Leave::Due => {
+                self.leave = Leave::Sent;
+                Control::Leave
+            }
+            Leave::No | Leave::Sent => Control::Ping,
+        }
+    }
+
+    /// Sends a Leave, unless one was sent before. Returns false if the peer does not know it.
+    pub(super) fn leave(&mut self) -> bool {
+        //= PROTOCOL.md#leaving
+        //# It must not be sent to a side whose hello lacks bit 7 of `features`, and is sent once at
+        //# most.
+        let knows = self.longest_control_message().is_some();
+        if knows && self.leave == Leave::No {
+            self.leave = Leave::Due;
+            self.probe.request_pong();
+        }
+        knows
     }
 
     #[inline(always)]

@@ -12,8 +12,8 @@ use toolbox::TIME_LIMIT;
 use crate::{
     scene::{ROLES, Scene, applies, end, violated_field},
     wire::{
-        ABORT, CLOSE, CLOSE_ACK, CONTROL_RECEIVES, DATA, EAGER_SIZE, Frame, GRANT, HEADER_LEN,
-        PING, PONG, WINDOW,
+        ABORT, CLOSE, CLOSE_ACK, CONTROL_MESSAGE, CONTROL_RECEIVES, DATA, EAGER_SIZE, Frame, GRANT,
+        HEADER_LEN, LEAVE, PERMIT, PING, PONG, WINDOW,
     },
 };
 
@@ -146,7 +146,7 @@ fn a_malformed_header_is_named_by_its_field() {
                 .bytes(),
             ),
         ];
-        for kind in [0, 10, 15, 99, 255] {
+        for kind in [0, 13, 15, 99, 255] {
             cases.push(case(
                 "an unknown kind",
                 "kind",
@@ -157,14 +157,14 @@ fn a_malformed_header_is_named_by_its_field() {
                 .bytes(),
             ));
         }
-        for kind in [GRANT, PING, PONG, CLOSE, ABORT, CLOSE_ACK] {
+        for kind in [GRANT, PING, PONG, CLOSE, ABORT, CLOSE_ACK, PERMIT, LEAVE] {
             let frame = Frame {
                 kind,
                 ..good.clone()
             };
             cases.push(case("a payload in a control frame", "len", frame.bytes()));
         }
-        for kind in [DATA, GRANT, PING, PONG, CLOSE, CLOSE_ACK] {
+        for kind in [DATA, GRANT, PING, PONG, CLOSE, CLOSE_ACK, LEAVE] {
             // For these kinds, the argument is the number of large messages that the peer has
             // taken, which is 0 here.
             let frame = Frame {
@@ -172,6 +172,18 @@ fn a_malformed_header_is_named_by_its_field() {
                 ..Frame::control(kind)
             };
             cases.push(case("an argument", "arg", frame.bytes()));
+        }
+        for (kind, arg, payload, field) in [
+            (CONTROL_MESSAGE, 1, &[0][..], "control number"),
+            (CONTROL_MESSAGE, 0, &[0; 257], "len"),
+            (PERMIT, 5, &[], "permit"),
+        ] {
+            let frame = Frame {
+                arg,
+                payload,
+                ..Frame::control(kind)
+            };
+            cases.push(case("of control messages", field, frame.bytes()));
         }
         cases
     });

@@ -114,6 +114,11 @@ impl Device {
         }
     }
 
+    pub(crate) fn ask_to_leave(&mut self) {
+        let refused = self.conn.ask_to_leave().err();
+        assert!(matches!(refused, None | Some(ControlRefused::Closed(_))));
+    }
+
     pub(crate) fn take_control_message(&mut self) {
         if self.untaken > 0 {
             self.untaken -= 1;

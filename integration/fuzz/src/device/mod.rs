@@ -122,6 +122,7 @@ pub(crate) struct Device {
     /// Whether this side has finished sending.
     finished: bool,
     pub(crate) peer_finished: bool,
+    peer_leaves: bool,
     /// Whether a Finish frame was sent.
     told_finish: bool,
 }
@@ -164,6 +165,7 @@ impl Device {
             lengths: VecDeque::new(),
             finished: false,
             peer_finished: false,
+            peer_leaves: false,
             told_finish: false,
             params,
         };
@@ -323,6 +325,7 @@ impl Device {
                 self.untaken += 1;
                 assert!(self.untaken <= 4 && self.control_received <= self.granted);
             }
+            Event::PeerLeaving => assert!(!std::mem::replace(&mut self.peer_leaves, true)),
             Event::Answered | Event::Writable => {}
             Event::Disconnected { reason, delivered } => {
                 assert!(!delivered || self.lengths.is_empty(), "all of it was taken");
@@ -356,7 +359,7 @@ impl Device {
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
             1 | 16..=18 => READS + CONTROL_SENDS,
-            2..=11 => 0,
+            2..=12 => 0,
             other => panic!("kind {other}"),
         };
         assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16..=18));

@@ -108,6 +108,14 @@ impl Pair {
         is_sent
     }
 
+    /// Asks to leave. Returns whether the connection permits it.
+    pub(super) fn ask_to_leave(&mut self, at: usize) -> bool {
+        let is_asked = self.sides[at].conn.ask_to_leave().is_ok();
+        self.sides[at].leaves |= is_asked;
+        self.perform_outputs(at);
+        is_asked
+    }
+
     /// Takes a control message that the application holds.
     pub(super) fn take_control_message(&mut self, at: usize) {
         let side = &mut self.sides[at];

@@ -211,6 +211,50 @@ fn nothing_follows_an_abort() {
     assert_eq!(pair.sides[B].control_received, 0);
 }
 
+#[test]
+fn peer_learns_once_that_the_other_side_leaves() {
+    let mut pair = pair();
+    while pair.send(A) {}
+    // A Ping that is in flight delays the Leave until its Pong has arrived.
+    let flush = pair.flush(A);
+    assert!(pair.ask_to_leave(A) && pair.ask_to_leave(A));
+    pair.run();
+    assert!(pair.sides[A].conn.is_flushed(&flush));
+    assert!(pair.sides[B].peer_leaves && !pair.sides[A].peer_leaves);
+    assert!(pair.ask_to_leave(A) && pair.ask_to_leave(B));
+    pair.run_until_idle();
+    assert!(pair.sides[A].peer_leaves);
+    assert!(pair.send(A) && pair.send(B), "nothing else changes");
+    pair.close(B);
+    assert!(!pair.ask_to_leave(B));
+    pair.finish();
+    assert!(pair.delivered(A) && pair.delivered(B));
+}
+
+#[test]
+fn leave_needs_a_peer_that_knows_it() {
+    let none = Params {
+        takes_control_messages: false,
+        ..params()
+    };
+    let mut pair = Pair::established(params(), none);
+    let refused = pair.sides[A].conn.ask_to_leave();
+    assert_eq!(refused, Err(ControlRefused::NotTaken));
+    pair.forge(A, &control(Control::Leave));
+    pair.finish();
+    assert_eq!(violated_field(pair.reason(B)), "kind");
+}
+
+#[test]
+fn a_second_leave_is_a_violation() {
+    let mut pair = pair();
+    pair.forge(A, &control(Control::Leave));
+    pair.forge(A, &control(Control::Leave));
+    pair.finish();
+    assert!(pair.sides[B].peer_leaves);
+    assert_eq!(violated_field(pair.reason(B)), "kind");
+}
+
 /// Makes the next connection of both sides of a pair.
 fn resumed(last: &mut Pair) -> Pair {
     let mut pair = Pair::new(params(), params());

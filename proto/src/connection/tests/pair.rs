@@ -172,6 +172,9 @@ impl Pair {
                 Output::Event(Event::ControlMessage { buffer, len }) => {
                     side.control_message(buffer, len);
                 }
+                Output::Event(Event::PeerLeaving) => {
+                    assert!(!std::mem::replace(&mut side.peer_leaves, true), "once");
+                }
                 Output::Event(Event::Answered) => side.answered += 1,
                 Output::Event(Event::Taken(count)) => {
                     assert!(count > 0);

@@ -151,6 +151,10 @@ pub(super) struct Side {
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Whether the peer has finished sending.
     pub(super) peer_finished: bool,
+    /// Whether this side has asked to leave.
+    pub(super) leaves: bool,
+    /// Whether the peer has asked to leave.
+    pub(super) peer_leaves: bool,
     /// The number of control messages sent.
     pub(super) control_sent: u32,
     /// The number of control messages received.
@@ -197,6 +201,8 @@ impl Side {
             received: 0,
             ended: None,
             peer_finished: false,
+            leaves: false,
+            peer_leaves: false,
             control_sent: 0,
             control_received: 0,
             control_kept: 0,

@@ -93,7 +93,7 @@ fn check_control_frames(me: &Side, peer: &Side) {
         | Completion::Failed(..)
         | Completion::Drained(_) => None,
     });
-    let mut counts = [0; 9];
+    let mut counts = [0; 10];
     let mut messages = 0;
     for frame in sent.chain(arrived) {
         match Header::parse(frame).map(|header| header.kind) {
@@ -112,8 +112,9 @@ fn check_control_frames(me: &Side, peer: &Side) {
     );
     counts[Control::Grant as usize] = 0;
     let notices = counts[Control::Abort as usize] + counts[Control::Failure as usize];
+    let pings = counts[Control::Ping as usize] + counts[Control::Leave as usize];
     assert!(
-        counts.iter().all(|count| *count <= 1) && notices <= 1,
+        counts.iter().all(|count| *count <= 1) && notices <= 1 && pings <= 1,
         "two control frames of a kind are in flight"
     );
 }
@@ -273,6 +274,10 @@ fn check_quiet(world: &World, at: usize) {
     assert_eq!(
         me.control_sent, peer.control_received,
         "stuck: control messages never arrive"
+    );
+    assert_eq!(
+        me.leaves, peer.peer_leaves,
+        "stuck: a request to leave never arrives"
     );
     assert!(
         me.conn.control_credit() > 0,

@@ -95,6 +95,8 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "a control message and a finish" => Finish 1 0, Control 1 0, Close 0 1;
     "a control message and an abort" => Control 2 0, Abort 1 0;
     "A is killed with control messages" => Control 2 0, Kill 1 0, Close 0 1;
+    "requests to leave" => Leave 2 1, Close 0 1;
+    "a request to leave and a flush" => Send 1 0, Leave 1 0, Flush 1 0, Close 1 0;
     "establishing" establishing true => Send 1 0, Close 1 0;
     "establishing, the active side speaks first" establishing true, active_speaks_first true
         => Send 0 1, Close 0 1;

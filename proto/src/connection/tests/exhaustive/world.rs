@@ -32,6 +32,8 @@ pub(super) enum SideEvent {
     Hold,
     /// Sends a control message of 4 bytes.
     Control,
+    /// Asks to leave.
+    Leave,
     /// Releases the newest message instead of the oldest.
     ReleaseNewest,
     /// Asks for a proof that everything sent so far has arrived.
@@ -266,6 +268,7 @@ impl World {
             add(SideEvent::Fragments, sends);
             add(SideEvent::Hold, true);
             add(SideEvent::Control, side.conn.close_reason().is_none());
+            add(SideEvent::Leave, side.conn.close_reason().is_none());
             add(SideEvent::ReleaseNewest, side.kept.len() > 1);
             add(SideEvent::Flush, side.conn.close_reason().is_none());
             add(SideEvent::Keep, !side.kept.is_empty());
@@ -333,6 +336,7 @@ impl World {
             SideEvent::Fragments => return pair.send_fragments(at, 100),
             SideEvent::Hold => return pair.hold_back(at),
             SideEvent::Control => return pair.send_control_message(at),
+            SideEvent::Leave => return pair.ask_to_leave(at),
             SideEvent::ReleaseNewest => pair.release(at, false),
             SideEvent::Flush => {
                 let sent = pair.sides[at].sent;
