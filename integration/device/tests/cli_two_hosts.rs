@@ -281,7 +281,7 @@ fn bench_measures_rdma_and_tcp_side_by_side() {
         }
         let text = here.run(&format!("{line} --test latency")).unwrap();
         assert!(
-            text.contains("latency: round trip") && text.contains("● RDMA x 1"),
+            text.contains("latency: round trip") && text.contains("● RDMA, 1 connection"),
             "{text}"
         );
         stop_serving(there);
