@@ -172,7 +172,7 @@ fn server_learns(
     is_at_it: impl Fn(&mut Program),
 ) {
     for (signal, expected) in ENDS {
-        let (mut server, address) = Program::serve(server.0, server.1);
+        let (mut server, address) = Program::serve_with(server.0, server.1, &keepalive());
         let mut client = Program::start(client.0, client.1, address);
         is_at_it(&mut client);
         client.signal(signal);

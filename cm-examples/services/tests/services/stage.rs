@@ -24,7 +24,14 @@ use toolbox::{Line, Process};
 /// instruction.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Returns the keepalive options. They are four times as long if `LAB_ADDR` is set, because that
+/// The keepalive options of programs whose peer does not fail. A busy machine delays their answers.
+const PATIENT: Keepalive = Keepalive {
+    keepalive_interval: 60_000,
+    keepalive_timeout: 60_000,
+    resume: 0,
+};
+
+/// Returns the keepalive options of a side that must detect the loss of its peer. They are four times as long if `LAB_ADDR` is set, because that
 /// host can emulate each instruction, and then a live peer answers late.
 pub(crate) fn keepalive() -> Keepalive {
     let slower = if env::var_os("LAB_ADDR").is_some() {
@@ -182,7 +189,16 @@ impl Program {
     /// Starts a server with these arguments, and replaces the argument `ADDR` by the address to
     /// listen on. Also returns the address on which the server listens.
     pub(crate) fn serve(program: &str, words: &[&str]) -> (Self, SocketAddr) {
-        let mut server = Self::start(program, words, (place().0, 0).into());
+        Self::serve_with(program, words, &PATIENT)
+    }
+
+    /// As [`serve`](Self::serve), with these keepalive options.
+    pub(crate) fn serve_with(
+        program: &str,
+        words: &[&str],
+        keepalive: &Keepalive,
+    ) -> (Self, SocketAddr) {
+        let mut server = Self::start_with(program, words, (place().0, 0).into(), keepalive);
         let listening = server.line("listening on ");
         let address = listening.parse().unwrap();
         (server, address)
@@ -190,16 +206,26 @@ impl Program {
 
     /// Starts a program with these arguments, and replaces the argument `ADDR` by `address`.
     pub(crate) fn start(program: &str, words: &[&str], address: SocketAddr) -> Self {
+        Self::start_with(program, words, address, &PATIENT)
+    }
+
+    fn start_with(
+        program: &str,
+        words: &[&str],
+        address: SocketAddr,
+        keepalive: &Keepalive,
+    ) -> Self {
         let address = address.to_string();
         let words = words.iter().map(|word| match *word {
             "ADDR" => &address,
             word => word,
         });
-        let keepalive = ["--keepalive-interval=300", "--keepalive-timeout=900"];
+        let interval = format!("--keepalive-interval={}", keepalive.keepalive_interval);
+        let timeout = format!("--keepalive-timeout={}", keepalive.keepalive_timeout);
         let argv: Vec<_> = [program]
             .into_iter()
             .chain(words)
-            .chain(keepalive)
+            .chain([interval.as_str(), timeout.as_str()])
             .collect();
         Self(Process::start(&argv).unwrap())
     }
