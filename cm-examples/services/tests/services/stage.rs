@@ -31,8 +31,8 @@ const PATIENT: Keepalive = Keepalive {
     resume: 0,
 };
 
-/// Returns the keepalive options of a side that must detect the loss of its peer. They are four times as long if `LAB_ADDR` is set, because that
-/// host can emulate each instruction, and then a live peer answers late.
+/// Returns the keepalive options of a side that must detect the loss of its peer. `LAB_ADDR`
+/// multiplies them by 4: that host may emulate each instruction, and then a live peer answers late.
 pub(crate) fn keepalive() -> Keepalive {
     let slower = if env::var_os("LAB_ADDR").is_some() {
         4

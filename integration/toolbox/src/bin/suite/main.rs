@@ -47,7 +47,7 @@ struct Options {
     /// steps that have it; may be repeated. A name that does not exist prints all that do
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Also the steps that take long: twice the time
+    /// Also the steps that take long
     #[arg(long, conflicts_with = "only")]
     all: bool,
     /// Take the chosen steps N times, one after the other, while a busy process for each processor
