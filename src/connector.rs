@@ -14,7 +14,7 @@ use crate::{
     error::Error,
     link::Way,
     persistent::Redial,
-    proto::{CloseReason, REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    proto::{CloseReason, PRIVATE_DATA_MAX, REPLY_DATA_MAX, REQUEST_DATA_MAX},
     stream::Stream,
     tally::count_failure,
     transport_choice::TransportChoice,
@@ -50,10 +50,8 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// The maximum length of private data in a connect request: 20 bytes, over each transport.
-    ///
-    /// A request of the RDMA connection manager carries 56 bytes, of which the library uses 36.
-    pub const PRIVATE_DATA_MAX: usize = REQUEST_DATA_MAX;
+    /// The maximum length of [private data](Self::private_data): 4096 bytes, over each transport.
+    pub const PRIVATE_DATA_MAX: usize = PRIVATE_DATA_MAX;
 
     /// Creates a connector with the default [`Config`], no private data and the shared engine.
     #[must_use]
@@ -142,14 +140,21 @@ impl Connector {
     ///
     /// A [`RequestListener`](crate::RequestListener) has them as
     /// [`Request::private_data`](crate::Request::private_data), and an accepted endpoint as
-    /// [`Info::peer_data`](crate::Info::peer_data). They are not encrypted. Every dial of
+    /// [`Info::peer_data`](crate::Info::peer_data). They can be credentials, such as a token, but
+    /// they are not encrypted. Every dial of
     /// [`persist`](Self::persist) sends them again. A connection that
     /// [resumes](Config::resume) does not: the peer's engine recognizes its session, without the
     /// program.
     ///
-    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 20 over RDMA and TCP
-    /// alike; more fail to connect, with [`Error::PrivateDataTooLong`]. Default: none. Send longer
-    /// data as the first message.
+    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over each
+    /// transport, and at most [`Config::eager_size`]; more fail to connect, with
+    /// [`Error::PrivateDataTooLong`]. Default: none. Up to 20 bytes travel in the connect request.
+    /// Longer ones follow in a frame of their own, which costs half a round trip, and a peer of a
+    /// version that does not know such frames is refused with
+    /// [`PeerIncompatible`](CloseReason::PeerIncompatible). If a listener's program does not answer
+    /// them within its `connect_timeout`, the connect fails with
+    /// [`PeerBusy`](CloseReason::PeerBusy), and [`retry_refused`](Self::retry_refused) does not
+    /// repeat it.
     ///
     /// # Examples
     ///
@@ -319,7 +324,13 @@ impl Connector {
     /// Checks everything but the address.
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
-        check_private_data(&self.private_data, REQUEST_DATA_MAX, "a connect request")
+        // Longer ones than fit a connect request have a frame, which the send buffers bound.
+        let frame = self
+            .config
+            .eager_size
+            .map_or(PRIVATE_DATA_MAX, |size| size as usize);
+        let limit = frame.clamp(REQUEST_DATA_MAX, PRIVATE_DATA_MAX);
+        check_private_data(&self.private_data, limit, "a connect request")
     }
 
     /// Returns the engine of a client that dials these addresses, or a name that it has not looked

@@ -7,13 +7,13 @@ use std::{
     os::fd::AsRawFd,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use rdmsg::{
-    CloseReason, Completion, Config, Endpoint, Error, Outgoing, Polling, RemoteAccess,
+    CloseReason, Completion, Config, Endpoint, Error, Listener, Outgoing, Polling, RemoteAccess,
     RemoteRegion, TransportChoice,
 };
 
@@ -553,6 +553,54 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     bind(fd.as_raw_fd(), &SockaddrStorage::from(from)).unwrap();
     connect(fd.as_raw_fd(), &SockaddrStorage::from(to)).unwrap();
     fd.into()
+}
+
+/// A peer that announces private data and stops holds a place among the half-open connections until
+/// the listener's `connect_timeout`, and its request is never shown.
+#[test]
+fn private_data_that_stop_half_way_hold_no_place() {
+    let mut config = config();
+    config.connect_timeout = Duration::from_secs(1);
+    let stage = Stage::with(config.clone());
+    let listener = Listener::builder()
+        .config(&config)
+        .half_open(3)
+        .bind_requests("127.0.0.1:0")
+        .unwrap();
+    let addr = listener.local_addr();
+    let mut hello = Peer::hello(4);
+    hello[6] = 1;
+    let connect = || Peer::with_hello(TcpStream::connect(addr).unwrap(), &hello, 16).unwrap();
+    let mut request = frame(0, &[7; 100]);
+    request[0] = 13;
+    let part = pdu(1, 0, &request);
+    let mut peers: Vec<_> = [0, 7, 60]
+        .map(|len| {
+            let mut peer = connect();
+            peer.say(&part[..len]);
+            peer
+        })
+        .into();
+    let refused = TcpStream::connect(addr).unwrap();
+    let mut answer = [0; 8];
+    let mut refused = Peer::introduce(refused, &hello, 16).unwrap();
+    refused.stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..6], *b"rdmt\x01\x03", "a rejection");
+    for peer in &mut peers {
+        let mut rest = Vec::new();
+        peer.stream.read_to_end(&mut rest).unwrap();
+        let failure = [8, 0, 0, 0].as_slice();
+        assert!(
+            rest.windows(4).any(|bytes| bytes == failure),
+            "a Failure: {rest:?}"
+        );
+    }
+    assert!(listener.requests().is_empty());
+    let mut peer = connect();
+    peer.say(&part);
+    let shown = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+    assert_eq!(shown.private_data(), [7; 100]);
+    stage.assert_well();
 }
 
 /// An engine keeps at most 256 connections without a hello.

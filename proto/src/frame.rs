@@ -1,4 +1,8 @@
-use super::{control_messages::MAX_CONTROL_MESSAGE, reason::Violation};
+use super::{
+    control_messages::MAX_CONTROL_MESSAGE,
+    hello::{PRIVATE_DATA_MAX, REPLY_DATA_MAX},
+    reason::Violation,
+};
 
 /// The length in bytes of the header before each frame's payload.
 pub const HEADER_LEN: usize = 16;
@@ -20,6 +24,11 @@ pub(crate) enum Kind {
     /// Carries one control message of the application, and takes a credit of its own: see
     /// [`ControlMessages`](super::control_messages::ControlMessages). `arg` is its number.
     ControlMessage,
+    /// Carries the private data of the active side that do not fit its connect request.
+    Request,
+    /// Carries the answer to a Request, and private data of the passive side. `arg` is an
+    /// [`Answer`].
+    Answer,
     /// Carries no message, takes no credit, and has no payload.
     Control(Control),
 }
@@ -55,7 +64,7 @@ pub(crate) enum Control {
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(super) const ALL: [Self; 15] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::Data,
         Self::Control(Control::Grant),
         Self::Control(Control::Ping),
@@ -68,6 +77,8 @@ impl Kind {
         Self::ControlMessage,
         Self::Control(Control::Permit),
         Self::Control(Control::Leave),
+        Self::Request,
+        Self::Answer,
         Self::Rendezvous,
         Self::Batch,
         Self::Fragment,
@@ -88,6 +99,8 @@ impl Kind {
             Self::ControlMessage => 10,
             Self::Control(Control::Permit) => 11,
             Self::Control(Control::Leave) => 12,
+            Self::Request => 13,
+            Self::Answer => 14,
             Self::Rendezvous => 16,
             Self::Batch => 17,
             Self::Fragment => 18,
@@ -127,6 +140,30 @@ pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 /// the receiver of this frame.
 pub(crate) const READ_TIMEOUT: u32 = 5;
 
+/// The answer of the passive side's application to a Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Accepted,
+    Rejected,
+}
+
+impl Answer {
+    /// Returns the number on the wire.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::Accepted => 0,
+            Self::Rejected => 1,
+        }
+    }
+
+    pub(crate) fn parse(number: u32) -> Result<Self, Violation> {
+        [Self::Accepted, Self::Rejected]
+            .into_iter()
+            .find(|answer| answer.number() == number)
+            .ok_or_else(|| Violation::new("answer", number.into(), "0 or 1"))
+    }
+}
+
 /// A frame's header.
 ///
 /// On the wire, in network order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len
@@ -143,9 +180,9 @@ pub(crate) struct Header {
     /// The length in bytes of the payload. In a Fragment: the number of bytes of the message from
     /// the start of this payload to the message's end.
     pub len: u32,
-    /// In an Abort, the application's code; in a Failure, the cause's code; in a ControlMessage,
-    /// its number; in a Permit, the number of control messages that are permitted. In all
-    /// other frames, the number of large messages of the receiver of this frame that the sender has
+    /// In an Abort, the application's code; in a Failure, the cause's code; in an Answer, the
+    /// number of an [`Answer`]; in a ControlMessage, its number; in a Permit, the number of control
+    /// messages that are permitted. In all other frames, the number of large messages of the receiver of this frame that the sender has
     /// read, modulo 2³².
     pub arg: u32,
 }
@@ -222,11 +259,13 @@ impl Header {
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
             Kind::ControlMessage
+            | Kind::Answer
             | Kind::Control(Control::Abort | Control::Failure | Control::Permit) => None,
             Kind::Data
             | Kind::Rendezvous
             | Kind::Batch
             | Kind::Fragment
+            | Kind::Request
             | Kind::Control(
                 Control::Grant
                 | Control::Ping
@@ -247,8 +286,8 @@ impl Header {
         //# | 2 | 2 | sequence | number of frames sent before this one, modulo 2¹⁶ |
         //# | 4 | 4 | grant | total of [data frames](#credits) that the receiver may have sent |
         //# | 8 | 4 | length | bytes of payload behind the header; Fragment: more, see below |
-        //# | 12 | 4 | argument | Abort, Failure: a code. ControlMessage, Permit: a number. Else
-        //# *taken* |
+        //# | 12 | 4 | argument | Abort, Failure, Answer: a code. ControlMessage, Permit: a number.
+        //# Else *taken* |
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind.number();
         bytes[2..4].copy_from_slice(&self.sequence.to_be_bytes());
@@ -308,6 +347,8 @@ impl Header {
                 parsed.len <= MAX_CONTROL_MESSAGE,
                 "at most 256 in a control message",
             ),
+            Kind::Request => (len <= PRIVATE_DATA_MAX, "at most 4096 in a request"),
+            Kind::Answer => (len <= REPLY_DATA_MAX, "at most 160 in an answer"),
             Kind::Control(_) => (payload.is_empty(), "0 in a control frame"),
         };
         if !fits {
@@ -411,14 +452,19 @@ mod tests {
             (Kind::ControlMessage, 10, data),
             (Kind::Control(Control::Permit), 11, control),
             (Kind::Control(Control::Leave), 12, control),
+            (Kind::Request, 13, data),
+            (Kind::Answer, 14, data),
             (Kind::Rendezvous, 16, rendezvous),
             (Kind::Batch, 17, &data[..]),
             (Kind::Fragment, 18, &data[..]),
         ] {
             let payload = match kind {
-                Kind::Data | Kind::Batch | Kind::Fragment | Kind::ControlMessage => {
-                    b"hello".to_vec()
-                }
+                Kind::Data
+                | Kind::Batch
+                | Kind::Fragment
+                | Kind::ControlMessage
+                | Kind::Request
+                | Kind::Answer => b"hello".to_vec(),
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),
             };
@@ -442,7 +488,7 @@ mod tests {
 
     #[test]
     fn other_numbers_are_unknown() {
-        for number in [0, 13, 15, 19, 255] {
+        for number in [0, 15, 19, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
@@ -465,7 +511,11 @@ mod tests {
         ) {
             let descriptor = Descriptor { addr: addr.into(), len, rkey: arg };
             let payload = match kind {
-                Kind::Data | Kind::Batch | Kind::ControlMessage => data,
+                Kind::Data
+                | Kind::Batch
+                | Kind::ControlMessage
+                | Kind::Request
+                | Kind::Answer => data,
                 Kind::Fragment => [&data[..], b"x"].concat(),
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),

@@ -22,11 +22,16 @@ pub(super) const RESUMES: u16 = 32;
 pub(super) const FRAGMENTS: u16 = 64;
 /// The feature bit of a side that takes control messages.
 pub(super) const CONTROL_MESSAGES: u16 = 128;
+/// The feature bit of a request whose private data follow in a frame, and of the reply to it.
+pub(super) const LONG_REQUEST: u16 = 256;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
 /// The maximum number of the application's bytes behind the hello in a connect request.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
+/// The maximum number of the application's bytes for a request, which has a frame of its own if
+/// they do not fit behind the hello.
+pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The maximum number of the application's bytes behind the hello in a reply.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;
 

@@ -55,7 +55,7 @@ pub use self::{
     device_fault::DeviceFault,
     frame::{Descriptor, HEADER_LEN},
     gauge::{Gauge, Host, Part},
-    hello::{PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    hello::{PRIVATE_DATA_MAX, PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
     negotiated::{Capabilities, Negotiated, ReadDepth},
     output::{
         Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, FragmentCopy, Note,

@@ -116,8 +116,8 @@ pub enum Output {
     Cm(CmOp),
     /// Post a control frame: a header without payload.
     Post(Transmit),
-    /// Post a frame with this control message as its payload.
-    PostControlMessage(Transmit, Arc<[u8]>),
+    /// Post a control frame with this payload.
+    PostWithPayload(Transmit, Arc<[u8]>),
     /// Post this receive buffer again, because its frame has been processed.
     Repost(u32),
     /// Post this receive buffer again and call `release`. Its frame took a credit, and no part of
@@ -345,6 +345,9 @@ impl CmOp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Established,
+    /// The private data of a request have arrived, which had a frame of their own: the application
+    /// can accept or reject.
+    Requested,
     /// Something has arrived: deliver it. These events are in the order in which the peer sent.
     Arrived(Arrival),
     /// A control message of `len` bytes has arrived, which follows the frame's header in this

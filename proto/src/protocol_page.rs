@@ -57,9 +57,13 @@ fn codes_of_rejections_are_as_protocol_md_says() {
 #[test]
 fn kinds_of_frames_are_as_protocol_md_says() {
     let name = |kind| match kind {
-        Kind::Data | Kind::Rendezvous | Kind::Batch | Kind::Fragment | Kind::ControlMessage => {
-            format!("{kind:?}")
-        }
+        Kind::Data
+        | Kind::Rendezvous
+        | Kind::Batch
+        | Kind::Fragment
+        | Kind::ControlMessage
+        | Kind::Request
+        | Kind::Answer => format!("{kind:?}"),
         Kind::Control(control) => format!("{control:?}"),
     };
     let kinds = Kind::ALL.map(|kind| (kind.number().to_string(), name(kind)));

@@ -16,6 +16,7 @@ use super::{
     control_messages::{ControlMessages, MAX_CONTROL_MESSAGE},
     credit::{RecvCredit, SendCredit},
     frame::{Descriptor, Header, Kind, Sequence},
+    hello::{PRIVATE_DATA_MAX, REPLY_DATA_MAX},
 };
 
 /// Parses bytes as a frame. Checks that each part of an accepted frame serializes to the same
@@ -40,6 +41,8 @@ pub fn parse_frame(bytes: &[u8]) {
         }
         Kind::Fragment => assert!((1..=header.len as usize).contains(&payload.len())),
         Kind::ControlMessage => assert!(payload.len() <= MAX_CONTROL_MESSAGE as usize),
+        Kind::Request => assert!(payload.len() <= PRIVATE_DATA_MAX),
+        Kind::Answer => assert!(payload.len() <= REPLY_DATA_MAX),
         Kind::Data | Kind::Control(_) => {}
     }
 }
@@ -334,9 +337,9 @@ mod tests {
             });
         }
         // The accepted frames are: without payload, all kinds except Rendezvous and Fragment; with
-        // one byte of payload, Data, Batch and ControlMessage; a Fragment with length 1 and one
-        // byte of payload, or with length 24 and one to three bytes of payload.
-        assert_eq!(count, 13 + 3 * 3 + 3 + (3 + 9 + 27));
+        // one byte of payload, Data, Batch, ControlMessage, Request and Answer; a Fragment with
+        // length 1 and one byte of payload, or with length 24 and one to three bytes of payload.
+        assert_eq!(count, 15 + 5 * 3 + 3 + (3 + 9 + 27));
     }
 
     #[test]

@@ -384,8 +384,9 @@ impl Request {
 
     /// Returns the private data that the peer's program sent with the request.
     ///
-    /// The peer gave it to [`Connector::private_data`](crate::Connector::private_data). Up to 20
-    /// bytes, empty if it gave none. The peer chooses them: compare a secret in constant time.
+    /// The peer gave it to [`Connector::private_data`](crate::Connector::private_data). Up to 4096
+    /// bytes, empty if it gave none. The request is shown when all of them have arrived. The peer
+    /// chooses them: compare a secret in constant time.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data

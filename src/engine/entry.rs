@@ -1,12 +1,12 @@
 //! The engine's entry of a connection: the objects that only the engine's thread uses to establish
 //! and end it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use crossbeam_channel::Receiver;
 
 use super::{
-    command::{Established, Reply},
+    command::{Established, Handle, Queue, Reply, Request},
     listening::HalfOpen,
 };
 use crate::{
@@ -28,6 +28,8 @@ pub(super) struct Entry {
     pub(super) role: Role,
     /// The destination of the report that the connection was established, or failed.
     pub(super) reply: Option<Reply>,
+    /// The destination of a request whose private data have not arrived.
+    pub(super) incoming: Option<Box<IncomingRequest>>,
     /// The receiving end of the completions, until an endpoint takes it.
     pub(super) receiver: Option<Receiver<Completion>>,
     /// The unread bytes of a stream.
@@ -37,6 +39,23 @@ pub(super) struct Entry {
     pub(super) asked: Option<Box<ConnectRequest>>,
     /// The identity of the session, if this host accepted the connection.
     pub(super) session: Option<SessionId>,
+}
+
+/// What a request needs to reach its listener's program.
+pub(super) struct IncomingRequest {
+    pub(super) queue: Arc<Queue<Request>>,
+    pub(super) engine: Arc<Handle>,
+    pub(super) local: SocketAddr,
+    /// The time limit for accepting the request.
+    pub(super) timeout: Duration,
+}
+
+impl IncomingRequest {
+    /// Brings the request to the program, which answers it.
+    pub(super) fn bring(self, link: &Arc<Link>) {
+        let request = Request::new(Arc::clone(link), self.engine, self.local, self.timeout);
+        self.queue.bring(request);
+    }
 }
 
 /// Which side of the connection this is.
@@ -144,6 +163,14 @@ impl Entry {
     pub(super) fn is_accepted_for(&self, listener: &HalfOpen) -> bool {
         match (&self.role, &self.reply) {
             (Role::Passive(Some(half_open)), Some(Reply::Backlog(_))) => half_open.is(listener),
+            _ => false,
+        }
+    }
+
+    /// Whether private data of a request to this listener have not arrived.
+    pub(super) fn is_incoming_for(&self, listener: &HalfOpen) -> bool {
+        match (&self.role, &self.incoming) {
+            (Role::Passive(Some(half_open)), Some(_)) => half_open.is(listener),
             _ => false,
         }
     }

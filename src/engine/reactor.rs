@@ -11,6 +11,7 @@ mod threadless;
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    mem,
     net::SocketAddr,
     num::NonZero,
     os::fd::AsFd,
@@ -290,7 +291,7 @@ impl Reactor {
     }
 
     fn timeout(&mut self) -> EpollTimeout {
-        if std::mem::take(&mut self.more) || !self.unfinished.is_empty() {
+        if mem::take(&mut self.more) || !self.unfinished.is_empty() {
             return EpollTimeout::ZERO;
         }
         let Some(at) = self.timers.next() else {
@@ -356,6 +357,7 @@ impl Reactor {
             config,
             role,
             reply: None,
+            incoming: None,
             receiver: Some(receiver),
             inflow,
             peer,
@@ -434,7 +436,7 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
-        let (established, ended, deadline, has_turn, sends_again) = {
+        let (established, requested, ended, deadline, has_turn, sends_again) = {
             let mut core = entry.link.core();
             if core.established && core.liveness.is_none() {
                 let engine = core.conn.peer_engine();
@@ -444,6 +446,7 @@ impl Reactor {
             }
             (
                 core.established,
+                mem::take(&mut core.requested),
                 core.ended.clone(),
                 core.next_timeout(),
                 core.conn.has_turn(),
@@ -454,6 +457,13 @@ impl Reactor {
         if !has_turn {
             let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
             turns.finish(key);
+        }
+        if requested {
+            match entry.incoming.take() {
+                Some(incoming) => incoming.bring(&entry.link),
+                // The listener was closed before.
+                None => entry.link.reject_untaken(),
+            }
         }
         if established {
             if let Role::TryRdma(_) = entry.role {
@@ -533,7 +543,7 @@ impl Work for Reactor {
                 self.take_notices();
                 self.handle_deadlines();
                 self.start_attempts();
-                for key in std::mem::take(&mut self.unfinished) {
+                for key in mem::take(&mut self.unfinished) {
                     self.poll(key);
                 }
                 Stage::Wait

@@ -52,6 +52,9 @@ pub(crate) struct Core {
     /// Pending calls of the connection manager, which the engine's thread makes.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
+    /// Whether a request has arrived that had a frame of its own, and waits for the engine's
+    /// thread.
+    pub(crate) requested: bool,
     /// The signs of life that all connections with the peer's engine share, once it is established.
     pub(crate) liveness: Option<PeerLiveness>,
     /// The end of the connection, and whether all messages arrived. Set once, together with the
@@ -124,6 +127,7 @@ impl Core {
             unproven: Unproven::default(),
             cm_ops: VecDeque::new(),
             established: false,
+            requested: false,
             liveness: None,
             ended: None,
             completions: Some(Outbox::new(completions)),
@@ -291,7 +295,7 @@ impl Core {
                     }
                     self.post(|queues| queues.post_send(&transmit, &[], false))
                 }
-                Output::PostControlMessage(transmit, message) => {
+                Output::PostWithPayload(transmit, message) => {
                     let payload = [IoSlice::new(&message)];
                     self.post(|queues| queues.post_send(&transmit, &payload, false));
                 }
@@ -314,6 +318,10 @@ impl Core {
                     self.established = true;
                     self.deferred.drive = true;
                     self.session_established();
+                }
+                Output::Event(Event::Requested) => {
+                    self.requested = true;
+                    self.deferred.drive = true;
                 }
                 Output::Event(Event::Arrived(arrival)) => self.deliver(arrival, to),
                 Output::Event(Event::ControlMessage { buffer, len }) => {

@@ -28,7 +28,7 @@ fn private_data_travels_both_ways() {
     assert_eq!(connected.peer_addr(), listener.local_addr());
     assert_eq!(connected.local_addr().ip(), place().0);
     let too_much = Connector::new()
-        .private_data(&[0; 21])
+        .private_data(&[0; Connector::PRIVATE_DATA_MAX + 1])
         .connect(connected.peer_addr());
     assert!(matches!(too_much, Err(Error::PrivateDataTooLong { .. })));
 }
@@ -45,6 +45,116 @@ fn a_rejection_carries_its_reason() {
             reason: CloseReason::Rejected { data, .. },
             ..
         }) => assert_eq!(*data, *b"not today"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Private data above 20 bytes have a frame of their own, which the request waits for.
+#[test]
+fn long_private_data_arrive_with_the_request() {
+    let stage = Stage::new(&Config::default());
+    let listener = stage.requests(&Config::default());
+    for len in [21, 1000, 4096] {
+        let token: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        let connector = stage.connector.clone().private_data(&token);
+        let connecting = connect_later(connector, listener.local_addr());
+        let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+        assert_eq!(request.private_data(), token);
+        assert!(!connecting.is_finished(), "it waits for the answer");
+        let accepted = request.accept_with(&[3; 160]).unwrap();
+        let connected = connecting.join().unwrap().unwrap();
+        assert_eq!(connected.info().peer_data, [3; 160]);
+        assert_eq!(accepted.info().peer_data, token);
+        connected.send(b"ping").unwrap();
+        assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"ping");
+        accepted.send(b"pong").unwrap();
+        assert_eq!(*connected.recv_timeout(TIME_LIMIT).unwrap(), *b"pong");
+        connected.close().unwrap();
+    }
+}
+
+#[test]
+fn rejection_of_long_private_data_carries_reason() {
+    let stage = Stage::new(&Config::default());
+    let listener = stage.requests(&Config::default());
+    let connector = stage.connector.clone().private_data(&[7; 4096]);
+    for (reason, rejects) in [(&b"unknown token"[..], true), (b"", false)] {
+        let connecting = connect_later(connector.clone(), listener.local_addr());
+        let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+        if rejects {
+            request.reject(reason).unwrap();
+        } else {
+            drop(request);
+        }
+        match connecting.join().unwrap() {
+            Err(Error::Connect {
+                reason: CloseReason::Rejected { data, .. },
+                ..
+            }) => assert_eq!(*data, *reason),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn listener_accepts_long_private_data() {
+    let mut config = Config::default();
+    config.resume = Duration::from_secs(5);
+    for config in [Config::default(), config] {
+        let mut stage = Stage::new(&config);
+        stage.connector = stage.connector.private_data(&[7; 4096]);
+        let (connected, accepted) = stage.pair();
+        assert_eq!(accepted.info().peer_data, [7; 4096]);
+        assert_eq!(connected.info().peer_data, b"");
+        let resumes = !config.resume.is_zero();
+        assert_eq!(connected.info().session.is_some(), resumes);
+        connected.close().unwrap();
+    }
+}
+
+#[test]
+fn closed_listener_turns_long_requests_away() {
+    let stage = Stage::new(&Config::default());
+    let listener = stage.requests(&Config::default());
+    let connector = stage.connector.clone().private_data(&[7; 100]);
+    let connecting = connect_later(connector, listener.local_addr());
+    let taken = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+    listener.close();
+    drop(listener);
+    let accepted = taken.accept().unwrap();
+    drop((connecting.join().unwrap().unwrap(), accepted));
+
+    let listener = stage.requests(&Config::default());
+    let connector = stage.connector.clone().private_data(&[7; 100]);
+    let connecting = connect_later(connector, listener.local_addr());
+    while listener.requests().is_empty() {
+        thread::yield_now();
+    }
+    drop(listener);
+    match connecting.join().unwrap() {
+        Err(Error::Connect { reason, .. }) => assert_eq!(reason, CloseReason::PeerBusy),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn unanswered_long_request_ends_as_busy() {
+    let mut config = Config::default();
+    config.connect_timeout = Duration::from_millis(300);
+    let stage = Stage::new(&Config::default());
+    let listener = stage.requests(&config);
+    let connector = stage.connector.clone().private_data(&[7; 100]);
+    let connecting = connect_later(connector, listener.local_addr());
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+    match connecting.join().unwrap() {
+        Err(Error::Connect { reason, .. }) => assert_eq!(reason, CloseReason::PeerBusy),
+        other => panic!("{other:?}"),
+    }
+    match request.accept() {
+        Err(Error::Connect {
+            reason: CloseReason::TimedOut(_) | CloseReason::PeerDisconnected,
+            ..
+        }) => {}
         other => panic!("{other:?}"),
     }
 }

@@ -79,15 +79,26 @@ impl Peer {
     }
 
     /// Does the same as `over`, for a peer that serves `reads` READs at a time.
-    pub(crate) fn serving(mut stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
+    pub(crate) fn serving(stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
+        let hello = Self::hello(window);
+        Self::with_hello(stream, &hello, reads)
+    }
+
+    /// Does the same as `over`, for a peer with this hello that serves `reads` READs at a time.
+    pub(crate) fn with_hello(stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
+        let mut peer = Self::introduce(stream, hello, reads)?;
+        let mut accept = [0; 8 + 36];
+        peer.stream.read_exact(&mut accept)?;
+        assert_eq!(accept[..6], *b"rdmt\x01\x02");
+        Ok(peer)
+    }
+
+    /// Sends the request of such a peer, and does not wait for the answer.
+    pub(crate) fn introduce(mut stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;
         stream.set_write_timeout(Some(TIME_LIMIT))?;
-        let hello = Self::hello(window);
         stream.write_all(&[b'r', b'd', b'm', b't', 1, 1, reads, 0x24])?;
-        stream.write_all(&hello)?;
-        let mut accept = [0; 8 + 36];
-        stream.read_exact(&mut accept)?;
-        assert_eq!(accept[..6], *b"rdmt\x01\x02");
+        stream.write_all(hello)?;
         Ok(Self { stream })
     }
 

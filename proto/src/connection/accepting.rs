@@ -4,6 +4,7 @@ use std::{collections::VecDeque, mem, time::Instant};
 
 use super::{
     Connection,
+    greeting::Greeting,
     receiving::Incoming,
     refusal::{compatible, malformed_resume, rejection, unreadable},
     setup::{Agreed, Early, Progress, Setup},
@@ -11,7 +12,9 @@ use super::{
 };
 use crate::{
     CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, Refusal, SessionOffer,
-    hello::{Hello, HelloError, PrivateBytes, RESUMES, SESSION, VERSION},
+    hello::{
+        Hello, HelloError, LONG_REQUEST, PrivateBytes, REPLY_DATA_MAX, RESUMES, SESSION, VERSION,
+    },
     reason::Violation,
     reject::{Reject, RejectCode},
 };
@@ -24,6 +27,8 @@ pub(super) struct Accepting {
     deadline: Instant,
     /// The peer's hello.
     hello: Hello,
+    /// Whether the application has accepted a request whose private data follow in a frame.
+    is_accepted: bool,
     step: Step,
 }
 
@@ -81,16 +86,33 @@ impl Connection {
             let cause = malformed_resume(data.len());
             return refuse(RejectCode::Session, 0, data.len() as u64, cause);
         }
+        //= PROTOCOL.md#long-requests
+        //# The passive side rejects with code 3 if the active side's eager size is less than 160,
+        //# because the answer may be that long.
+        let has_long_request = hello.features & LONG_REQUEST != 0;
+        if has_long_request && (hello.eager_size as usize) < REPLY_DATA_MAX {
+            let (ours, theirs) = (REPLY_DATA_MAX as u64, hello.eager_size.into());
+            let code = RejectCode::EagerSize;
+            let field = code.field();
+            let mismatch = Mismatch {
+                field,
+                ours,
+                theirs,
+            };
+            return refuse(code, ours, theirs, CloseReason::PeerIncompatible(mismatch));
+        }
         if hello.features & SESSION == 0 {
             params.session = SessionOffer::None;
         }
         let accepting = Accepting {
             deadline: now + params.connect_timeout,
             hello,
+            is_accepted: false,
             step: Step::Requested,
         };
         let mut this = Self::new(Side::new(params), Setup::Accepting(accepting));
         this.side.peer_data = data.into();
+        this.side.has_long_request = has_long_request;
         Ok(this)
     }
 }
@@ -116,9 +138,11 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Accepts the request for the application.
-    pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
+    /// Accepts the request: for the application if `is_accepted` is set, otherwise in order to
+    /// receive its private data.
+    pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], is_accepted: bool, now: Instant) {
         if let Step::Requested = self.step {
+            self.is_accepted = is_accepted;
             self.step = Step::Accepted(data.into());
             self.deadline = now + side.params.connect_timeout;
             side.cm(CmOp::AwaitTurn);
@@ -171,7 +195,7 @@ impl Accepting {
             // If the active side speaks first, its first frame establishes the connection, not this
             // event.
             (Step::Replied, CmInput::Established { .. }) if side.active_speaks_first() => Ok(None),
-            (Step::Replied, CmInput::Established { .. }) => self.agree(VecDeque::new()),
+            (Step::Replied, CmInput::Established { .. }) => self.agree(side, VecDeque::new()),
             // The peer has withdrawn its request, or has refused the reply.
             (
                 _,
@@ -202,7 +226,7 @@ impl Accepting {
             //= PROTOCOL.md#establishing-a-connection
             //# The passive side must not send before it has received the event ESTABLISHED or a
             //# frame. The frame may overtake the event.
-            Step::Replied => self.agree([(buffer, incoming)].into()),
+            Step::Replied => self.agree(side, [(buffer, incoming)].into()),
             Step::Requested | Step::Accepted(_) | Step::Preparing(_) => {
                 side.unexpected("a frame", self.name());
                 Ok(None)
@@ -210,11 +234,17 @@ impl Accepting {
         }
     }
 
-    fn agree(&self, early: VecDeque<Early>) -> Progress {
+    fn agree(&self, side: &Side, early: VecDeque<Early>) -> Progress {
+        let greeting = Greeting::AwaitsData {
+            deadline: self.deadline,
+            is_accepted: self.is_accepted,
+        };
         Ok(Some(Agreed {
             hello: self.hello,
             early,
             speaks_first: false,
+            greeting: side.has_long_request.then_some(greeting),
+            request: None,
         }))
     }
 

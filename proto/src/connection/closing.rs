@@ -146,7 +146,7 @@ impl Open {
     /// returns the most probable reason.
     pub(super) fn close_reason(&self) -> Option<&CloseReason> {
         match &self.phase {
-            Phase::Established => None,
+            Phase::Greeting(_) | Phase::Established => None,
             Phase::Closing(closing) => Some(&closing.reason),
             Phase::Draining(draining) if draining.awaits_cause() => {
                 Some(&CloseReason::PeerDisconnected)
@@ -158,6 +158,7 @@ impl Open {
     /// Closes the connection, unless it is already closing.
     pub(super) fn close(&mut self, side: &mut Side, now: Instant) {
         match &self.phase {
+            Phase::Greeting(_) => self.give_up_greeting(side, CloseReason::LocallyClosed, now),
             Phase::Established => {
                 self.start_handshake(side, Role::Initiator, CloseReason::LocallyClosed, now);
             }
@@ -177,21 +178,26 @@ impl Open {
         now: Instant,
     ) {
         match &self.phase {
-            Phase::Established => {}
+            Phase::Greeting(_) | Phase::Established => {}
             Phase::Closing(closing) => match closing.role {
                 Role::Initiator | Role::Responder => {}
                 Role::Aborter | Role::Abandoner => return,
             },
             Phase::Draining(_) => return,
         }
+        self.abort(side, reason, now);
+        self.transfer.queue_notice(control, code);
+        self.send_control(side);
+    }
+
+    /// Begins to end the connection by a last frame of this side, which the caller sends.
+    pub(super) fn abort(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let role = if expects_disconnected(&reason) {
             Role::Aborter
         } else {
             Role::Abandoner
         };
         self.start_closing(side, role, reason, ABORT_TIMEOUT, now);
-        self.transfer.queue_notice(control, code);
-        self.send_control(side);
     }
 
     /// Sends this side's Close, and waits for that of the peer.
@@ -239,7 +245,7 @@ impl Open {
         // back.
         transfer.control.release_ending();
         match &self.phase {
-            Phase::Established => {
+            Phase::Greeting(_) | Phase::Established => {
                 //= PROTOCOL.md#closing
                 //# A side that receives a Close answers with its own Close, if it has not sent one.
                 let (role, reason) = (Role::Responder, CloseReason::PeerClosed);
@@ -322,7 +328,7 @@ impl Open {
             };
         }
         match &self.phase {
-            Phase::Established | Phase::Closing(_) => {
+            Phase::Greeting(_) | Phase::Established | Phase::Closing(_) => {
                 let reason = self.cause(side, reason);
                 self.disconnect(side, reason, now);
             }
@@ -350,7 +356,7 @@ impl Open {
             // in either case, so the refused READ is no violation.
             Phase::Draining(draining)
                 if of_the_key && draining.reason == CloseReason::PeerDisconnected => {}
-            Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
+            Phase::Greeting(_) | Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
                 self.fail(side, reason, now.now());
             }
         }
@@ -465,7 +471,7 @@ impl Open {
     /// the peer's Abort or Failure, which arrived before the peer confirmed the close.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {
-            Phase::Established => return new,
+            Phase::Greeting(_) | Phase::Established => return new,
             Phase::Closing(closing) => &closing.reason,
             Phase::Draining(draining) => &draining.reason,
         };

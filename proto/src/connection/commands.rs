@@ -49,11 +49,36 @@ impl Flush {
 
 /// Commands that begin or end the connection.
 impl Connection {
-    /// Accepts the request. The reply contains `data` of the application, which has at most
-    /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
+    /// Accepts the request. The reply, or the Answer after
+    /// [`receive_request`](Self::receive_request), contains `data` of the application, which has at
+    /// most [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
+        match &mut self.state {
+            State::Setup(Setup::Accepting(accepting)) => {
+                accepting.accept(&mut self.side, data, true, now);
+            }
+            State::Open(open) => open.accept(&mut self.side, data),
+            State::Setup(Setup::Connecting(_)) | State::Closed(_) => {}
+        }
+    }
+
+    /// Whether private data of the request follow in a frame. If so, the driver calls
+    /// [`receive_request`](Self::receive_request) before the application can answer.
+    pub fn has_long_request(&self) -> bool {
+        self.side.has_long_request
+    }
+
+    /// Whether the rest of the request has arrived, and the application has to answer.
+    pub fn awaits_decision(&self) -> bool {
+        matches!(&self.state, State::Open(open) if open.awaits_decision())
+    }
+
+    /// Prepares the connection for the rest of the request, which
+    /// [`Event::Requested`](crate::Event::Requested) reports. The reply contains `data` of the
+    /// driver.
+    pub fn receive_request(&mut self, data: &[u8], now: Instant) {
         if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
-            accepting.accept(&mut self.side, data, now);
+            accepting.accept(&mut self.side, data, false, now);
         }
     }
 
@@ -66,7 +91,10 @@ impl Connection {
             own: 0,
             theirs: 0,
         };
-        self.reject_with(&reject, data, now)
+        match &mut self.state {
+            State::Open(open) => open.reject(&mut self.side, data, now),
+            State::Setup(_) | State::Closed(_) => self.reject_with(&reject, data, now),
+        }
     }
 
     /// Rejects the request as busy if the reply was not sent. Returns whether it was rejected.

@@ -10,6 +10,7 @@ use rdma_status::{CmStatus, OsError, RejectReason};
 
 use super::{
     Connection,
+    greeting::Greeting,
     receiving::Incoming,
     refusal::{compatible, is_permanent, is_refusal, is_transient, rejection, unreadable},
     setup::{Agreed, Early, Progress, Setup},
@@ -17,7 +18,7 @@ use super::{
 };
 use crate::{
     CloseReason, CmInput, CmOp, Mismatch, Params, Phase, ReadDepth, SessionOffer,
-    hello::{Hello, PrivateBytes},
+    hello::{Hello, LONG_REQUEST, PrivateBytes, REQUEST_DATA_MAX},
     reason::Violation,
     reject::Reject,
 };
@@ -35,7 +36,7 @@ pub(super) struct Connecting {
     jitter: Jitter,
     /// The failure of the last attempt, which is more specific than a timeout.
     last: Option<CloseReason>,
-    /// The application's bytes in the request.
+    /// The application's bytes for the request.
     data: PrivateBytes,
     step: Step,
 }
@@ -90,7 +91,8 @@ const fn is_local_port_error(errno: i32) -> bool {
 
 impl Connection {
     /// Makes the active side of a connection. The request contains `data` of the application, which
-    /// has at most [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes.
+    /// has at most [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Above
+    /// [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes it follows in a frame.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,
@@ -101,6 +103,7 @@ impl Connection {
             step: Step::Waiting,
         };
         let mut side = Side::new(params);
+        side.has_long_request = data.len() > REQUEST_DATA_MAX;
         side.cm(CmOp::AwaitTurn);
         Self::new(side, Setup::Connecting(connecting))
     }
@@ -165,7 +168,12 @@ impl Connecting {
             }
             (Step::ResolvingRoute, CmInput::RouteResolved) => {
                 self.step = Step::Requested(VecDeque::new());
-                let private_data = side.hello().emit(&self.data);
+                let data: &[u8] = if side.has_long_request {
+                    &[]
+                } else {
+                    &self.data
+                };
+                let private_data = side.hello().emit(data);
                 side.cm(CmOp::Connect { private_data });
                 Ok(None)
             }
@@ -184,7 +192,10 @@ impl Connecting {
                     private_data,
                     reads,
                 },
-            ) => agree(side, mem::take(early), private_data, reads),
+            ) => {
+                let early = mem::take(early);
+                self.agree(side, early, private_data, reads)
+            }
             (
                 Step::Requested(_),
                 CmInput::Rejected {
@@ -369,24 +380,53 @@ impl Connecting {
         };
         Err(self.last.take().unwrap_or(CloseReason::TimedOut(phase)))
     }
+
+    /// Checks the hello in the reply.
+    fn agree(
+        &mut self,
+        side: &mut Side,
+        early: VecDeque<Early>,
+        private_data: &[u8],
+        reads: ReadDepth,
+    ) -> Progress {
+        let (hello, data) = Hello::parse(private_data).map_err(unreadable)?;
+        //= PROTOCOL.md#establishing-a-connection
+        //# The active side disconnects if it cannot accept the hello in the reply.
+        compatible(&side.params, &hello, reads)
+            .map_err(|(_, mismatch)| CloseReason::PeerIncompatible(mismatch))?;
+        if side.has_long_request {
+            check_takes_request(&hello, self.data.len())?;
+        }
+        side.peer_data = data.into();
+        let deadline = self.deadline;
+        let greeting = Greeting::AwaitsAnswer { deadline };
+        Ok(Some(Agreed {
+            hello,
+            early,
+            speaks_first: side.active_speaks_first(),
+            greeting: side.has_long_request.then_some(greeting),
+            request: side.has_long_request.then(|| mem::take(&mut self.data)),
+        }))
+    }
 }
 
-/// Checks the hello in the reply.
-fn agree(
-    side: &mut Side,
-    early: VecDeque<Early>,
-    private_data: &[u8],
-    reads: ReadDepth,
-) -> Progress {
-    let (hello, data) = Hello::parse(private_data).map_err(unreadable)?;
-    //= PROTOCOL.md#establishing-a-connection
-    //# The active side disconnects if it cannot accept the hello in the reply.
-    compatible(&side.params, &hello, reads)
-        .map_err(|(_, mismatch)| CloseReason::PeerIncompatible(mismatch))?;
-    side.peer_data = data.into();
-    Ok(Some(Agreed {
-        hello,
-        early,
-        speaks_first: side.active_speaks_first(),
-    }))
+/// Checks that the sender of this hello takes private data of `len` bytes in a frame.
+fn check_takes_request(hello: &Hello, len: usize) -> Result<(), CloseReason> {
+    //= PROTOCOL.md#long-requests
+    //# The active side disconnects if bit 8 is not set in the reply, or if the passive side's eager
+    //# size is less than the length of the private data.
+    let takes_requests = hello.features & LONG_REQUEST != 0;
+    let mismatch = |field, theirs| Mismatch {
+        field,
+        ours: len as u64,
+        theirs,
+    };
+    if !takes_requests {
+        Err(CloseReason::PeerIncompatible(mismatch("private_data", 0)))
+    } else if len as u64 > hello.eager_size.into() {
+        let mismatch = mismatch("eager_size", hello.eager_size.into());
+        Err(CloseReason::PeerIncompatible(mismatch))
+    } else {
+        Ok(())
+    }
 }

@@ -66,6 +66,20 @@ impl ControlQueue {
         self.final_frame = FinalFrame::Queued;
     }
 
+    /// Records that an Answer is queued that rejects the peer's request. The caller has cancelled
+    /// all other frames.
+    pub(super) fn queue_rejection(&mut self) {
+        self.is_last = true;
+        self.final_frame = FinalFrame::Queued;
+    }
+
+    /// Records that this side's last frame is posted in this slot, if it is queued.
+    pub(super) fn posted_answer(&mut self, slot: u32) {
+        if self.final_frame == FinalFrame::Queued {
+            self.final_frame = FinalFrame::Sent(slot);
+        }
+    }
+
     /// Holds a Finish and a Close back until [`release_ending`](Self::release_ending).
     pub(super) fn hold(&mut self) {
         self.held = true;

@@ -4,6 +4,7 @@ mod commands;
 mod connecting;
 mod control;
 mod device;
+mod greeting;
 mod inputs;
 mod keepalive;
 mod nudge;
@@ -210,7 +211,7 @@ impl Connection {
     pub fn is_ending(&self) -> bool {
         match &self.state {
             State::Setup(_) => false,
-            State::Open(open) => !open.is_established(),
+            State::Open(open) => open.is_ending(),
             State::Closed(_) => true,
         }
     }
@@ -248,7 +249,7 @@ impl Connection {
         self.peer_hello().map(negotiated)
     }
 
-    /// Returns the bytes that the peer's application sent along with its hello.
+    /// Returns the private data that the peer's application sent.
     pub fn peer_data(&self) -> &[u8] {
         &self.side.peer_data
     }
@@ -314,14 +315,19 @@ impl Connection {
         }
     }
 
-    /// Begins the exchange of messages.
+    /// Begins the exchange of messages, or that of private data before it.
     fn establish(&mut self, agreed: Agreed, now: Instant) {
         let side = &mut self.side;
-        let mut open = Box::new(Open::new(side, &agreed.hello, now));
+        let mut open = Box::new(Open::new(side, &agreed.hello, agreed.greeting, now));
+        if let Some(data) = &agreed.request {
+            open.send_request(side, data);
+        }
         if agreed.speaks_first {
             open.send_first_frame(side, now);
         }
-        open.begin_control_messages(side);
+        if open.is_established() {
+            open.establish(side);
+        }
         for (buffer, incoming) in agreed.early {
             open.on_incoming(side, buffer, incoming, now);
         }

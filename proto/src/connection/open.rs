@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::{
     closing::{Closing, Draining},
+    greeting::Greeting,
     nudge::Nudge,
     side::Side,
     timers::earlier,
@@ -14,8 +15,8 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 /// An established connection.
 ///
 /// The handlers of an open connection are divided among files: `receiving` handles frames,
-/// `sending` handles messages and completions, `reading` reads large messages, `closing` ends the
-/// connection, `keepalive` and `nudge` act on silence.
+/// `sending` handles messages and completions, `reading` reads large messages, `greeting` exchanges
+/// private data, `closing` ends the connection, `keepalive` and `nudge` act on silence.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Open {
@@ -29,6 +30,8 @@ pub(super) struct Open {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) enum Phase {
+    /// Private data are exchanged. The connection does not count as established.
+    Greeting(Greeting),
     /// Messages flow.
     Established,
     /// Sends of the application fail, and the close handshake is in progress.
@@ -51,14 +54,19 @@ pub(super) enum LostInClose {
 }
 
 impl Open {
-    /// Begins the exchange of messages with the peer that sent this hello.
-    pub(super) fn new(side: &mut Side, hello: &Hello, now: Instant) -> Self {
+    /// Begins the exchange of messages with the peer that sent this hello, or that of private data
+    /// before it.
+    pub(super) fn new(
+        side: &mut Side,
+        hello: &Hello,
+        greeting: Option<Greeting>,
+        now: Instant,
+    ) -> Self {
         let mut transfer = Transfer::new(&side.params, hello);
         transfer.start_keepalive(now);
         side.cm(CmOp::SetMinRnrTimer);
-        side.outputs.push(Output::Event(Event::Established));
         Self {
-            phase: Phase::Established,
+            phase: greeting.map_or(Phase::Established, Phase::Greeting),
             transfer,
             lost_in_close: LostInClose::No,
         }
@@ -71,9 +79,11 @@ impl Open {
         self.send_control(side);
     }
 
-    /// Sets the limit of control messages that follows from the peer's hello, and sends the control
-    /// messages that the session has kept.
-    pub(super) fn begin_control_messages(&mut self, side: &mut Side) {
+    /// Begins the exchange of messages. Sets the limit of control messages that follows from the
+    /// peer's hello, and sends the control messages that the session has kept.
+    pub(super) fn establish(&mut self, side: &mut Side) {
+        self.phase = Phase::Established;
+        side.outputs.push(Output::Event(Event::Established));
         let longest = self.transfer.longest_control_message();
         side.control_messages.set_longest(longest);
         if side.control_messages.is_due() {
@@ -83,7 +93,8 @@ impl Open {
 
     /// Returns the phase's name for the log.
     pub(super) const fn name(&self) -> &'static str {
-        match self.phase {
+        match &self.phase {
+            Phase::Greeting(greeting) => greeting.name(),
             Phase::Established => "Established",
             Phase::Closing(_) => "Closing",
             Phase::Draining(_) => "Draining",
@@ -93,6 +104,12 @@ impl Open {
     #[inline]
     pub(super) fn is_established(&self) -> bool {
         matches!(self.phase, Phase::Established)
+    }
+
+    /// Whether the connection is closing or draining.
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Closing(_) | Phase::Draining(_))
     }
 
     /// Whether the queue pair works, as far as this side knows.
@@ -109,6 +126,7 @@ impl Open {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let timers = &self.transfer.timers;
         match &self.phase {
+            Phase::Greeting(greeting) => earlier(Some(greeting.deadline()), timers.deadline()),
             Phase::Established => timers.deadline(),
             Phase::Closing(closing) => earlier(Some(closing.deadline()), timers.while_closing()),
             Phase::Draining(draining) => Some(draining.deadline()),
@@ -118,7 +136,10 @@ impl Open {
     /// Handles the deadlines that have passed.
     pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) {
         match &mut self.phase {
-            Phase::Established => {
+            Phase::Greeting(greeting) if greeting.deadline() <= now => {
+                self.on_greeting_timeout(side, now);
+            }
+            Phase::Greeting(_) | Phase::Established => {
                 self.on_grant_timeout(side, now);
                 self.on_nudge_timeout(side, now);
                 self.on_reading_timeout(side, now);

@@ -4,17 +4,22 @@ use std::mem;
 
 use log::Level;
 
-use super::{open::Open, side::Side, transfer::Accepts};
+use super::{
+    open::{Open, Phase},
+    side::Side,
+    transfer::Accepts,
+};
 use crate::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
     PeerTimeout,
     batch::Batch,
     frame::{Control, Header, KEEPALIVE_TIMEOUT, Kind, NOT_TAKEN, OUT_OF_RESOURCES, READ_TIMEOUT},
+    hello::PrivateBytes,
     reason::Violation,
 };
 
 /// The content of a receive, after all checks that do not need the connection's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Incoming {
     Data(Header),
@@ -23,6 +28,8 @@ pub(super) enum Incoming {
     /// The header of a fragment, and the length of its payload.
     Fragment(Header, u32),
     ControlMessage(Header),
+    /// A Request or an Answer, with its private data.
+    PrivateData(Header, PrivateBytes),
     Control(Control, Header),
     Immediate {
         imm_data: u32,
@@ -41,6 +48,7 @@ impl Incoming {
             // length is a `u32`.
             Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
             Kind::ControlMessage => Self::ControlMessage(header),
+            Kind::Request | Kind::Answer => Self::PrivateData(header, frame[HEADER_LEN..].into()),
             Kind::Control(control) => Self::Control(control, header),
         })
     }
@@ -91,7 +99,10 @@ impl Open {
             side.outputs.note(Level::Debug, text);
             return self.repost(side, buffer);
         }
-        let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
+        let is_control = matches!(
+            &incoming,
+            Ok(Incoming::Control(..) | Incoming::PrivateData(..))
+        );
         //= PROTOCOL.md#credits
         //# Each side keeps 17 receives posted for them on top of those of its window, and posts the
         //# receive of a control frame again **before it sends anything that the frame permits**.
@@ -129,6 +140,9 @@ impl Open {
         now: impl Clock,
     ) -> Result<(), Violation> {
         self.transfer.activity.here += 1;
+        if let Phase::Greeting(_) = self.phase {
+            check_greets(&incoming)?;
+        }
         match incoming {
             Incoming::Data(header) => self.on_data(side, buffer, header)?,
             Incoming::Rendezvous(header, descriptor) => {
@@ -139,6 +153,7 @@ impl Open {
                 self.on_fragment(side, buffer, header, len, now)?;
             }
             Incoming::ControlMessage(header) => self.on_control_message(side, buffer, header)?,
+            Incoming::PrivateData(header, data) => self.on_private_data(side, header, data, now)?,
             Incoming::Control(control, header) => self.on_control(side, control, header, now)?,
             Incoming::Immediate { imm_data, len } => {
                 self.on_immediate(side, buffer, imm_data, len)?
@@ -439,7 +454,11 @@ impl Open {
     }
 
     /// Applies the numbers in a frame's header.
-    fn take_numbers(&mut self, side: &mut Side, header: Header) -> Result<(), Violation> {
+    pub(super) fn take_numbers(
+        &mut self,
+        side: &mut Side,
+        header: Header,
+    ) -> Result<(), Violation> {
         let transfer = &mut self.transfer;
         transfer.sequence.receive(header.sequence)?;
         transfer.send_credit.granted(header.grant)?;
@@ -476,4 +495,26 @@ impl Open {
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }
+}
+
+/// Checks that this may arrive before the answer to a request whose private data have a frame.
+fn check_greets(incoming: &Incoming) -> Result<(), Violation> {
+    //= PROTOCOL.md#long-requests
+    //# Until the Answer, both sides must send nothing else than Ping, Pong, Grant, Abort and
+    //# Failure.
+    let kind = match incoming {
+        Incoming::PrivateData(..)
+        | Incoming::Control(
+            Control::Ping | Control::Pong | Control::Grant | Control::Abort | Control::Failure,
+            _,
+        ) => return Ok(()),
+        Incoming::Data(header)
+        | Incoming::Rendezvous(header, _)
+        | Incoming::Batch(header, _)
+        | Incoming::Fragment(header, _)
+        | Incoming::ControlMessage(header)
+        | Incoming::Control(_, header) => header.kind,
+        Incoming::Immediate { .. } => Kind::Data,
+    };
+    Err(kind.unexpected("no message and no close before the answer"))
 }

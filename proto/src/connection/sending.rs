@@ -19,6 +19,7 @@ impl Open {
             //# on receiving, granting, reading large messages and answering.
             Phase::Established if self.transfer.finished => Err(SendRefused::Finished),
             Phase::Established => Ok(&mut self.transfer),
+            Phase::Greeting(_) => Err(SendRefused::Blocked),
             Phase::Draining(draining) if draining.awaits_cause() => Err(SendRefused::Blocked),
             //= PROTOCOL.md#closing
             //# After its Close a side must not send data frames, nor writes with immediate data.
@@ -31,7 +32,9 @@ impl Open {
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match self.phase {
             Phase::Established if !self.transfer.finished => self.transfer.send_at_once(len),
-            Phase::Established | Phase::Closing(_) | Phase::Draining(_) => None,
+            Phase::Established | Phase::Greeting(_) | Phase::Closing(_) | Phase::Draining(_) => {
+                None
+            }
         }
     }
 
@@ -41,6 +44,7 @@ impl Open {
     pub(super) fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
         match &self.phase {
             Phase::Established => Ok(&mut self.transfer),
+            Phase::Greeting(_) => Err(SendRefused::Blocked),
             Phase::Closing(_) | Phase::Draining(_) => Err(self.refuse_for_good()),
         }
     }
@@ -81,7 +85,7 @@ impl Open {
     pub(super) fn promise(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
         match self.phase {
-            Phase::Established => transfer.watch_grant(now),
+            Phase::Established | Phase::Greeting(_) => transfer.watch_grant(now),
             Phase::Closing(_) | Phase::Draining(_) => transfer.recv_credit.stop_delaying_grants(),
         }
         self.grant_if_due(side);

@@ -2,8 +2,16 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use super::{accepting::Accepting, connecting::Connecting, receiving::Incoming, side::Side};
-use crate::{CloseReason, CmInput, hello::Hello, reason::Violation, reject::Reject};
+use super::{
+    accepting::Accepting, connecting::Connecting, greeting::Greeting, receiving::Incoming,
+    side::Side,
+};
+use crate::{
+    CloseReason, CmInput,
+    hello::{Hello, PrivateBytes},
+    reason::Violation,
+    reject::Reject,
+};
 
 /// A connection that is being established.
 #[derive(Debug)]
@@ -24,6 +32,10 @@ pub(super) struct Agreed {
     pub(super) early: VecDeque<Early>,
     /// Whether this side has to send the first frame.
     pub(super) speaks_first: bool,
+    /// The exchange of private data in frames, if there is one.
+    pub(super) greeting: Option<Greeting>,
+    /// The private data of this side to send in a frame.
+    pub(super) request: Option<PrivateBytes>,
 }
 
 /// A frame that arrived before ESTABLISHED, with its buffer.

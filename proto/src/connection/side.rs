@@ -6,8 +6,8 @@ use crate::{
     Account, CmOp, Output, Params, SessionOffer, SessionOver, Topic, TransportTraits,
     control_messages::ControlMessages,
     hello::{
-        ATOMIC, BATCHES, CONTROL_MESSAGES, FRAGMENTS, Hello, PrivateBytes, RESUMES, SESSION,
-        STREAM, VERSION, WRITE_WITH_IMM,
+        ATOMIC, BATCHES, CONTROL_MESSAGES, FRAGMENTS, Hello, LONG_REQUEST, PrivateBytes, RESUMES,
+        SESSION, STREAM, VERSION, WRITE_WITH_IMM,
     },
     output::Outputs,
     reason::Violation,
@@ -21,8 +21,12 @@ pub(super) struct Side {
     pub(super) outputs: Outputs,
     /// The properties of the transport. `None` until the transport has been made.
     pub(super) traits: Option<TransportTraits>,
-    /// The application's bytes in the peer's hello. Empty until the hello is known.
+    /// The private data of the peer that have arrived: those behind its hello, then those in a
+    /// frame.
     pub(super) peer_data: PrivateBytes,
+    /// Whether the private data of the active side, and those of the answer, have frames of their
+    /// own.
+    pub(super) has_long_request: bool,
     /// The message counts in the peer's rejection, if the peer has closed the session that this
     /// side resumes.
     pub(super) over: Option<SessionOver>,
@@ -46,6 +50,7 @@ impl Side {
             outputs: Outputs::new(),
             traits: None,
             peer_data: PrivateBytes::new(),
+            has_long_request: false,
             over: None,
             account: None,
             exposed_writable: false,
@@ -83,6 +88,7 @@ impl Side {
             (BATCHES, true),
             (FRAGMENTS, true),
             (CONTROL_MESSAGES, self.params.takes_control_messages),
+            (LONG_REQUEST, self.has_long_request),
             (STREAM, self.params.stream),
             (ATOMIC, able.is_some_and(|able| able.atomic)),
             (WRITE_WITH_IMM, able.is_some_and(|able| able.write_with_imm)),

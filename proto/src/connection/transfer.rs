@@ -1,6 +1,9 @@
 //! The exchange of frames: their sequence numbers, credits and slots of the send ring.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     control::ControlQueue,
@@ -70,6 +73,8 @@ pub(super) struct Transfer {
     /// as blocked since the last [`Event::Writable`](crate::Event::Writable).
     blocked: Option<MissingResources>,
     pub(super) control: ControlQueue,
+    /// A Request or an Answer to send before everything else, with its argument and private data.
+    greeting: Option<(Kind, u32, Arc<[u8]>)>,
     pub(super) peer_close: PeerClose,
 }
 
@@ -189,6 +194,7 @@ impl Transfer {
             unended: 0,
             blocked: None,
             control: ControlQueue::default(),
+            greeting: None,
             peer_close: PeerClose::None,
         }
     }
@@ -300,6 +306,11 @@ impl Transfer {
     pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
         self.cancel_pending();
         self.control.queue_notice(control, code);
+    }
+
+    /// Queues a frame with private data: its kind, its argument and the data.
+    pub(super) fn greet(&mut self, kind: Kind, arg: u32, data: Arc<[u8]>) {
+        self.greeting = Some((kind, arg, data));
     }
 
     /// Drops queued control frames and stops probing.
@@ -522,6 +533,13 @@ impl Transfer {
         if !self.ring.has_room() {
             return None;
         }
+        if let Some((kind, arg, data)) = self.greeting.take() {
+            let slot = self.ring.take(true);
+            self.control.posted_answer(slot.0);
+            // The cast loses no bits, because the length is at most 4096.
+            let transmit = self.frame(kind, data.len() as u32, arg, slot);
+            return Some(Output::PostWithPayload(transmit, data));
+        }
         // Control messages come before a Close, after which they must not be sent.
         if messages.is_due()
             && self.control.permits_messages()
@@ -531,7 +549,7 @@ impl Transfer {
             // The cast loses no bits, because the length is at most 256.
             let len = message.len() as u32;
             let transmit = self.frame(Kind::ControlMessage, len, number, slot);
-            return Some(Output::PostControlMessage(transmit, message));
+            return Some(Output::PostWithPayload(transmit, message));
         }
         self.next_control_frame(messages).map(Output::Post)
     }

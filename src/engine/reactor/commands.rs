@@ -350,16 +350,31 @@ impl Reactor {
             return reply.send(Err(Error::from_connect(peer, transport, reason)));
         };
         entry.reply = Some(reply);
+        if entry.link.core().conn.awaits_decision() {
+            entry.link.in_engine(|core| core.conn.accept(data, at));
+            return self.drive(key);
+        }
+        self.reply_to_request(key, data, at, Connection::accept);
+    }
+
+    /// Replies to the request of a peer, with this call of the state machine, and offers a session.
+    pub(super) fn reply_to_request(
+        &mut self,
+        key: u64,
+        data: &[u8],
+        at: Instant,
+        reply: fn(&mut Connection, &[u8], Instant),
+    ) {
         let fits = SESSION_ID_LEN + data.len() <= REPLY_DATA_MAX;
         let session = if fits { self.begin_session(key) } else { None };
         let Some(entry) = self.links.get(&key) else {
             return;
         };
         entry.link.in_engine(|core| match session {
-            Some(id) => core.conn.accept(&[&id.0, data].concat(), at),
+            Some(id) => reply(&mut core.conn, &[&id.0, data].concat(), at),
             None => {
                 core.decline_session();
-                core.conn.accept(data, at);
+                reply(&mut core.conn, data, at);
             }
         });
         self.drive(key);
@@ -393,10 +408,30 @@ impl Reactor {
             .filter(|(_, entry)| entry.is_accepted_for(&listener.half_open))
             .map(|(key, _)| *key)
             .collect();
+        let incoming: Vec<u64> = self
+            .links
+            .iter()
+            .filter(|(_, entry)| entry.is_incoming_for(&listener.half_open))
+            .map(|(key, _)| *key)
+            .collect();
         drop(listener);
+        for key in incoming {
+            self.reject_incoming(key);
+        }
         for key in accepting {
             self.reject_unanswered(key);
         }
+    }
+
+    /// Rejects a request whose private data have not arrived.
+    fn reject_incoming(&mut self, key: u64) {
+        let Some(entry) = self.links.get_mut(&key) else {
+            return;
+        };
+        entry.incoming = None;
+        entry.link.reject_untaken();
+        count_refusal(Refusal::Closed);
+        self.drive(key);
     }
 
     fn reject_unanswered(&mut self, key: u64) {

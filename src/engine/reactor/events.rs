@@ -10,12 +10,13 @@ use std::{
 
 use super::{
     super::{
-        command::{ListenerItem, Reply, Request},
-        entry::Role,
+        command::{ListenerItem, Reply},
+        entry::{IncomingRequest, Role},
     },
     BATCH, CM_MEMORY, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
 };
 use crate::{
+    link::Link,
     proto::{Connection, Reject},
     status::OsError,
     tally::{Refusal, count_refusal},
@@ -206,7 +207,13 @@ impl Reactor {
                         self.accept(&link, &[], Instant::now(), Reply::Backlog(queue));
                     }
                     ListenerItem::Requests(queue) => {
-                        queue.bring(Request::new(link, engine, local, timeout));
+                        let incoming = IncomingRequest {
+                            queue,
+                            engine,
+                            local,
+                            timeout,
+                        };
+                        self.bring(key, &link, incoming);
                     }
                 }
             }
@@ -214,6 +221,17 @@ impl Reactor {
                 report_refusal(Refusal::Hello, peer, &refusal.reason);
                 asked.reject(&refusal.private_data);
             }
+        }
+    }
+
+    /// Brings a request to the listener's program, after private data with a frame of their own.
+    fn bring(&mut self, key: u64, link: &Arc<Link>, incoming: IncomingRequest) {
+        if !link.core().conn.has_long_request() {
+            return incoming.bring(link);
+        }
+        if let Some(entry) = self.links.get_mut(&key) {
+            entry.incoming = Some(Box::new(incoming));
+            self.reply_to_request(key, &[], Instant::now(), Connection::receive_request);
         }
     }
 

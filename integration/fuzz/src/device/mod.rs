@@ -190,7 +190,7 @@ impl Device {
                     );
                     self.post(&transmit, 0);
                 }
-                Output::PostControlMessage(transmit, message) => {
+                Output::PostWithPayload(transmit, message) => {
                     assert_eq!(transmit.header[0], 10);
                     self.post(&transmit, message.len() as u32);
                 }

@@ -1,11 +1,11 @@
 //! Tests in which a connection talks to another connection.
 //!
 //! [`pair`] connects two connections by a simulated wire and a simulated connection manager, with
-//! [`actions`] of their applications, processes and devices. [`establishing`], [`refusing`],
-//! [`transferring`], [`control_messages`], [`large`], [`finishing`], [`living`], [`suspecting`],
-//! [`memory`], [`ending`], [`crossing`] and [`hostile`] test fixed sequences of events, [`random`]
-//! tests random sequences, [`exhaustive`] tests every order of a few events, and [`table`] checks
-//! each input in each state.
+//! [`actions`] of their applications, processes and devices. [`establishing`], [`greeting`],
+//! [`refusing`], [`transferring`], [`control_messages`], [`large`], [`finishing`], [`living`],
+//! [`suspecting`], [`memory`], [`ending`], [`crossing`] and [`hostile`] test fixed sequences of
+//! events, [`random`] tests random sequences, [`exhaustive`] tests every order of a few events, and
+//! [`table`] checks each input in each state.
 
 mod actions;
 mod control_messages;
@@ -15,6 +15,7 @@ mod establishing;
 mod exhaustive;
 mod finishing;
 mod fragments;
+mod greeting;
 mod hostile;
 mod large;
 mod living;

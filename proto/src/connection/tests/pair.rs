@@ -62,8 +62,13 @@ impl Pair {
 
     /// Does the same as [`new`](Self::new), over a transport with these properties.
     pub(super) fn over(traits: TransportTraits, a: Params, b: Params) -> Self {
+        Self::with_request(traits, a, b, b"from a")
+    }
+
+    /// Does the same, with a request that has these private data.
+    pub(super) fn with_request(traits: TransportTraits, a: Params, b: Params, data: &[u8]) -> Self {
         let now = Instant::now();
-        let connecting = Connection::connect(a.clone(), 1, b"from a", now);
+        let connecting = Connection::connect(a.clone(), 1, data, now);
         // B's connection is made when A's request arrives. Until then, this connection is a
         // placeholder.
         let listening = Connection::connect(b.clone(), 2, b"", now);
@@ -131,7 +136,7 @@ impl Pair {
             match output {
                 Output::Cm(op) => self.cm(at, op),
                 Output::Post(transmit) => side.post(transmit, &[]),
-                Output::PostControlMessage(transmit, message) => side.post(transmit, &message),
+                Output::PostWithPayload(transmit, message) => side.post(transmit, &message),
                 Output::Repost(buffer) => side.repost(buffer),
                 Output::Release(buffer) => {
                     side.repost(buffer);
@@ -151,6 +156,10 @@ impl Pair {
                 Output::Note(_) => {}
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
+                    side.requested = false;
+                }
+                Output::Event(Event::Requested) => {
+                    assert!(!std::mem::replace(&mut side.requested, true), "once");
                 }
                 Output::Begin { .. } | Output::Prepare { .. } | Output::Copy(_)
                     if side.lacks_memory =>
@@ -202,6 +211,19 @@ impl Pair {
         }
     }
 
+    /// Accepts the peer's request, which had a frame of its own.
+    pub(super) fn accept(&mut self, at: usize) {
+        self.sides[at].conn.accept(b"from b", self.now);
+        self.perform_outputs(at);
+    }
+
+    /// Rejects the peer's request, which had a frame of its own.
+    pub(super) fn reject(&mut self, at: usize) {
+        self.sides[at].requested = false;
+        assert!(self.sides[at].conn.reject(b"no", self.now));
+        self.perform_outputs(at);
+    }
+
     /// Reports to a side that there may be memory for its large messages again.
     pub(super) fn feed(&mut self, at: usize) {
         self.sides[at].conn.retry_memory();
@@ -238,7 +260,11 @@ impl Pair {
                 padded.resize(56, 0);
                 let mut conn =
                     Connection::requested(params.clone(), &padded, BOTH_WAYS, self.now).unwrap();
-                conn.accept(b"from b", self.now);
+                if conn.has_long_request() {
+                    conn.receive_request(b"", self.now);
+                } else {
+                    conn.accept(b"from b", self.now);
+                }
                 self.sides[other] = Side::new(conn, params);
                 self.perform_outputs(other);
             }

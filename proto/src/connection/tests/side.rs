@@ -135,6 +135,8 @@ pub(super) struct Side {
     pub(super) timer: Option<Instant>,
     /// Whether the connection has reported that it is established.
     pub(super) established: bool,
+    /// Whether the application has to answer the peer's request.
+    pub(super) requested: bool,
     /// The number of messages sent.
     pub(super) sent: u32,
     /// The buffers that hold several messages, and the number of messages in each that were not
@@ -193,6 +195,7 @@ impl Side {
             removed: false,
             timer: None,
             established: false,
+            requested: false,
             sent: 0,
             batches: BTreeMap::new(),
             kept: VecDeque::new(),

@@ -106,6 +106,7 @@ fn hash(side: &Side, state: &mut Fingerprint) {
         .hash(state);
     (&side.exposed, &side.reads, side.peer_finished).hash(state);
     (side.control_kept, side.leaves, side.peer_leaves).hash(state);
+    side.requested.hash(state);
     (side.held, side.writable, side.answered, side.lacks_memory).hash(state);
     for queue in [DrainSide::Recv, DrainSide::Send] {
         let completions = side.cq.iter().filter(|it| it.queue() == queue);

@@ -95,16 +95,23 @@ fn check_control_frames(me: &Side, peer: &Side) {
     });
     let mut counts = [0; 10];
     let mut messages = 0;
+    let mut greetings = 0;
     for frame in sent.chain(arrived) {
         match Header::parse(frame).map(|header| header.kind) {
             Ok(Kind::Control(control)) => counts[control as usize] += 1,
             Ok(Kind::ControlMessage) => messages += 1,
+            Ok(Kind::Request | Kind::Answer) => greetings += 1,
             Ok(Kind::Data | Kind::Rendezvous | Kind::Batch | Kind::Fragment) | Err(_) => {}
         }
     }
     assert!(
         messages <= me.conn.control_window(),
         "more control messages are in flight than receives are kept for"
+    );
+    let grants = counts[Control::Grant as usize];
+    assert!(
+        greetings <= 1 && (greetings == 0 || grants == 0),
+        "a request or an answer is in flight, for which no receive is kept"
     );
     assert!(
         counts[Control::Grant as usize] <= 2 + LARGE_IN_FLIGHT,
@@ -223,7 +230,8 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     let is_closed = world.pair.sides[at].conn.opened();
     let is_closed = is_closed.is_some_and(|open| open.transfer.has_peer_closed());
     let has_happened = match reason {
-        CloseReason::LocallyClosed => here(SideEvent::Close),
+        CloseReason::LocallyClosed => here(SideEvent::Close) || here(SideEvent::Reject),
+        CloseReason::Rejected { data, .. } => there(SideEvent::Reject) && **data == *b"no",
         CloseReason::PeerClosed => there(SideEvent::Close),
         CloseReason::Truncated { missing } => there(SideEvent::Close) && *missing > 0,
         CloseReason::LocallyAborted => here(SideEvent::Abort),

@@ -84,9 +84,11 @@ fn is_live(world: &World) -> bool {
 }
 
 /// Whether a side of a live connection can disconnect: the side has closed, and both CloseAcks have
-/// been sent.
+/// been sent, or a request was rejected.
 fn may_disconnect(world: &World, at: usize) -> bool {
-    world.has_done(SideEvent::Close, at) && world.pair.sides.iter().all(has_acknowledged)
+    let has_closed =
+        world.has_done(SideEvent::Close, at) && world.pair.sides.iter().all(has_acknowledged);
+    has_closed || world.has_done(SideEvent::Reject, B)
 }
 
 /// Whether this side's CloseAck has been sent and is no longer in flight.

@@ -19,6 +19,8 @@ pub(super) struct Scope {
     /// Whether the search begins before the connection is established.
     pub(super) establishing: bool,
     pub(super) active_speaks_first: bool,
+    /// Whether the request's private data have a frame of their own.
+    pub(super) long_request: bool,
     pub(super) acknowledgements_get_lost: bool,
     /// The most times that each side event may occur, at A and at B.
     pub(super) side_events: &'static [(SideEvent, [u8; 2])],
@@ -34,6 +36,7 @@ pub(super) const SMALLEST: Scope = Scope {
     shared: false,
     establishing: false,
     active_speaks_first: false,
+    long_request: false,
     acknowledgements_get_lost: false,
     side_events: &[],
 };
@@ -100,6 +103,16 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "establishing" establishing true => Send 1 0, Close 1 0;
     "establishing, the active side speaks first" establishing true, active_speaks_first true
         => Send 0 1, Close 0 1;
+    "a long request" establishing true, long_request true => Accept 0 1, Send 1 1, Close 1 0;
+    "a long request is rejected" establishing true, long_request true => Reject 0 1;
+    "a long request and control messages"
+        establishing true, long_request true, control_window 4
+        => Accept 0 1, Control 0 1, Close 0 1;
+    "a long request, the active side speaks first"
+        establishing true, active_speaks_first true, long_request true
+        => Accept 0 1, Reject 0 1, Send 0 1, Close 0 1;
+    "a peer is killed after a long request" establishing true, long_request true
+        => Accept 0 1, Kill 0 1, Close 1 0;
     "shared receives" shared true, window 3 => Send 3 0, Close 1 0;
     "acknowledgements get lost" acknowledgements_get_lost true => Send 1 0, Close 1 1;
     "drain markers get lost" => Send 1 0, LoseMarkers 1 1, Close 1 1;

@@ -42,6 +42,8 @@ pub(super) enum SideEvent {
     Keep,
     Finish,
     Close,
+    /// Accepts the peer's request, which had a frame of its own.
+    Accept,
     /// The drain markers do not complete within the drain timeout.
     LoseMarkers,
     /// The system has memory for large messages again.
@@ -49,6 +51,8 @@ pub(super) enum SideEvent {
     /// Lets time pass until the next deadline, although other transitions are possible. The event
     /// counts for A, but time passes for both sides.
     Wait,
+    /// Rejects the peer's request, which had a frame of its own.
+    Reject,
     /// The system has no memory for large messages.
     LoseMemory,
     Abort,
@@ -132,13 +136,20 @@ impl World {
             send_slots: scope.slots,
             longest_chunk: scope.chunk,
             large_memory: scope.memory,
+            // The answer to a long request needs 160 bytes.
+            eager_size: if scope.long_request { 160 } else { 64 },
             ..params()
         };
         let traits = TransportTraits {
             active_speaks_first: scope.active_speaks_first,
             ..TransportTraits::UNRESTRICTED
         };
-        let mut pair = Pair::over(traits, params.clone(), params);
+        let data: &[u8] = if scope.long_request {
+            &[7; 21]
+        } else {
+            b"from a"
+        };
+        let mut pair = Pair::with_request(traits, params.clone(), params, data);
         // The connection of B is a placeholder until a request arrives, and its outputs are
         // discarded.
         while pair.sides[B].conn.poll_output().is_some() {}
@@ -188,10 +199,12 @@ impl World {
     pub(super) fn next(&self, reduces: bool) -> Next {
         let mut acts = self.steps();
         let is_idle = acts.is_empty();
-        if is_idle && self.awaits_deadline() {
+        // An application answers a request in time.
+        let awaits_answer = self.pair.sides[B].requested && self.pair.sides[B].ended.is_none();
+        if is_idle && self.awaits_deadline() && !awaits_answer {
             acts.push(Act::Pass);
         }
-        let is_quiet = acts.is_empty();
+        let is_quiet = acts.is_empty() && !awaits_answer;
         acts.extend(self.side_events(is_idle));
         if reduces && let Some(at) = reduction::first(self) {
             acts.retain(|act| act.is_of_library(at));
@@ -253,7 +266,15 @@ impl World {
         let mut acts = Vec::new();
         for at in [A, B] {
             let side = &self.pair.sides[at];
-            if side.ended.is_some() || !side.established {
+            if side.ended.is_some() || !(side.established || side.requested) {
+                continue;
+            }
+            if side.requested {
+                let answers = [SideEvent::Accept, SideEvent::Reject, SideEvent::Kill];
+                let possible = answers
+                    .into_iter()
+                    .filter(|it| self.left[*it as usize][at] > 0);
+                acts.extend(possible.map(|it| Act::Do(it, at)));
                 continue;
             }
             let mut add = |side_event: SideEvent, possible: bool| {
@@ -346,6 +367,8 @@ impl World {
             SideEvent::Keep => {}
             SideEvent::Finish => pair.finish_sending(at),
             SideEvent::Close => pair.close(at),
+            SideEvent::Accept => pair.accept(at),
+            SideEvent::Reject => pair.reject(at),
             SideEvent::LoseMarkers => {
                 let keeps = |completion: &Completion| !matches!(completion, Completion::Drained(_));
                 pair.sides[at].cq.retain(keeps);

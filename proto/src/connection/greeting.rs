@@ -1,0 +1,168 @@
+//! Private data of a request that are too long for the request itself.
+//!
+//! The active side sends them in a frame as soon as the queue pairs work, and the passive side
+//! answers in a frame. Only then the connection counts as established. Each wait has a deadline, so
+//! a peer that stops half way costs no more than one that does not answer a request.
+
+use std::{sync::Arc, time::Instant};
+
+use rdma_status::RejectReason;
+
+use super::{
+    open::{Open, Phase},
+    side::Side,
+    transfer::Accepts,
+};
+use crate::{
+    Clock, CloseReason, Event, Output,
+    frame::{Answer, Control, Header, Kind, NOT_TAKEN},
+    hello::PrivateBytes,
+    reason::{self, Violation},
+};
+
+/// The progress of an exchange of private data in frames.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
+pub(super) enum Greeting {
+    /// The active side has sent its private data, and waits for the answer.
+    AwaitsAnswer { deadline: Instant },
+    /// The passive side waits for the peer's private data. Its application has accepted already if
+    /// `is_accepted` is set.
+    AwaitsData {
+        deadline: Instant,
+        is_accepted: bool,
+    },
+    /// The passive side waits for the answer of its application.
+    AwaitsDecision { deadline: Instant },
+}
+
+impl Greeting {
+    pub(super) fn deadline(&self) -> Instant {
+        match self {
+            Self::AwaitsAnswer { deadline }
+            | Self::AwaitsData { deadline, .. }
+            | Self::AwaitsDecision { deadline } => *deadline,
+        }
+    }
+
+    /// Returns the name for the log.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::AwaitsAnswer { .. } => "AwaitsAnswer",
+            Self::AwaitsData { .. } => "AwaitsData",
+            Self::AwaitsDecision { .. } => "AwaitsDecision",
+        }
+    }
+}
+
+impl Open {
+    /// Whether the passive side's application has to answer.
+    pub(super) fn awaits_decision(&self) -> bool {
+        matches!(self.phase, Phase::Greeting(Greeting::AwaitsDecision { .. }))
+    }
+
+    /// Whether this side is the passive one, and has not answered.
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Greeting(Greeting::AwaitsData { .. } | Greeting::AwaitsDecision { .. })
+        )
+    }
+
+    /// Sends the private data of the active side.
+    pub(super) fn send_request(&mut self, side: &mut Side, data: &[u8]) {
+        self.transfer.greet(Kind::Request, 0, data.into());
+        self.send_control(side);
+    }
+
+    /// Accepts the request for the application of the passive side.
+    pub(super) fn accept(&mut self, side: &mut Side, data: &[u8]) {
+        if self.awaits_decision() {
+            self.answer(side, Answer::Accepted, data.into());
+            self.establish(side);
+        }
+    }
+
+    /// Rejects the request for the application of the passive side. Returns whether it was
+    /// rejected.
+    pub(super) fn reject(&mut self, side: &mut Side, data: &[u8], now: Instant) -> bool {
+        let rejects = self.is_unanswered();
+        if rejects {
+            self.abort(side, CloseReason::LocallyClosed, now);
+            self.transfer.cancel_pending();
+            self.transfer.control.queue_rejection();
+            self.answer(side, Answer::Rejected, data.into());
+        }
+        rejects
+    }
+
+    fn answer(&mut self, side: &mut Side, answer: Answer, data: Arc<[u8]>) {
+        self.transfer.greet(Kind::Answer, answer.number(), data);
+        self.send_control(side);
+    }
+
+    /// Ends the exchange, because this side closes the connection.
+    pub(super) fn give_up_greeting(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
+        if self.is_unanswered() {
+            // The peer may try again.
+            self.notify_and_disconnect(side, reason, Control::Failure, NOT_TAKEN, now);
+        } else {
+            self.disconnect(side, reason, now);
+        }
+    }
+
+    /// Ends the exchange, because its deadline has passed.
+    pub(super) fn on_greeting_timeout(&mut self, side: &mut Side, now: Instant) {
+        let phase = match self.phase {
+            Phase::Greeting(Greeting::AwaitsDecision { .. }) => reason::Phase::Accepting,
+            Phase::Greeting(_) => reason::Phase::Connecting,
+            Phase::Established | Phase::Closing(_) | Phase::Draining(_) => return,
+        };
+        self.give_up_greeting(side, CloseReason::TimedOut(phase), now);
+    }
+
+    /// Handles private data of the peer: those of a request, or those of an answer.
+    pub(super) fn on_private_data(
+        &mut self,
+        side: &mut Side,
+        header: Header,
+        data: PrivateBytes,
+        now: impl Clock,
+    ) -> Result<(), Violation> {
+        self.take_numbers(side, header)?;
+        match (&self.phase, header.kind) {
+            (Phase::Greeting(Greeting::AwaitsData { is_accepted, .. }), Kind::Request) => {
+                let is_accepted = *is_accepted;
+                side.peer_data.put(&data);
+                let deadline = now.now() + side.params.connect_timeout;
+                self.phase = Phase::Greeting(Greeting::AwaitsDecision { deadline });
+                if is_accepted {
+                    self.accept(side, &[]);
+                } else {
+                    side.outputs.push(Output::Event(Event::Requested));
+                }
+                Ok(())
+            }
+            (Phase::Greeting(Greeting::AwaitsAnswer { .. }), Kind::Answer) => {
+                match Answer::parse(header.arg)? {
+                    Answer::Accepted => {
+                        side.peer_data.put(&data);
+                        self.establish(side);
+                    }
+                    Answer::Rejected => {
+                        self.transfer.accepts = Accepts::Nothing;
+                        let reason = RejectReason::CONSUMER_DEFINED;
+                        let data = (*data).into();
+                        self.fail(side, CloseReason::Rejected { reason, data }, now.now());
+                    }
+                }
+                Ok(())
+            }
+            // This side no longer waits.
+            (Phase::Closing(_) | Phase::Draining(_), _) => Ok(()),
+            (Phase::Greeting(_) | Phase::Established, kind) => {
+                Err(kind.unexpected("one request, and one answer to it"))
+            }
+        }
+    }
+}
