@@ -127,7 +127,7 @@ fn bad_arguments_fail_before_device_lookup() {
     let error = connector.connect("10.8.0.1:7471").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "private data of 21 bytes is too long: at most 20 bytes fit a connect request"
+        "private data of 4097 bytes is too long: at most 4096 bytes fit a connect request"
     );
 }
 
@@ -139,7 +139,7 @@ fn longest_private_data_arrive_over_tcp() {
             Request::ACCEPT_DATA_MAX,
             Request::REJECT_DATA_MAX
         ),
-        (20, 160, 124)
+        (4096, 160, 124)
     );
     let mut config = Config::default();
     config.connect_timeout = Duration::from_secs(60);

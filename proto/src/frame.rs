@@ -182,8 +182,8 @@ pub(crate) struct Header {
     pub len: u32,
     /// In an Abort, the application's code; in a Failure, the cause's code; in an Answer, the
     /// number of an [`Answer`]; in a ControlMessage, its number; in a Permit, the number of control
-    /// messages that are permitted. In all other frames, the number of large messages of the receiver of this frame that the sender has
-    /// read, modulo 2³².
+    /// messages that are permitted. In all other frames, the number of large messages of the
+    /// receiver of this frame that the sender has read, modulo 2³².
     pub arg: u32,
 }
 
@@ -286,8 +286,8 @@ impl Header {
         //# | 2 | 2 | sequence | number of frames sent before this one, modulo 2¹⁶ |
         //# | 4 | 4 | grant | total of [data frames](#credits) that the receiver may have sent |
         //# | 8 | 4 | length | bytes of payload behind the header; Fragment: more, see below |
-        //# | 12 | 4 | argument | Abort, Failure, Answer: a code. ControlMessage, Permit: a number.
-        //# Else *taken* |
+        //# | 12 | 4 | argument | Abort, Failure, Answer: a code; ControlMessage, Permit: a number; else
+        //# *taken* |
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind.number();
         bytes[2..4].copy_from_slice(&self.sequence.to_be_bytes());

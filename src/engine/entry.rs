@@ -1,7 +1,7 @@
 //! The engine's entry of a connection: the objects that only the engine's thread uses to establish
 //! and end it.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{mem, net::SocketAddr, sync::Arc, time::Duration};
 
 use crossbeam_channel::Receiver;
 
@@ -41,7 +41,7 @@ pub(super) struct Entry {
     pub(super) session: Option<SessionId>,
 }
 
-/// What a request needs to reach its listener's program.
+/// The way of a request to its listener's program.
 pub(super) struct IncomingRequest {
     pub(super) queue: Arc<Queue<Request>>,
     pub(super) engine: Arc<Handle>,
@@ -172,6 +172,18 @@ impl Entry {
         match (&self.role, &self.incoming) {
             (Role::Passive(Some(half_open)), Some(_)) => half_open.is(listener),
             _ => false,
+        }
+    }
+
+    /// Brings the request to its listener's program, if its private data have just arrived.
+    pub(super) fn report_requested(&mut self) {
+        if !mem::take(&mut self.link.core().requested) {
+            return;
+        }
+        match self.incoming.take() {
+            Some(incoming) => incoming.bring(&self.link),
+            // The listener was closed before.
+            None => self.link.reject_untaken(),
         }
     }
 

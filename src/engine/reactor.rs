@@ -436,7 +436,7 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
-        let (established, requested, ended, deadline, has_turn, sends_again) = {
+        let (established, ended, deadline, has_turn, sends_again) = {
             let mut core = entry.link.core();
             if core.established && core.liveness.is_none() {
                 let engine = core.conn.peer_engine();
@@ -446,7 +446,6 @@ impl Reactor {
             }
             (
                 core.established,
-                mem::take(&mut core.requested),
                 core.ended.clone(),
                 core.next_timeout(),
                 core.conn.has_turn(),
@@ -458,13 +457,7 @@ impl Reactor {
             let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
             turns.finish(key);
         }
-        if requested {
-            match entry.incoming.take() {
-                Some(incoming) => incoming.bring(&entry.link),
-                // The listener was closed before.
-                None => entry.link.reject_untaken(),
-            }
-        }
+        entry.report_requested();
         if established {
             if let Role::TryRdma(_) = entry.role {
                 // The peer should have refused the request of this trial.

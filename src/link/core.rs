@@ -319,10 +319,7 @@ impl Core {
                     self.deferred.drive = true;
                     self.session_established();
                 }
-                Output::Event(Event::Requested) => {
-                    self.requested = true;
-                    self.deferred.drive = true;
-                }
+                Output::Event(Event::Requested) => self.requested(),
                 Output::Event(Event::Arrived(arrival)) => self.deliver(arrival, to),
                 Output::Event(Event::ControlMessage { buffer, len }) => {
                     self.deliver_control(buffer, len, to);

@@ -24,6 +24,12 @@ use crate::{
 
 /// Completions of posted work requests.
 impl Core {
+    /// Reports to the engine's thread that the private data of the request have arrived.
+    pub(super) fn requested(&mut self) {
+        self.requested = true;
+        self.deferred.drive = true;
+    }
+
     /// The device has completed this slot, and all earlier ones.
     pub(super) fn sent(&mut self, slot: u32) {
         let Some(queues) = &mut self.queues else {

@@ -36,15 +36,17 @@ impl Core {
         let data = self.conn.peer_data();
         let received = match &session.state {
             State::Working(_) => {
-                if let Side::Active(ways) = &mut session.side {
-                    ways.arrived(Instant::now());
-                    match data.split_first_chunk::<SESSION_ID_LEN>() {
-                        Some((id, data)) => {
-                            session.id = Some(SessionId(*id));
-                            session.peer_data = data.into();
-                        }
-                        None => self.session = None,
+                let Side::Active(ways) = &mut session.side else {
+                    session.peer_data = data.into();
+                    return;
+                };
+                ways.arrived(Instant::now());
+                match data.split_first_chunk::<SESSION_ID_LEN>() {
+                    Some((id, data)) => {
+                        session.id = Some(SessionId(*id));
+                        session.peer_data = data.into();
                     }
+                    None => self.session = None,
                 }
                 return;
             }

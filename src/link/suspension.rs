@@ -385,7 +385,6 @@ impl Core {
     pub(crate) fn begin_session(&mut self, id: SessionId) {
         if let Some(session) = &mut self.session {
             session.id = Some(id);
-            session.peer_data = self.conn.peer_data().into();
         }
     }
 

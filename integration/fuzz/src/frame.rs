@@ -33,7 +33,7 @@ fn read(frame: &[u8]) -> Verdict {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=12 | 16..=18) {
+    if !matches!(kind, 1..=14 | 16..=18) {
         return Verdict::Violation("kind");
     }
     if frame[1] != 0 {
@@ -42,6 +42,8 @@ fn read(frame: &[u8]) -> Verdict {
     let expected = match kind {
         1 | 17 => payload,
         10 => payload.min(256),
+        13 => payload.min(4096),
+        14 => payload.min(160),
         16 => 24,
         18 => payload.clamp(1, (word(8) as usize).max(1)),
         _ => 0,
@@ -81,7 +83,7 @@ fn read(frame: &[u8]) -> Verdict {
     if word(4) != ours.window.into() {
         return Verdict::Violation("grant");
     }
-    if !matches!(kind, 6 | 8 | 10 | 11) && word(12) != 0 {
+    if !matches!(kind, 6 | 8 | 10 | 11 | 14) && word(12) != 0 {
         return Verdict::Violation("arg");
     }
     match kind {
@@ -99,7 +101,7 @@ fn read(frame: &[u8]) -> Verdict {
         11 => Verdict::Violation("permit"),
         2 => Verdict::Nothing,
         3 | 12 => Verdict::Pong,
-        4 | 7 => Verdict::Violation("kind"),
+        4 | 7 | 13 | 14 => Verdict::Violation("kind"),
         5 => Verdict::Close,
         9 => Verdict::Finish,
         6 => Verdict::Abort(word(12)),
@@ -113,8 +115,8 @@ fn read(frame: &[u8]) -> Verdict {
 /// checks the positions of the messages, and the READs.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
-    let conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
-    let mut device = Device::new(conn, params(), params().window, now);
+    let conn = Connection::requested(params(), &hello(&params(), false), BOTH_WAYS, now).unwrap();
+    let mut device = Device::new(conn, params(), params().window, false, now);
     device.establish(&params());
     assert_eq!(device.said, []);
     let receives = device.posted.len();

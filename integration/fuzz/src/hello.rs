@@ -17,8 +17,9 @@ struct GoodHello<'a> {
     data: &'a [u8],
 }
 
-/// Parses a hello, and checks that it is compatible with this side's parameters.
-fn read(bytes: &[u8]) -> Result<GoodHello<'_>, CloseReason> {
+/// Parses a hello in a request or in a reply, and checks that it is compatible with this side's
+/// parameters.
+fn read(bytes: &[u8], is_request: bool) -> Result<GoodHello<'_>, CloseReason> {
     if is_rsocket(bytes) {
         return Err(CloseReason::PeerIsRsocket);
     }
@@ -50,6 +51,14 @@ fn read(bytes: &[u8]) -> Result<GoodHello<'_>, CloseReason> {
     if bytes[7] & 1 == 1 {
         return Err(mismatch("stream", 0, 1));
     }
+    if is_request && bytes[6] & 1 == 1 && bytes[7] >> 5 & 1 == 0 {
+        // The answer has up to 160 bytes, and this side's eager size is less.
+        return Err(mismatch(
+            "eager_size",
+            ours.eager_size.into(),
+            number(12, 4),
+        ));
+    }
     Ok(GoodHello {
         window: window as u16,
         max_message,
@@ -69,7 +78,7 @@ fn is_rsocket(bytes: &[u8]) -> bool {
 /// of such a request.
 fn is_malformed_resume(bytes: &[u8]) -> bool {
     let has = |bit: u8| bytes[7] >> bit & 1 == 1;
-    has(5) && !(has(4) && bytes[5] == 56)
+    has(5) && !(has(4) && bytes[5] == 56 && bytes[6] & 1 == 0)
 }
 
 fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
@@ -83,7 +92,7 @@ fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
 /// Delivers the bytes as the private data of a request, of an acceptance, and of a rejection.
 pub fn one_hello(bytes: &[u8]) {
     let now = Instant::now();
-    let verdict = read(bytes);
+    let verdict = read(bytes, true);
     match Connection::requested(params(), bytes, BOTH_WAYS, now) {
         Ok(mut conn) => {
             check(&conn, &verdict);
@@ -96,7 +105,10 @@ pub fn one_hello(bytes: &[u8]) {
                 let Output::Cm(CmOp::Accept { private_data }) = output else {
                     return false;
                 };
-                matches!(read(private_data), Ok(GoodHello { data: b"data", .. }))
+                matches!(
+                    read(private_data, false),
+                    Ok(GoodHello { data: b"data", .. })
+                )
             };
             let accepts = std::iter::from_fn(|| conn.poll_output()).filter(is_accept);
             assert_eq!(accepts.count(), 1);
@@ -114,6 +126,7 @@ pub fn one_hello(bytes: &[u8]) {
         }
     }
 
+    let verdict = read(bytes, false);
     let mut conn = connecting(now);
     let private_data = bytes;
     conn.handle_cm_event(

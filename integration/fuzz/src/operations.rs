@@ -18,7 +18,7 @@ use crate::{
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, each with its name.
-const OPERATIONS: [(&str, Operation); 27] = [
+const OPERATIONS: [(&str, Operation); 28] = [
     // The connection manager performs the next call with success.
     ("perform", |device, _, theirs| device.perform_well(theirs)),
     ("fail to perform", |device, input, _| {
@@ -26,7 +26,12 @@ const OPERATIONS: [(&str, Operation); 27] = [
     }),
     ("event", event),
     ("accept", |device, _, _| device.conn.accept(b"", device.now)),
-    ("reject", |device, _, _| device.conn.reject(b"", device.now)),
+    ("reject", |device, _, _| {
+        device.conn.reject(b"", device.now);
+    }),
+    ("receive the request", |device, _, _| {
+        device.conn.receive_request(b"", device.now);
+    }),
     ("frame", |device, input, _| {
         let frame = frame(device, input);
         device.frames(&[frame]);
@@ -83,18 +88,27 @@ pub fn one_life(bytes: &[u8]) {
     let shows = env::var_os("FUZZ_SHOW").is_some();
     let mut input = Input(bytes);
     let now = Instant::now();
-    let theirs = sizes(&mut input);
+    let long = input.flag();
+    // The answer to a long request needs 160 bytes.
+    let eager_size = if long { 160 } else { 64 };
+    let theirs = Params {
+        eager_size,
+        ..sizes(&mut input)
+    };
     let ours = Params {
+        eager_size,
         retry_refused: input.flag(),
         keepalive_interval: input.flag().then_some(Duration::from_secs(1)),
         ..sizes(&mut input)
     };
     let conn = if input.flag() {
-        Connection::connect(ours.clone(), 7, b"", now)
+        let data: &[u8] = if long { &[7; 21] } else { b"" };
+        Connection::connect(ours.clone(), 7, data, now)
     } else {
-        Connection::requested(ours.clone(), &hello(&theirs), BOTH_WAYS, now).expect("a good hello")
+        Connection::requested(ours.clone(), &hello(&theirs, long), BOTH_WAYS, now)
+            .expect("a good hello")
     };
-    let mut device = Device::new(conn, ours, theirs.window, now);
+    let mut device = Device::new(conn, ours, theirs.window, long, now);
     // Establish the connection in half of the runs, because most operations affect only an
     // established connection.
     if input.flag() {
@@ -124,9 +138,10 @@ fn sizes(input: &mut Input<'_>) -> Params {
 
 /// Returns a frame with at most a few invalid fields, so that the connection often continues.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
-    let kind = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 16, 17, 18, 18][usize::from(input.byte() % 15)];
+    const KINDS: [u8; 17] = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 16, 17, 18, 18];
+    let kind = KINDS[usize::from(input.byte()) % KINDS.len()];
     let payload = match kind {
-        1 | 10 | 18 => vec![7; usize::from(input.byte() % 65)],
+        1 | 10 | 13 | 14 | 18 => vec![7; usize::from(input.byte() % 65)],
         16 => {
             let mut payload = input.take::<8>().to_vec();
             payload.extend(u64::from(input.word() % (5 << 20)).to_be_bytes());
@@ -149,6 +164,7 @@ fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     let len = rest.unwrap_or(payload.len() as u32 + u32::from(more));
     bytes.extend(len.to_be_bytes());
     let argument = match kind {
+        14 => u32::from(input.byte() % 3),
         10 => count(input, device.control_received, device.granted),
         11 => count(input, device.control.1, device.control.0 + 3),
         _ => count(input, device.exposed.1, device.exposed.0),

@@ -39,9 +39,11 @@ pub(crate) fn params() -> Params {
     }
 }
 
-/// Returns the hello of a peer with these parameters.
-pub(crate) fn hello(params: &Params) -> Vec<u8> {
-    let mut bytes = b"rdms\x03\x24\0\x80".to_vec();
+/// Returns the hello of a peer with these parameters. `long` is set if the private data of the
+/// request have a frame of their own.
+pub(crate) fn hello(params: &Params, long: bool) -> Vec<u8> {
+    let mut bytes = b"rdms\x03\x24".to_vec();
+    bytes.extend([u8::from(long), 0x80]);
     bytes.extend(params.window.to_be_bytes());
     bytes.extend([0; 2]);
     bytes.extend(params.eager_size.to_be_bytes());

@@ -22,9 +22,12 @@ pub const PONG: u8 = 4;
 pub const CLOSE: u8 = 5;
 pub const ABORT: u8 = 6;
 pub const CLOSE_ACK: u8 = 7;
+pub const FAILURE: u8 = 8;
 pub const CONTROL_MESSAGE: u8 = 10;
 pub const PERMIT: u8 = 11;
 pub const LEAVE: u8 = 12;
+pub const REQUEST: u8 = 13;
+pub const ANSWER: u8 = 14;
 pub const RENDEZVOUS: u8 = 16;
 
 /// A frame. The constructors return valid frames; tests change single fields.
@@ -128,6 +131,8 @@ pub struct Hello {
 
 impl Hello {
     pub const LEN: u8 = 36;
+    /// The feature bit of a request whose private data follow in a frame.
+    pub const LONG_REQUEST: u16 = 256;
 
     /// The hello of a peer that follows the protocol.
     pub const GOOD: Self = Self {

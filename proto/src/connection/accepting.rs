@@ -87,11 +87,12 @@ impl Connection {
             return refuse(RejectCode::Session, 0, data.len() as u64, cause);
         }
         //= PROTOCOL.md#long-requests
-        //# The passive side rejects with code 3 if the active side's eager size is less than 160,
+        //# The passive side rejects with code 3 if the eager size of either side is less than 160,
         //# because the answer may be that long.
         let has_long_request = hello.features & LONG_REQUEST != 0;
-        if has_long_request && (hello.eager_size as usize) < REPLY_DATA_MAX {
-            let (ours, theirs) = (REPLY_DATA_MAX as u64, hello.eager_size.into());
+        let eager_size = params.eager_size.min(hello.eager_size) as usize;
+        if has_long_request && eager_size < REPLY_DATA_MAX {
+            let (ours, theirs) = (params.eager_size.into(), hello.eager_size.into());
             let code = RejectCode::EagerSize;
             let field = code.field();
             let mismatch = Mismatch {

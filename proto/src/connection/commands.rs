@@ -383,7 +383,7 @@ impl Connection {
 
     /// Returns the established connection, or the reason why it sends nothing.
     fn open_for_control(&mut self) -> Result<(&mut Open, &mut Side), ControlRefused> {
-        if self.is_ending() || matches!(self.state, State::Setup(_)) {
+        if !matches!(&self.state, State::Open(open) if open.is_established()) {
             let reason = self.close_reason().unwrap_or(&CloseReason::LocallyClosed);
             return Err(ControlRefused::Closed(reason.clone()));
         }

@@ -1,8 +1,8 @@
 //! Private data of a request that are too long for the request itself.
 //!
 //! The active side sends them in a frame as soon as the queue pairs work, and the passive side
-//! answers in a frame. Only then the connection counts as established. Each wait has a deadline, so
-//! a peer that stops half way costs no more than one that does not answer a request.
+//! answers in a frame. Only then the connection counts as established. Each wait has a
+//! deadline, so a peer that stops half way costs as much as one that never answers a request.
 
 use std::{sync::Arc, time::Instant};
 
@@ -151,18 +151,30 @@ impl Open {
                     }
                     Answer::Rejected => {
                         self.transfer.accepts = Accepts::Nothing;
-                        let reason = RejectReason::CONSUMER_DEFINED;
-                        let data = (*data).into();
-                        self.fail(side, CloseReason::Rejected { reason, data }, now.now());
+                        self.fail(side, rejected(data), now.now());
                     }
                 }
                 Ok(())
             }
-            // This side no longer waits.
-            (Phase::Closing(_) | Phase::Draining(_), _) => Ok(()),
+            // A work request can fail before the frame that reveals the cause is processed.
+            (Phase::Closing(_) | Phase::Draining(_), _) => {
+                let rejects = header.arg == Answer::Rejected.number();
+                if header.kind == Kind::Answer && rejects && !self.was_established() {
+                    self.fail(side, rejected(data), now.now());
+                }
+                Ok(())
+            }
             (Phase::Greeting(_) | Phase::Established, kind) => {
                 Err(kind.unexpected("one request, and one answer to it"))
             }
         }
+    }
+}
+
+/// Returns the reason for the end of a connection that the peer's application rejected.
+fn rejected(data: PrivateBytes) -> CloseReason {
+    CloseReason::Rejected {
+        reason: RejectReason::CONSUMER_DEFINED,
+        data: (*data).into(),
     }
 }

@@ -21,6 +21,8 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Open {
     pub(super) phase: Phase,
+    /// Whether the connection counts, or has counted, as established.
+    was_established: bool,
     pub(super) transfer: Transfer,
     /// The sides that do not know the result of the close handshake, if the connection was lost
     /// during it.
@@ -66,6 +68,7 @@ impl Open {
         transfer.start_keepalive(now);
         side.cm(CmOp::SetMinRnrTimer);
         Self {
+            was_established: false,
             phase: greeting.map_or(Phase::Established, Phase::Greeting),
             transfer,
             lost_in_close: LostInClose::No,
@@ -83,6 +86,7 @@ impl Open {
     /// peer's hello, and sends the control messages that the session has kept.
     pub(super) fn establish(&mut self, side: &mut Side) {
         self.phase = Phase::Established;
+        self.was_established = true;
         side.outputs.push(Output::Event(Event::Established));
         let longest = self.transfer.longest_control_message();
         side.control_messages.set_longest(longest);
@@ -99,6 +103,12 @@ impl Open {
             Phase::Closing(_) => "Closing",
             Phase::Draining(_) => "Draining",
         }
+    }
+
+    /// Whether the connection counts, or has counted, as established.
+    #[inline]
+    pub(super) fn was_established(&self) -> bool {
+        self.was_established
     }
 
     #[inline]

@@ -4,11 +4,7 @@ use std::mem;
 
 use log::Level;
 
-use super::{
-    open::{Open, Phase},
-    side::Side,
-    transfer::Accepts,
-};
+use super::{open::Open, side::Side, transfer::Accepts};
 use crate::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
     PeerTimeout,
@@ -140,7 +136,7 @@ impl Open {
         now: impl Clock,
     ) -> Result<(), Violation> {
         self.transfer.activity.here += 1;
-        if let Phase::Greeting(_) = self.phase {
+        if !self.was_established() {
             check_greets(&incoming)?;
         }
         match incoming {
@@ -497,7 +493,8 @@ impl Open {
     }
 }
 
-/// Checks that this may arrive before the answer to a request whose private data have a frame.
+/// Checks that this may arrive on a connection that does not count as established, because the
+/// answer to the request has not been sent.
 fn check_greets(incoming: &Incoming) -> Result<(), Violation> {
     //= PROTOCOL.md#long-requests
     //# Until the Answer, both sides must send nothing else than Ping, Pong, Grant, Abort and

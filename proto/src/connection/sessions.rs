@@ -4,7 +4,7 @@
 use super::{Connection, open::LostInClose};
 use crate::{
     Clock, CloseReason, ResumeRequest, SessionOffer, SessionOver, Unconfirmed,
-    hello::{Hello, RESUMES, SESSION},
+    hello::{Hello, LONG_REQUEST, RESUMES, SESSION},
     outbound::LARGE_IN_FLIGHT,
 };
 
@@ -18,7 +18,9 @@ impl Connection {
         //= PROTOCOL.md#sessions
         //# To resume, the active side sends a request with bits 4 and 5 of `features`, in which
         //# these 20 bytes take the place of the application's:
-        let resumes = hello.features & (SESSION | RESUMES) == SESSION | RESUMES;
+        //= PROTOCOL.md#long-requests
+        //# A request that resumes a [session](#sessions) must not be long.
+        let resumes = hello.features & (SESSION | RESUMES | LONG_REQUEST) == SESSION | RESUMES;
         resumes.then(|| ResumeRequest::parse(data)).flatten()
     }
 

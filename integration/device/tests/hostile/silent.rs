@@ -8,7 +8,7 @@ use toolbox::{TIME_LIMIT, slowness};
 use crate::{
     peer::Peer,
     scene::{Scene, config},
-    wire::Hello,
+    wire::{ANSWER, DATA, FAILURE, Frame, HEADER_LEN, Hello, REQUEST},
 };
 
 /// Silent peers use up the limit of half-open connections, so the listener rejects another peer as
@@ -86,6 +86,68 @@ fn request_withdrawn_during_accept_fails_as_connect() {
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
         withdrawing.join().unwrap();
     }
+    drop(listener);
+    scene.finish();
+}
+
+/// A request is shown when its private data have arrived. A peer that sends none, or other frames,
+/// is turned away.
+#[test]
+fn long_requests_are_shown_whole_or_turned_away() {
+    let mut config = config();
+    config.connect_timeout = Duration::from_secs(2).mul_f64(slowness());
+    let scene = Scene::with(config);
+    let listener = scene.requests();
+    let long = Hello {
+        features: Hello::LONG_REQUEST,
+        ..Hello::GOOD
+    };
+    let connect = || Peer::connect(listener.local_addr(), &long.bytes());
+    let data = |kind| {
+        let frame = Frame {
+            kind,
+            ..Frame::data(&[7; 100])
+        };
+        frame.bytes()
+    };
+    let mut silent = connect();
+    let failure = silent.receive();
+    assert_eq!(
+        (failure[0], &failure[12..HEADER_LEN]),
+        (FAILURE, &[0, 0, 0, 3][..])
+    );
+    silent.wait_disconnected();
+    silent.disconnect();
+    for kind in [DATA, ANSWER] {
+        let mut peer = connect();
+        peer.send(&data(kind));
+        peer.wait_disconnected();
+        peer.disconnect();
+    }
+    assert!(listener.requests().is_empty(), "no request was whole");
+
+    for accepts in [true, false] {
+        let mut peer = connect();
+        peer.send(&data(REQUEST));
+        let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+        assert_eq!(request.private_data(), [7; 100]);
+        let endpoint = if accepts {
+            Some(request.accept_with(b"welcome").unwrap())
+        } else {
+            request.reject(b"welcome").unwrap();
+            None
+        };
+        let answer = peer.receive();
+        assert_eq!(answer[0], ANSWER);
+        assert_eq!(answer[12..HEADER_LEN], [0, 0, 0, u8::from(!accepts)]);
+        assert_eq!(answer[HEADER_LEN..], *b"welcome");
+        if let Some(endpoint) = endpoint {
+            endpoint.abort(0);
+        }
+        peer.wait_disconnected();
+        peer.disconnect();
+    }
+    scene.stage.bystander.assert_well();
     drop(listener);
     scene.finish();
 }

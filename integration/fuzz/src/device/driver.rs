@@ -13,7 +13,7 @@ impl Device {
     /// Performs the next call of the connection manager with success, and delivers the event that
     /// follows.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
-        let hello = hello(theirs);
+        let hello = hello(theirs, self.long);
         let Some(op) = self.wanted.pop_front() else {
             return;
         };
@@ -52,10 +52,23 @@ impl Device {
 
     /// Establishes the connection: performs all calls of the connection manager with success.
     pub(crate) fn establish(&mut self, theirs: &Params) {
-        self.conn.accept(b"", self.now);
+        let is_active = self.conn.peer_engine().is_none();
+        if self.long {
+            self.conn.receive_request(b"", self.now);
+        } else {
+            self.conn.accept(b"", self.now);
+        }
         self.perform_outputs();
         while !self.wanted.is_empty() {
             self.perform_well(theirs);
+            self.perform_outputs();
+        }
+        if self.long {
+            let mut frame = vec![if is_active { 14 } else { 13 }, 0, 0, 0];
+            frame.extend(u32::from(theirs.window).to_be_bytes());
+            frame.extend([0; 8]);
+            self.frames(&[frame]);
+            self.conn.accept(b"", self.now);
             self.perform_outputs();
         }
     }

@@ -72,6 +72,10 @@ pub(crate) struct Device {
     /// Whether the peer can have a live queue pair to which this side can send.
     pub(crate) connected: bool,
     established: bool,
+    /// Whether the private data of the request have a frame of their own.
+    long: bool,
+    /// Whether the application was asked to answer the request.
+    requested: bool,
     ended: Option<CloseReason>,
     timer: Option<Instant>,
     /// The frame in each buffer that has received one, until the connection delivers the frame or
@@ -128,7 +132,13 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(conn: Connection, params: Params, window: u16, now: Instant) -> Self {
+    pub(crate) fn new(
+        conn: Connection,
+        params: Params,
+        window: u16,
+        long: bool,
+        now: Instant,
+    ) -> Self {
         let mut this = Self {
             conn,
             now,
@@ -139,6 +149,8 @@ impl Device {
             wanted: VecDeque::new(),
             connected: false,
             established: false,
+            long,
+            requested: false,
             ended: None,
             timer: None,
             filled: HashMap::new(),
@@ -185,13 +197,13 @@ impl Device {
                 Output::Cm(op) => self.wanted.push_back(op),
                 Output::Post(transmit) => {
                     assert!(
-                        !matches!(transmit.header[0], 1 | 10 | 16..=18),
+                        !matches!(transmit.header[0], 1 | 10 | 13 | 14 | 16..=18),
                         "control frames only"
                     );
                     self.post(&transmit, 0);
                 }
                 Output::PostWithPayload(transmit, message) => {
-                    assert_eq!(transmit.header[0], 10);
+                    assert!(matches!(transmit.header[0], 10 | 13 | 14));
                     self.post(&transmit, message.len() as u32);
                 }
                 Output::Repost(buffer) => {
@@ -264,7 +276,11 @@ impl Device {
     fn event(&mut self, event: Event) {
         if !matches!(
             event,
-            Event::Established | Event::Disconnected { .. } | Event::Writable
+            Event::Established
+                | Event::Requested
+                | Event::Answered
+                | Event::Disconnected { .. }
+                | Event::Writable
         ) {
             assert!(self.established, "{event:?}");
         }
@@ -272,6 +288,10 @@ impl Device {
         assert!(!is_over || !matches!(event, Event::Arrived(_)), "{event:?}");
         match event {
             Event::Established => assert!(!std::mem::replace(&mut self.established, true)),
+            Event::Requested => {
+                assert!(self.long && !self.established);
+                assert!(!std::mem::replace(&mut self.requested, true));
+            }
             Event::Arrived(Arrival::Message {
                 buffer,
                 offset,
@@ -359,7 +379,7 @@ impl Device {
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
             1 | 16..=18 => READS + CONTROL_SENDS,
-            2..=12 => 0,
+            2..=14 => 0,
             other => panic!("kind {other}"),
         };
         assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16..=18));
@@ -397,9 +417,11 @@ impl Device {
                 self.granted = word(12);
                 assert_eq!(self.granted, self.control_received - self.untaken + 4);
             }
+            13 => assert!(self.long && !self.established),
+            14 => assert!(self.long && !self.established && word(12) <= 1),
             _ => {}
         }
-        if !matches!(header[0], 6 | 8 | 10 | 11) {
+        if !matches!(header[0], 6 | 8 | 10 | 11 | 14) {
             let taken = word(12);
             assert!(taken >= self.reported.1 && taken <= self.taken);
             self.reported.1 = taken;
