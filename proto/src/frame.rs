@@ -286,8 +286,7 @@ impl Header {
         //# | 2 | 2 | sequence | number of frames sent before this one, modulo 2¹⁶ |
         //# | 4 | 4 | grant | total of [data frames](#credits) that the receiver may have sent |
         //# | 8 | 4 | length | bytes of payload behind the header; Fragment: more, see below |
-        //# | 12 | 4 | argument | Abort, Failure, Answer: a code; ControlMessage, Permit: a number; else
-        //# *taken* |
+        //# | 12 | 4 | argument | a code, a control message's number, or *taken*: see below |
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind.number();
         bytes[2..4].copy_from_slice(&self.sequence.to_be_bytes());

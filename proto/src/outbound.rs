@@ -93,7 +93,7 @@ impl Outbound {
     pub(super) fn apply_taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);
         //= PROTOCOL.md#large-messages
-        //# The count is in `argument` of every frame but Abort and Failure, and must not decrease,
+        //# The count is in `argument` (see [Frames](#frames)), and must not decrease,
         //# nor exceed the number announced.
         if more as usize > self.lengths.len() {
             return Err(Violation::new(
