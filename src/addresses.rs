@@ -103,16 +103,27 @@ fn look_up(
         problem,
     };
     if let Some(literal) = literal {
-        return literal.map_err(fail).map(|addr| Addresses::new(vec![addr]));
+        return literal.map_err(fail).map(|addr| found(vec![addr]));
     }
-    let found = address
+    let resolved = address
         .to_socket_addrs()
         .map_err(|error| fail(error.to_string()))?;
-    let addresses: Vec<SocketAddr> = found.collect();
+    let addresses: Vec<SocketAddr> = resolved.collect();
     if addresses.is_empty() {
         return Err(fail("the name has no address".into()));
     }
-    Ok(Addresses::new(addresses))
+    Ok(found(addresses))
+}
+
+/// Returns these addresses, within the process if they stand for names of listeners there.
+fn found(addresses: Vec<SocketAddr>) -> Addresses {
+    let are_names = addresses.iter().all(|address| Shown(*address).is_name());
+    let addresses = Addresses::new(addresses);
+    if are_names {
+        addresses.over(TransportChoice::Memory)
+    } else {
+        addresses
+    }
 }
 
 /// Returns the address of a name within the process, in this text.

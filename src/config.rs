@@ -347,6 +347,9 @@ pub(crate) struct Listening {
     pub(crate) rebind: bool,
     pub(crate) reuse_port: bool,
     pub(crate) inherited: Option<Inherited>,
+    /// Whether both ends of a connection within the process belong to the program. The connection
+    /// resumes even though its listener has ended.
+    pub(crate) is_of_pair: bool,
 }
 
 /// A TCP socket that another process has bound.
@@ -399,6 +402,7 @@ impl Default for Listening {
             rebind: false,
             reuse_port: false,
             inherited: None,
+            is_of_pair: false,
         }
     }
 }

@@ -317,6 +317,32 @@ fn restarted_peer_has_lost_the_session() {
     drop(listener);
 }
 
+/// An engine that is being drained has no listener at which the client could resume.
+#[test]
+fn drain_ends_suspended_sessions() {
+    let engine = Engine::new().unwrap();
+    let long = config().with(|config| config.resume = Duration::from_secs(600));
+    let listener = Listener::builder().config(&long).engine(&engine);
+    let listener = listener.bind("127.0.0.1:0").unwrap();
+    let proxy = Proxy::new(listener.local_addr());
+    let client = Connector::new()
+        .config(&long)
+        .connect(proxy.address)
+        .unwrap();
+    let server = listener.accept().unwrap();
+    client.send(b"before").unwrap();
+    assert_eq!(server.recv().unwrap(), b"before");
+    proxy.close();
+    let suspended = server.next_completion().unwrap();
+    assert!(
+        matches!(suspended, Completion::Suspended { .. }),
+        "{suspended:?}"
+    );
+    assert_eq!(engine.drain(Duration::from_secs(60)).unwrap(), 0);
+    assert!(matches!(server.recv(), Err(Error::Disconnected(_))));
+    engine.shutdown();
+}
+
 #[test]
 fn suspension_timeout_reports_reason_of_the_loss() {
     let (listener, address) = listener();

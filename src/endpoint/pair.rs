@@ -5,8 +5,14 @@ use std::{
 
 use super::Endpoint;
 use crate::{
-    addresses::Addresses, config::Config, connector::Connector, engine::Engine, error::Error,
-    listener::Listener, stream::Stream, transport_choice::TransportChoice,
+    addresses::Addresses,
+    config::Config,
+    connector::Connector,
+    engine::Engine,
+    error::Error,
+    listener::{Listener, ListenerBuilder},
+    stream::Stream,
+    transport_choice::TransportChoice,
 };
 
 /// Both ends of a connection within this process, for tests.
@@ -56,8 +62,7 @@ impl Endpoint {
     /// ```
     pub fn pair_with(config: &Config) -> Result<(Self, Self), Error> {
         let engine = Engine::in_memory()?;
-        let builder = Listener::builder().config(config).engine(&engine);
-        let listener = builder.bind(nowhere())?;
+        let listener = builder(config, &engine).bind(nowhere())?;
         let near = Connector::new()
             .config(config)
             .connect(address_of(listener.local_addr()))?;
@@ -101,13 +106,19 @@ impl Stream {
     /// Those of [`Endpoint::pair_with`], as [`io::Error`]s.
     pub fn pair_with(config: &Config) -> io::Result<(Self, Self)> {
         let engine = Engine::in_memory()?;
-        let builder = Listener::builder().config(config).engine(&engine);
-        let listener = builder.bind_stream(nowhere())?;
+        let listener = builder(config, &engine).bind_stream(nowhere())?;
         let near = Connector::new()
             .config(config)
             .connect_stream(address_of(listener.local_addr()?))?;
         Ok((near, listener.accept()?.0))
     }
+}
+
+/// Returns the builder of a listener whose connections resume after its end.
+fn builder(config: &Config, engine: &Engine) -> ListenerBuilder {
+    let mut builder = Listener::builder().config(config).engine(engine);
+    builder.config.listening.is_of_pair = true;
+    builder
 }
 
 /// Returns an address within the process that no other listener has.

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Completion, Inflow, Link, Owner, Way},
+    link::{Completion, Deadline, Inflow, Link, Owner, Way},
     os::{Process, leak},
     poll::Mailbox,
     proto::{CloseReason, Phase},
@@ -216,6 +216,28 @@ impl Handle {
         }
     }
 
+    /// Waits for a reply of the engine, until the deadline at most. Handles the deadlines of an
+    /// engine without a thread meanwhile.
+    pub(super) fn receive_until<T>(
+        &self,
+        replies: &Receiver<T>,
+        deadline: &Deadline,
+    ) -> Result<T, RecvTimeoutError> {
+        loop {
+            let left = deadline.left();
+            let result = match self.commands.shorten(left) {
+                Some(shorter) => replies.recv_timeout(shorter),
+                None => replies.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match result {
+                Err(RecvTimeoutError::Timeout) if left != Some(Duration::ZERO) => {
+                    self.commands.serve_due();
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// Whether the engine has a thread of its own.
     pub(super) fn has_thread(&self) -> bool {
         self.threadless.is_none()
@@ -226,8 +248,11 @@ impl Handle {
         !self.is_inherited() && self.commands.is_read()
     }
 
-    /// Waits for the engine's end. Fails if its thread panicked.
+    /// Waits for the engine's end, which it was asked for. Fails if its thread panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
+        if let Some(engine) = &self.threadless {
+            engine.join();
+        }
         self.custody
             .as_ref()
             .map_or(Ok(()), |custody| custody.join())
@@ -292,20 +317,14 @@ pub(crate) fn wait_for_reply(
     peer: SocketAddr,
     deadline: Instant,
 ) -> Result<Established, Error> {
-    let deadline = deadline + REPLY_GRACE;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // An engine without a thread may have a deadline before.
-        let shorter = engine.commands.shorten(Some(left)).unwrap_or(left);
-        match result.recv_timeout(shorter) {
-            Ok(result) => return result,
-            // The engine has ended.
-            Err(RecvTimeoutError::Disconnected) => return Err(Error::EngineShutDown),
-            Err(RecvTimeoutError::Timeout) if shorter < left => engine.commands.serve_due(),
-            Err(RecvTimeoutError::Timeout) => {
-                let reason = CloseReason::TimedOut(Phase::Waiting);
-                return Err(Error::Connect { peer, reason });
-            }
+    let left = deadline.saturating_duration_since(Instant::now());
+    match engine.receive_until(result, &Deadline::after(left + REPLY_GRACE)) {
+        Ok(result) => result,
+        // The engine has ended.
+        Err(RecvTimeoutError::Disconnected) => Err(Error::EngineShutDown),
+        Err(RecvTimeoutError::Timeout) => {
+            let reason = CloseReason::TimedOut(Phase::Waiting);
+            Err(Error::Connect { peer, reason })
         }
     }
 }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    link::Deadline,
     os::{PerProcess, failed, lock},
     poll::Mailbox,
     proto::Statistics,
@@ -203,7 +204,9 @@ impl Engine {
     /// open then; 0 means that all have ended and all their resources were released. Each listener
     /// of the engine is closed, as by [`Listener::close`](crate::Listener::close). Connections end
     /// when their users on either side close them. The call also waits for connections that are
-    /// being closed in the background because their last handle was dropped. The engine continues;
+    /// being closed in the background because their last handle was dropped. Accepted connections
+    /// that are suspended ([`Config::resume`](crate::Config::resume)) end at once, because their
+    /// peers have no listener to resume at. The engine continues;
     /// [`shutdown`](Self::shutdown) closes the remaining connections.
     ///
     /// [The guide](crate::guide::ending) has a server that ends in this way on a signal.
@@ -231,7 +234,10 @@ impl Engine {
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
         self.send(Command::Drain { reply })?;
-        match drained.recv_timeout(timeout) {
+        match self
+            .inner
+            .receive_until(&drained, &Deadline::after(timeout))
+        {
             Ok(()) => Ok(0),
             Err(RecvTimeoutError::Disconnected) => Err(Error::EngineShutDown),
             Err(RecvTimeoutError::Timeout) => Ok(self.statistics()?.connections),

@@ -189,8 +189,11 @@ impl Entry {
 
     /// Hands out the established connection. If no caller is waiting, the connection is dropped.
     pub(super) fn report_established(&mut self) {
-        if let Role::Passive(half_open) = &mut self.role {
-            *half_open = None;
+        match &mut self.role {
+            Role::Active => {}
+            // The peer should have refused the request of this trial.
+            Role::TryRdma(_) => self.link.abort(0),
+            Role::Passive(half_open) => *half_open = None,
         }
         let (Some(reply), Some(completions)) = (self.reply.take(), self.receiver.take()) else {
             return;

@@ -56,6 +56,12 @@ enum Place {
     Lost { wait: Duration },
 }
 
+/// The binding within the process of a listener that has ended. Its connections can still resume.
+pub(super) struct ClosedPlace {
+    _id: Option<ListenId>,
+    _claim: Option<Claim>,
+}
+
 /// Counts a listener's connections that are not established yet: each of them has a clone.
 #[derive(Clone, Default)]
 pub(super) struct HalfOpen(Arc<()>);
@@ -97,6 +103,14 @@ impl Listening {
     /// Returns the listener's name for the log.
     pub(super) fn name(&self, key: u64) -> ListenerName<'_> {
         ListenerName(key, &self.config.label, self.local)
+    }
+
+    /// Takes the binding within the process.
+    pub(super) fn take_place(&mut self) -> ClosedPlace {
+        ClosedPlace {
+            _id: self.tcp.take(),
+            _claim: self.claim.take(),
+        }
     }
 
     /// Whether the listener continues when its device is removed: the engine binds it again, or it

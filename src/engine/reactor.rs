@@ -32,7 +32,7 @@ use super::{
     engine::EngineStatistics,
     entry::{Entry, Role},
     exit::Registration,
-    listening::Listening,
+    listening::{ClosedPlace, Listening},
     relief::Work,
     timers::Timers,
     tombstones::Tombstones,
@@ -141,6 +141,8 @@ pub(super) struct Reactor {
     exiting: bool,
     /// The replies to send when there are no connections.
     drains: Vec<Sender<()>>,
+    /// The bindings of listeners that have ended and whose connections resume.
+    places: Vec<ClosedPlace>,
     /// The memory for large messages.
     budget: Arc<Budget>,
     /// The counters of ended connections, and their number.
@@ -187,6 +189,7 @@ impl Reactor {
             refusing: false,
             exiting: false,
             drains: Vec::new(),
+            places: Vec::new(),
             budget,
             past: EngineStatistics::default(),
             registration,
@@ -459,10 +462,6 @@ impl Reactor {
         }
         entry.report_requested();
         if established {
-            if let Role::TryRdma(_) = entry.role {
-                // The peer should have refused the request of this trial.
-                entry.link.abort(0);
-            }
             entry.report_established();
         }
         if sends_again {

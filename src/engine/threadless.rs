@@ -7,8 +7,8 @@
 use std::{
     cell::Cell,
     fmt,
-    sync::{Arc, Mutex},
-    time::Instant,
+    sync::{Arc, Condvar, Mutex},
+    time::{Duration, Instant},
 };
 
 use super::{command::Command, exit::Registration, reactor::Reactor, relief::Work};
@@ -19,12 +19,24 @@ use crate::{
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 
+/// The longest wait for a change before [`Threadless::join`] serves again.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// See the top of this file.
 pub(super) struct Threadless {
     /// `None` after the engine's end.
     reactor: Mutex<Option<Box<Reactor>>>,
+    plan: Mutex<Plan>,
+    /// Notified when the plan has changed.
+    changed: Condvar,
+}
+
+/// The state of the engine after the last service.
+#[derive(Default)]
+struct Plan {
     /// The next deadline.
-    due: Mutex<Option<Instant>>,
+    due: Option<Instant>,
+    has_ended: bool,
 }
 
 thread_local! {
@@ -37,7 +49,8 @@ impl Threadless {
     pub(super) fn start() -> Result<(Arc<Self>, Arc<Mailbox<Command>>), OsError> {
         let engine = Arc::new(Self {
             reactor: Mutex::new(None),
-            due: Mutex::new(None),
+            plan: Mutex::default(),
+            changed: Condvar::new(),
         });
         let reader = || {
             let engine: Arc<dyn Reader> = Arc::<Self>::clone(&engine);
@@ -72,8 +85,13 @@ impl Reader for Threadless {
             let mut place = lock(&self.reactor);
             // A reactor that panics is dropped, which ends its connections.
             if let Some(mut reactor) = place.take() {
-                *lock(&self.due) = reactor.settle();
+                let due = reactor.settle();
                 *place = Some(reactor).filter(|reactor| reactor.is_running());
+                *lock(&self.plan) = Plan {
+                    due,
+                    has_ended: place.is_none(),
+                };
+                self.changed.notify_all();
             }
         }
         let collects = service.collects;
@@ -86,7 +104,32 @@ impl Reader for Threadless {
     }
 
     fn due(&self) -> Option<Instant> {
-        *lock(&self.due)
+        lock(&self.plan).due
+    }
+}
+
+impl Threadless {
+    /// Waits until the engine has ended, which it was asked to do. Returns at once in a call from a
+    /// reactor, which the outer call continues.
+    pub(super) fn join(&self) {
+        if SERVES.get() {
+            return;
+        }
+        loop {
+            self.serve();
+            let plan = lock(&self.plan);
+            if plan.has_ended {
+                return;
+            }
+            let left = plan
+                .due
+                .map(|due| due.saturating_duration_since(Instant::now()));
+            // Other threads may do the work. The bound is for a plan without a deadline.
+            drop(
+                self.changed
+                    .wait_timeout(plan, left.map_or(LOOK, |left| left.min(LOOK))),
+            );
+        }
     }
 }
 

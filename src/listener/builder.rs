@@ -32,7 +32,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ListenerBuilder {
-    config: Config,
+    pub(crate) config: Config,
     engine: Option<Engine>,
     within: Duration,
 }

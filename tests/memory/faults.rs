@@ -82,6 +82,51 @@ fn session_resumes_in_the_call_that_cuts_it() {
     near.close().unwrap();
 }
 
+fn resuming() -> Config {
+    Config::default().with(|config| config.resume = Duration::from_secs(60))
+}
+
+#[test]
+fn pair_resumes_in_the_call_that_cuts_it() {
+    let (near, far) = Endpoint::pair_with(&resuming()).unwrap();
+    for round in 1..4_u8 {
+        faults(&near).cut();
+        assert_eq!(near.statistics().resumes, u64::from(round));
+        near.send(&[round]).unwrap();
+        assert_eq!(far.recv().unwrap(), [round]);
+        far.send(&[round]).unwrap();
+        assert_eq!(near.recv().unwrap(), [round]);
+    }
+    near.close().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pair_of_tasks_resumes_under_a_paused_clock() {
+    let (near, far) = rdmsg::tokio::Endpoint::pair_with(&resuming()).unwrap();
+    faults(near.get_ref()).cut();
+    near.send(b"after the cut").await.unwrap();
+    assert_eq!(far.recv().await.unwrap(), b"after the cut");
+    near.close().await.unwrap();
+}
+
+#[test]
+fn drain_ends_sessions_that_cannot_resume() {
+    let engine = rdmsg::Engine::in_memory().unwrap();
+    let builder = Listener::builder().config(&resuming()).engine(&engine);
+    let listener = builder.bind("memory://drained").unwrap();
+    let brief = resuming().with(|config| config.close_timeout = Duration::from_millis(100));
+    let connector = Connector::new().config(&brief);
+    let near = connector.connect("memory://drained").unwrap();
+    let far = listener.accept().unwrap();
+    listener.close();
+    faults(&far).cut();
+    assert!(far.info().is_suspended);
+    drop(near);
+    assert_eq!(engine.drain(Duration::from_secs(30)).unwrap(), 0);
+    assert!(far.info().close_reason.is_some());
+    engine.shutdown();
+}
+
 #[test]
 fn close_gives_up_held_messages_in_time() {
     let config = Config::default().with(|config| {

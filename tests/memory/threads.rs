@@ -189,6 +189,19 @@ fn engine_without_thread_serves_no_other_transport() {
 }
 
 #[test]
+fn address_of_a_name_connects_to_its_listener() {
+    let listener = Listener::bind("memory://by address").unwrap();
+    let near = Endpoint::connect(listener.local_addr()).unwrap();
+    let text = listener.local_addr().to_string();
+    let also_near = Endpoint::connect(&*text).unwrap();
+    for near in [near, also_near] {
+        assert_eq!(near.transport(), Transport::Memory);
+        near.send(b"here").unwrap();
+        assert_eq!(listener.accept().unwrap().recv().unwrap(), b"here");
+    }
+}
+
+#[test]
 fn engine_without_thread_shuts_down() {
     let engine = Engine::in_memory().unwrap();
     let builder = Listener::builder().engine(&engine);
@@ -197,6 +210,7 @@ fn engine_without_thread_shuts_down() {
     let far = listener.accept().unwrap();
     near.send(b"last").unwrap();
     engine.shutdown();
+    assert!(near.info().close_reason.is_some());
     assert_eq!(far.recv().unwrap(), b"last");
     assert!(far.recv().is_err());
     assert!(matches!(listener.accept(), Err(Error::EngineShutDown)));

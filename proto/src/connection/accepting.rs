@@ -236,7 +236,7 @@ impl Accepting {
     }
 
     fn agree(&self, side: &Side, early: VecDeque<Early>) -> Progress {
-        let greeting = Greeting::AwaitsData {
+        let greeting = Greeting::Receiving {
             deadline: self.deadline,
             is_accepted: self.is_accepted,
         };

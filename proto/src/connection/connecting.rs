@@ -399,7 +399,7 @@ impl Connecting {
         }
         side.peer_data = data.into();
         let deadline = self.deadline;
-        let greeting = Greeting::AwaitsAnswer { deadline };
+        let greeting = Greeting::Asked { deadline };
         Ok(Some(Agreed {
             hello,
             early,

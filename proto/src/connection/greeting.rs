@@ -25,32 +25,32 @@ use crate::{
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) enum Greeting {
     /// The active side has sent its private data, and waits for the answer.
-    AwaitsAnswer { deadline: Instant },
+    Asked { deadline: Instant },
     /// The passive side waits for the peer's private data. Its application has accepted already if
     /// `is_accepted` is set.
-    AwaitsData {
+    Receiving {
         deadline: Instant,
         is_accepted: bool,
     },
     /// The passive side waits for the answer of its application.
-    AwaitsDecision { deadline: Instant },
+    Deciding { deadline: Instant },
 }
 
 impl Greeting {
     pub(super) fn deadline(&self) -> Instant {
         match self {
-            Self::AwaitsAnswer { deadline }
-            | Self::AwaitsData { deadline, .. }
-            | Self::AwaitsDecision { deadline } => *deadline,
+            Self::Asked { deadline }
+            | Self::Receiving { deadline, .. }
+            | Self::Deciding { deadline } => *deadline,
         }
     }
 
     /// Returns the name for the log.
     pub(super) const fn name(&self) -> &'static str {
         match self {
-            Self::AwaitsAnswer { .. } => "AwaitsAnswer",
-            Self::AwaitsData { .. } => "AwaitsData",
-            Self::AwaitsDecision { .. } => "AwaitsDecision",
+            Self::Asked { .. } => "Asked",
+            Self::Receiving { .. } => "Receiving",
+            Self::Deciding { .. } => "Deciding",
         }
     }
 }
@@ -58,14 +58,14 @@ impl Greeting {
 impl Open {
     /// Whether the passive side's application has to answer.
     pub(super) fn awaits_decision(&self) -> bool {
-        matches!(self.phase, Phase::Greeting(Greeting::AwaitsDecision { .. }))
+        matches!(self.phase, Phase::Greeting(Greeting::Deciding { .. }))
     }
 
     /// Whether this side is the passive one, and has not answered.
     pub(super) fn is_unanswered(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Greeting(Greeting::AwaitsData { .. } | Greeting::AwaitsDecision { .. })
+            Phase::Greeting(Greeting::Receiving { .. } | Greeting::Deciding { .. })
         )
     }
 
@@ -114,7 +114,7 @@ impl Open {
     /// Ends the exchange, because its deadline has passed.
     pub(super) fn on_greeting_timeout(&mut self, side: &mut Side, now: Instant) {
         let phase = match self.phase {
-            Phase::Greeting(Greeting::AwaitsDecision { .. }) => reason::Phase::Accepting,
+            Phase::Greeting(Greeting::Deciding { .. }) => reason::Phase::Accepting,
             Phase::Greeting(_) => reason::Phase::Connecting,
             Phase::Established | Phase::Closing(_) | Phase::Draining(_) => return,
         };
@@ -131,11 +131,11 @@ impl Open {
     ) -> Result<(), Violation> {
         self.take_numbers(side, header)?;
         match (&self.phase, header.kind) {
-            (Phase::Greeting(Greeting::AwaitsData { is_accepted, .. }), Kind::Request) => {
+            (Phase::Greeting(Greeting::Receiving { is_accepted, .. }), Kind::Request) => {
                 let is_accepted = *is_accepted;
                 side.peer_data.put(&data);
                 let deadline = now.now() + side.params.connect_timeout;
-                self.phase = Phase::Greeting(Greeting::AwaitsDecision { deadline });
+                self.phase = Phase::Greeting(Greeting::Deciding { deadline });
                 if is_accepted {
                     self.accept(side, &[]);
                 } else {
@@ -143,7 +143,7 @@ impl Open {
                 }
                 Ok(())
             }
-            (Phase::Greeting(Greeting::AwaitsAnswer { .. }), Kind::Answer) => {
+            (Phase::Greeting(Greeting::Asked { .. }), Kind::Answer) => {
                 match Answer::parse(header.arg)? {
                     Answer::Accepted => {
                         side.peer_data.put(&data);

@@ -396,9 +396,12 @@ impl Reactor {
     /// them, and ends after the last one.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
-        let Some(listener) = self.listeners.remove(&key) else {
+        let Some(mut listener) = self.listeners.remove(&key) else {
             return;
         };
+        if listener.config.listening.is_of_pair {
+            self.places.push(listener.take_place());
+        }
         // With the id the kernel would end the requests in its queue, without a cause. The engine
         // rejects them as busy, because the table of listeners does not contain this one.
         self.handle_pending_cm_events(Transport::Rdma);
@@ -454,6 +457,7 @@ impl Reactor {
             self.unlisten(key);
         }
         self.drains.push(reply);
+        self.end_unresumable();
         self.report_drained();
     }
 
@@ -473,6 +477,7 @@ impl Reactor {
         for (_, listener) in self.listeners.drain() {
             listener.shut_down();
         }
+        self.end_unresumable();
         let keys: Vec<u64> = self.links.keys().copied().collect();
         for key in keys {
             if let Some(entry) = self.links.get(&key) {

@@ -4,6 +4,7 @@
 use std::{
     fs::File,
     io::Read,
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -93,6 +94,7 @@ impl Reactor {
             self.suspended.retain(|other| *other != key);
             self.suspended.push_back(key);
             self.bound_suspended();
+            self.end_unresumable();
         }
     }
 
@@ -110,6 +112,27 @@ impl Reactor {
                     "{link}: its session ends, because {MAX_SUSPENDED} newer sessions are suspended"
                 );
                 self.drive(oldest);
+            }
+        }
+    }
+
+    /// Ends the accepted sessions that are suspended, if the engine is being drained or shut down.
+    /// It has no listener then, so their peers cannot resume them.
+    pub(super) fn end_unresumable(&mut self) {
+        let is_drained = self.refusing || !self.drains.is_empty();
+        if !is_drained || !self.listeners.is_empty() {
+            return;
+        }
+        for key in mem::take(&mut self.suspended) {
+            let link = self.links.get(&key).map(|entry| Arc::clone(&entry.link));
+            if let Some(link) = link
+                && link.in_engine(|core| core.give_way())
+            {
+                info!(
+                    Connection,
+                    "{link}: its session ends, because the engine no longer listens"
+                );
+                self.drive(key);
             }
         }
     }
