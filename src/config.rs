@@ -54,11 +54,11 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 ///
 /// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
-/// | the default: 32, 16, 16 KiB | 1302528 | 0 | 4 | 38 | 618 |
-/// | 64, 64, 16 KiB | 2617344 | 0 | 2 | 19 | 307 |
-/// | 32, 32, 8 KiB | 786432 | 0 | 8 | 64 | 1024 |
-/// | 16, 16, 4 KiB | 262144 | 0 | 24 | 192 | 3072 |
-/// | 8, 8, 1 KiB | 53248 | 0 | 118 | 945 | 15123 |
+/// | the default: 32, 16, 16 KiB | 1269760 | 0 | 4 | 39 | 634 |
+/// | 64, 64, 16 KiB | 2584576 | 0 | 2 | 19 | 311 |
+/// | 32, 32, 8 KiB | 770048 | 0 | 8 | 65 | 1045 |
+/// | 16, 16, 4 KiB | 253952 | 0 | 24 | 198 | 3171 |
+/// | 8, 8, 1 KiB | 49152 | 1 | 128 | 1024 | 16384 |
 ///
 /// With [`shared_receive`](Self::shared_receive) the receive buffers belong to all connections
 /// together, and send buffers are allocated when they are first needed.
@@ -84,11 +84,11 @@ pub struct Config {
     ///
     /// Sharing is for servers with many connections of which few are busy at a time. Connections of
     /// one [`Engine`](crate::Engine) on one device whose configurations have the same
-    /// `shared_receive` and `eager_size` draw on one pool. Each keeps 19 buffers of it for itself,
+    /// `shared_receive` and `eager_size` draw on one pool. Each keeps 17 buffers of it for itself,
     /// which guarantee that its control frames and its next message find one. Of the other half, a
     /// busy connection uses up to its [`receive_window`](Self::receive_window), and returns buffers
-    /// when others need them. So a pool of *n* has room for *n*/38 connections of any load, and for
-    /// up to *n*/19 mostly idle ones. A further connection is refused with
+    /// when others need them. So a pool of *n* has room for *n*/34 connections of any load, and for
+    /// up to *n*/17 mostly idle ones. A further connection is refused with
     /// [`Error::SharedReceivesExhausted`], and its peer gets
     /// [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
     /// occupies its buffer; it never prevents other connections from receiving.
@@ -98,10 +98,10 @@ pub struct Config {
     /// when they are first needed.
     ///
     /// Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the
-    /// connections together. In addition to its 19 buffers an idle connection costs about 57 KiB,
+    /// connections together. In addition to its 17 buffers an idle connection costs about 49 KiB,
     /// mostly for the queues of the device, with a window and a send depth of 16.
     ///
-    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 38 to
+    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 34 to
     /// 1048576, up to the limit of the shared receive queues of the device.
     pub shared_receive: Option<u32>,
 

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_does_not_fit_changes_nothing() {
-        let account = Account::new(42);
+        let account = Account::new(38);
         assert!(account.open(64) && account.open(64));
         assert_eq!(account.free(), 4);
         assert!(!account.open(64));
@@ -165,24 +165,24 @@ mod tests {
     /// `Config::shared_receive` and the example in the crate's documentation state these numbers.
     #[test]
     fn connection_keeps_its_written_receives() {
-        assert_eq!(Account::least(2), 19);
-        assert_eq!(Account::least(8192), 19);
+        assert_eq!(Account::least(2), 17);
+        assert_eq!(Account::least(8192), 17);
     }
 
     #[test]
     fn half_is_reserved_for_connection_minimums() {
-        let account = Account::new(152);
+        let account = Account::new(136);
         assert!(account.open(64));
         let mut taken = 0;
         while account.trade(0, 0, 64) > 0 {
-            taken = 152 - 19 - account.free();
+            taken = 136 - 17 - account.free();
         }
-        assert_eq!(taken, 76);
+        assert_eq!(taken, 68);
         for _ in 1..4 {
             assert!(account.open(64), "as many as half of them is for");
         }
         assert!(!account.open(64), "one more finds nothing");
-        account.close(64, 19);
+        account.close(64, 17);
         assert_eq!(account.trade(0, 0, 64), 0, "nothing of what is kept again");
         assert!(account.open(64));
     }

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// The number of control messages that the peer's application has not taken, at most.
-pub const CONTROL_WINDOW: u32 = 4;
+pub const CONTROL_WINDOW: u32 = 2;
 
 /// The maximum length in bytes of a control message. The eager size may bound it further.
 pub const MAX_CONTROL_MESSAGE: u32 = 256;
@@ -176,7 +176,7 @@ impl ControlMessages {
         //= PROTOCOL.md#control-messages
         //# The first on a connection that resumes a session has a number that the receiver has
         //# received or expects next, and that it has granted with all of the window: the first
-        //# number plus 4 is the last grant that its sender knows.
+        //# number plus 2 is the last grant that its sender knows.
         let is_next = match self.next {
             Some(next) => number == next,
             None => {

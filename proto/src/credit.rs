@@ -32,7 +32,7 @@ use super::{
 /// * **Pong: 1**, because only one Ping is unanswered at a time.
 /// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
 ///   sent once, and a side sends either an Abort or a Failure.
-/// * **Control messages: 4**, the window. Let g be the last Permit that the peer has
+/// * **Control messages: 2**, the window. Let g be the last Permit that the peer has
 ///   processed, or the window on a new connection: the peer has not sent the message with number g.
 ///   This side sent that grant when it had taken g − window messages, all of which had arrived. If
 ///   this side has sent a later grant, then only after all messages below g had arrived on this

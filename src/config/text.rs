@@ -386,6 +386,7 @@ mod tests {
             "backlog",
             "half_open",
             "inherited",
+            "is_of_pair",
             "label",
             "rebind",
             "retry_refused",

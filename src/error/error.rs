@@ -189,7 +189,7 @@ pub enum Error {
     )]
     CompletionsNotTaken,
 
-    /// The peer's program has not taken 4 earlier control messages.
+    /// The peer's program has not taken 2 earlier control messages.
     ///
     /// Nothing was sent; the connection continues, and a retry later may succeed.
     #[error(

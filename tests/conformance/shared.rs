@@ -30,7 +30,7 @@ fn shared_receives_deliver_to_the_right_connection() {
     assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(100_000)[..]);
 }
 
-/// Each end of a connection takes 19 receives from the same pool.
+/// Each end of a connection takes 17 receives from the same pool.
 #[test]
 fn too_few_shared_receives_are_named_in_error() {
     let exhausted = |error: &Error, of: u32, left: u32| {
@@ -42,24 +42,24 @@ fn too_few_shared_receives_are_named_in_error() {
         else {
             panic!("{error}");
         };
-        assert_eq!((*total, *free, *needed), (of, left, 19));
+        assert_eq!((*total, *free, *needed), (of, left, 17));
     };
-    // 40 receives are enough for two ends, but not for a third end, which connects.
-    let stage = Stage::new(&sharing(40));
+    // 36 receives are enough for two ends, but not for a third end, which connects.
+    let stage = Stage::new(&sharing(36));
     let pair = stage.pair();
     let addr = stage.listener.local_addr();
     let error = stage.connector.connect(addr).unwrap_err();
-    exhausted(&error, 40, 2);
+    exhausted(&error, 36, 2);
     drop(pair);
-    // 65 receives are enough for three ends, but not for a fourth end, which accepts.
-    let stage = Stage::new(&sharing(65));
+    // 59 receives are enough for three ends, but not for a fourth end, which accepts.
+    let stage = Stage::new(&sharing(59));
     let (near, far) = stage.pair();
-    let listener = stage.requests(&sharing(65));
+    let listener = stage.requests(&sharing(59));
     let (connector, addr) = (stage.connector.clone(), listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(addr).unwrap_err());
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     let error = request.accept().unwrap_err();
-    exhausted(&error, 65, 8);
+    exhausted(&error, 59, 8);
     let error = connecting.join().unwrap();
     let reason = match error {
         Error::Connect { reason, .. } => reason,
@@ -72,7 +72,7 @@ fn too_few_shared_receives_are_named_in_error() {
 
 #[test]
 fn refused_connect_is_retried_until_receives_are_free() {
-    let mut config = sharing(65);
+    let mut config = sharing(59);
     config.connect_timeout = TIME_LIMIT;
     let stage = Stage::new(&config);
     let pair = stage.pair();

@@ -58,7 +58,7 @@ const LEAST_DEPTH: u16 = 8;
 
 /// The number of shared receives that the pool needs per connection, as documented at
 /// `Config::shared_receive`.
-const SHARE: u32 = 38;
+const SHARE: u32 = 34;
 
 /// The time for which a connection waits to resume after a loss: see `Config::resume`.
 const RESUME: Duration = Duration::from_secs(30);

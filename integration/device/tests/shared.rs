@@ -14,7 +14,7 @@ use rdmsg::{
 use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern, reason};
 
 /// The number of receive buffers that are reserved for each connection.
-const SHARE: u32 = 19;
+const SHARE: u32 = 17;
 
 /// Returns a configuration with `count` shared buffers. The windows are so large that one
 /// connection cannot use them fully.
@@ -203,7 +203,7 @@ fn excess_connection_is_refused_with_reason() {
         matches!(
             here,
             Error::SharedReceivesExhausted {
-                total: 43,
+                total: 39,
                 free: 5,
                 needed: SHARE
             }

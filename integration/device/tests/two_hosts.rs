@@ -256,7 +256,7 @@ fn connections_that_share_receives_flow_side_by_side() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
     // The full windows of all connections would need more than this number of receives.
-    config.shared_receive = Some(CONNECTIONS as u32 * 38);
+    config.shared_receive = Some(CONNECTIONS as u32 * 34);
     config.eager_size = Some(1024);
     config.connect_timeout = TIME_LIMIT;
     let engine = Engine::new().unwrap();

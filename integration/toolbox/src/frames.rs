@@ -13,7 +13,7 @@ pub const HEADER_LEN: usize = 16;
 pub const MAX_MESSAGE: u64 = 1 << 20;
 /// The number of receives that the library posts for control frames, in addition to those for data
 /// frames.
-pub const CONTROL_RECEIVES: usize = 17;
+pub const CONTROL_RECEIVES: usize = 15;
 
 pub const DATA: u8 = 1;
 pub const GRANT: u8 = 2;

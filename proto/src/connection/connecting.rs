@@ -92,7 +92,7 @@ const fn is_local_port_error(errno: i32) -> bool {
 impl Connection {
     /// Makes the active side of a connection. The request contains `data` of the application, which
     /// has at most [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Above
-    /// [`REQUEST_DATA_MAX`](crate::REQUEST_DATA_MAX) bytes it follows in a frame.
+    /// [`REQUEST_DATA_MAX`] bytes it follows in a frame.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,

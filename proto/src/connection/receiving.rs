@@ -100,7 +100,7 @@ impl Open {
             Ok(Incoming::Control(..) | Incoming::PrivateData(..))
         );
         //= PROTOCOL.md#credits
-        //# Each side keeps 17 receives posted for them on top of those of its window, and posts the
+        //# Each side keeps 15 receives posted for them on top of those of its window, and posts the
         //# receive of a control frame again **before it sends anything that the frame permits**.
         if is_control {
             self.repost(side, buffer);

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The number of shared receive buffers that are reserved for each connection.
-const SHARE: u32 = 19;
+const SHARE: u32 = 17;
 /// Connects a client that follows the protocol to the scene's listener. The client has its own
 /// receive buffers. Returns the client's and the server's endpoint.
 fn honest(scene: &Scene) -> (Endpoint, Endpoint) {

@@ -142,7 +142,7 @@ impl Device {
         if frame.len() == 16 && frame[0] == 11 {
             let grant = u32::from_be_bytes(frame[12..16].try_into().unwrap());
             if self.control.0 == self.control.1
-                && (1..=4).contains(&grant.wrapping_sub(self.control.1))
+                && (1..=2).contains(&grant.wrapping_sub(self.control.1))
             {
                 self.control.1 = grant;
             }

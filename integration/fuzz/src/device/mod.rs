@@ -168,10 +168,10 @@ impl Device {
             said: Vec::new(),
             credit: (0, window.into()),
             exposed: (0, 0),
-            control: (0, 4),
+            control: (0, 2),
             control_posted: 0,
             control_received: 0,
-            granted: 4,
+            granted: 2,
             untaken: 0,
             held: 0,
             lengths: VecDeque::new(),
@@ -343,7 +343,7 @@ impl Device {
                 assert_eq!(number, self.control_received, "in order, none twice");
                 self.control_received += 1;
                 self.untaken += 1;
-                assert!(self.untaken <= 4 && self.control_received <= self.granted);
+                assert!(self.untaken <= 2 && self.control_received <= self.granted);
             }
             Event::PeerLeaving => assert!(!std::mem::replace(&mut self.peer_leaves, true)),
             Event::Answered | Event::Writable => {}
@@ -415,7 +415,7 @@ impl Device {
                 assert_eq!(self.granted, self.control_received, "it is used up");
                 assert!(word(12) > self.granted);
                 self.granted = word(12);
-                assert_eq!(self.granted, self.control_received - self.untaken + 4);
+                assert_eq!(self.granted, self.control_received - self.untaken + 2);
             }
             13 => assert!(self.long && !self.established),
             14 => assert!(self.long && !self.established && word(12) <= 1),

@@ -47,7 +47,7 @@ fn control_message_passes_a_full_window() {
 }
 
 #[test]
-fn fifth_untaken_control_message_is_refused() {
+fn control_message_beyond_the_window_is_refused() {
     let mut pair = pair();
     for _ in 0..CONTROL_WINDOW {
         assert!(pair.send_control_message(A));
@@ -59,7 +59,7 @@ fn fifth_untaken_control_message_is_refused() {
     pair.run();
     assert!(pair.send_control_message(A), "one was taken");
     pair.run();
-    assert_eq!(pair.sides[B].control_received, 5);
+    assert_eq!(pair.sides[B].control_received, CONTROL_WINDOW + 1);
 }
 
 #[test]
@@ -119,7 +119,11 @@ fn hostile_control_message_ends_the_connection() {
     let flood = |count: u32| (0..count).map(|number| message(number, &number.to_le_bytes()));
     let sized = |len: usize| vec![message(0, &vec![0; len])];
     let cases: [(&str, &str, Vec<Vec<u8>>); 9] = [
-        ("more than the credit", "kind", flood(5).collect()),
+        (
+            "more than the credit",
+            "kind",
+            flood(CONTROL_WINDOW + 1).collect(),
+        ),
         ("longer than 256 bytes", "len", sized(257)),
         ("longer than the eager size", "len", sized(65)),
         (
@@ -132,11 +136,19 @@ fn hostile_control_message_ends_the_connection() {
             "control number",
             vec![message(0, &[0; 4]), message(0, &[0; 4])],
         ),
-        ("a grant of more than was sent", "permit", vec![grant(8)]),
-        ("a grant of nothing", "permit", vec![grant(4)]),
-        ("a grant that goes back", "permit", vec![grant(3)]),
+        (
+            "a grant of more than was sent",
+            "permit",
+            vec![grant(2 * CONTROL_WINDOW)],
+        ),
+        ("a grant of nothing", "permit", vec![grant(CONTROL_WINDOW)]),
+        (
+            "a grant that goes back",
+            "permit",
+            vec![grant(CONTROL_WINDOW - 1)],
+        ),
         ("a payload in a grant", "len", {
-            let mut frame = grant(5);
+            let mut frame = grant(CONTROL_WINDOW + 1);
             frame[11] = 1;
             frame.push(0);
             vec![frame]
@@ -173,7 +185,7 @@ fn control_message_behind_a_close_is_not_delivered() {
 #[test]
 fn grant_must_not_exceed_the_sent_control_messages() {
     // B has sent all that it may.
-    for (limit, field) in [(5, None), (8, None), (9, Some("permit"))] {
+    for (limit, field) in [(3, None), (4, None), (5, Some("permit"))] {
         let mut pair = pair();
         for _ in 0..CONTROL_WINDOW {
             assert!(pair.send_control_message(B));
@@ -277,6 +289,9 @@ fn resumed(last: &mut Pair) -> Pair {
 #[test]
 fn session_delivers_each_control_message_once() {
     let mut last = pair();
+    for side in &mut last.sides {
+        side.conn.start_control_messages_at(0, 4);
+    }
     for _ in 0..3 {
         assert!(last.send_control_message(A));
     }
@@ -311,17 +326,20 @@ fn session_repeats_a_grant_that_was_lost() {
     }
     // The grant is lost with the connection.
     let mut pair = resumed(&mut last);
-    assert_eq!(pair.sides[B].control_received, 4, "none is repeated");
+    assert_eq!(
+        pair.sides[B].control_received, CONTROL_WINDOW,
+        "none is repeated"
+    );
     for _ in 0..CONTROL_WINDOW {
         assert!(pair.send_control_message(A));
     }
     pair.run();
-    assert_eq!(pair.sides[B].control_received, 8);
+    assert_eq!(pair.sides[B].control_received, 2 * CONTROL_WINDOW);
 }
 
 #[test]
 fn number_that_was_never_granted_cannot_resume() {
-    for number in [1, 5, u32::MAX / 2] {
+    for number in [1, CONTROL_WINDOW + 1, u32::MAX / 2] {
         let mut pair = resumed(&mut pair());
         pair.forge(A, &message(number, b"1234"));
         pair.finish();
