@@ -226,9 +226,9 @@ fn receives_of_a_connection_are_posted_in_lists() {
         |calls| {
             // On top of its window, a connection has 15 receives for control frames.
             for (window, expected) in [
-                (1, &[8, 8][..]),
+                (2, &[8, 8, 1][..]),
                 (32, &[8, 8, 8, 8, 8, 7]),
-                (49, &[8, 8, 8, 8, 8, 8, 8, 8]),
+                (50, &[8, 8, 8, 8, 8, 8, 8, 8, 1]),
             ] {
                 run_lifecycle(&config().with(|c| c.receive_window = window)).unwrap();
                 let mut lists = calls.notes("post_recv");

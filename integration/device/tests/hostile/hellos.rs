@@ -245,8 +245,9 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
 fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();
     let hello = Hello {
-        // All feature bits, including unknown ones, except byte stream (1) and resume (32).
-        features: !(1 | 32),
+        // All feature bits, including unknown ones, except byte stream (1), resume (32) and a long
+        // request (256).
+        features: !(1 | 32 | 256),
         window: u16::MAX,
         reserved: u16::MAX,
         eager_size: u32::MAX,
