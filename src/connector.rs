@@ -79,7 +79,8 @@ impl Connector {
     /// kernel rejects with
     /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data, over TCP
     /// it resets or closes the connection
-    /// ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
+    /// ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)). It does not apply after
+    /// [private data](Self::private_data) of more than 20 bytes were sent.
     ///
     /// Default `false`: each of these ends the connect at once.
     #[must_use]
@@ -147,14 +148,15 @@ impl Connector {
     /// program.
     ///
     /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over each
-    /// transport, and at most [`Config::eager_size`]; more fail to connect, with
-    /// [`Error::PrivateDataTooLong`]. Default: none. Up to 20 bytes travel in the connect request.
-    /// Longer ones follow in a frame of their own, which costs half a round trip, and a peer of a
-    /// version that does not know such frames is refused with
-    /// [`PeerIncompatible`](CloseReason::PeerIncompatible). If a listener's program does not answer
-    /// them within its `connect_timeout`, the connect fails with
-    /// [`PeerBusy`](CloseReason::PeerBusy), and [`retry_refused`](Self::retry_refused) does not
-    /// repeat it.
+    /// transport, and at most the [`eager_size`](Config::eager_size) of both sides, or 20 if one of
+    /// these is below 160; more fail to connect, with [`Error::PrivateDataTooLong`]. Default: none.
+    ///
+    /// Up to 20 bytes travel in the connect request. Longer ones follow in a frame of their own,
+    /// which costs one round trip. A peer whose version does not know such frames is refused with
+    /// [`PeerIncompatible`](CloseReason::PeerIncompatible). After the frame
+    /// [`retry_refused`](Self::retry_refused) does not repeat the connect: it fails with
+    /// [`PeerBusy`](CloseReason::PeerBusy) if the listener is closed or does not answer within its
+    /// `connect_timeout`.
     ///
     /// # Examples
     ///
@@ -324,12 +326,13 @@ impl Connector {
     /// Checks everything but the address.
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
-        // Longer ones than fit a connect request have a frame, which the send buffers bound.
-        let frame = self
-            .config
-            .eager_size
-            .map_or(PRIVATE_DATA_MAX, |size| size as usize);
-        let limit = frame.clamp(REQUEST_DATA_MAX, PRIVATE_DATA_MAX);
+        // Longer ones than fit a connect request have a frame, which the send buffers bound. The
+        // answer has up to `REPLY_DATA_MAX` bytes.
+        let limit = match self.config.eager_size.map(|size| size as usize) {
+            Some(..REPLY_DATA_MAX) => REQUEST_DATA_MAX,
+            Some(size) => size.min(PRIVATE_DATA_MAX),
+            None => PRIVATE_DATA_MAX,
+        };
         check_private_data(&self.private_data, limit, "a connect request")
     }
 

@@ -603,6 +603,46 @@ fn private_data_that_stop_half_way_hold_no_place() {
     stage.assert_well();
 }
 
+/// Long requests that arrive together do not exceed the backlog.
+#[test]
+fn backlog_bounds_requests_with_long_private_data() {
+    const PEERS: usize = 6;
+    let stage = stage();
+    let mut hello = Peer::hello(4);
+    hello[6] = 1;
+    let mut request = frame(0, &[7; 100]);
+    request[0] = 13;
+    let request = pdu(1, 0, &request);
+    // Returns the number of peers that were turned away, when each has an answer or waits.
+    let turned_away = |addr: SocketAddr, answers: bool| {
+        let connect = || Peer::with_hello(TcpStream::connect(addr).unwrap(), &hello, 16).unwrap();
+        let mut peers: Vec<_> = (0..PEERS).map(|_| connect()).collect();
+        peers.iter_mut().for_each(|peer| peer.say(&request));
+        let failure = [8, 0, 0, 0].as_slice();
+        let turned = peers
+            .iter_mut()
+            .skip(if answers { 0 } else { 1 })
+            .filter_map(|peer| {
+                let mut bytes = [0; 24];
+                peer.stream.read_exact(&mut bytes).unwrap();
+                bytes.windows(4).any(|it| it == failure).then_some(())
+            })
+            .count();
+        (peers, turned)
+    };
+    let builder = Listener::builder().config(&config()).backlog(1);
+    let listener = builder.clone().bind("127.0.0.1:0").unwrap();
+    let (_peers, turned) = turned_away(listener.local_addr(), true);
+    assert_eq!(turned, PEERS - 1);
+    assert!(listener.accept_timeout(TIME_LIMIT).is_ok());
+
+    let requests = builder.bind_requests("127.0.0.1:0").unwrap();
+    let (_peers, turned) = turned_away(requests.local_addr(), false);
+    assert_eq!(turned, PEERS - 1);
+    assert_eq!(requests.requests().len(), 1);
+    stage.assert_well();
+}
+
 /// An engine keeps at most 256 connections without a hello.
 #[test]
 fn silent_peers_use_no_places_of_other_addresses() {

@@ -2,6 +2,7 @@ use super::{
     control_messages::MAX_CONTROL_MESSAGE,
     hello::{PRIVATE_DATA_MAX, REPLY_DATA_MAX},
     reason::Violation,
+    reject::REJECT_DATA_MAX,
 };
 
 /// The length in bytes of the header before each frame's payload.
@@ -347,6 +348,9 @@ impl Header {
                 "at most 256 in a control message",
             ),
             Kind::Request => (len <= PRIVATE_DATA_MAX, "at most 4096 in a request"),
+            Kind::Answer if parsed.arg == Answer::Rejected.number() => {
+                (len <= REJECT_DATA_MAX, "at most 124 in a rejection")
+            }
             Kind::Answer => (len <= REPLY_DATA_MAX, "at most 160 in an answer"),
             Kind::Control(_) => (payload.is_empty(), "0 in a control frame"),
         };

@@ -483,12 +483,12 @@ impl Endpoint {
     /// each arrives once, also if the connection is lost.
     ///
     /// It never waits. A message has up to 256 bytes, and up to the peer's
-    /// [`eager_size`](crate::Config::eager_size). Up to 4 may be sent that the peer's program has
+    /// [`eager_size`](crate::Config::eager_size). Up to 2 may be sent that the peer's program has
     /// not taken, which means dropped.
     ///
     /// # Errors
     ///
-    /// * [`Error::ControlMessagesNotTaken`] when the peer's program has not taken 4 earlier ones.
+    /// * [`Error::ControlMessagesNotTaken`] when the peer's program has not taken 2 earlier ones.
     /// * [`Error::ControlMessageTooLong`] for a longer one.
     /// * [`Error::NotSupported`] when the peer takes none: it is a [`Stream`](crate::Stream), or
     ///   has an earlier version of this crate.

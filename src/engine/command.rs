@@ -3,7 +3,7 @@
 use std::{
     fmt,
     net::SocketAddr,
-    sync::Arc,
+    sync::{Arc, Weak},
     thread,
     time::{Duration, Instant},
 };
@@ -69,8 +69,8 @@ pub(crate) enum Command {
     Statistics { reply: Sender<EngineStatistics> },
     /// Another engine has read this event of a device.
     Device(DeviceEvent),
-    /// End all listeners, and reply when there is no connection left.
-    Drain { reply: Sender<()> },
+    /// End all listeners, and reply when there is no connection left, if the caller still waits.
+    Drain { reply: Sender<()>, caller: Weak<()> },
     /// The last handle of the engine has been dropped: end when all connections have ended.
     Retire,
     /// Close everything, then end.

@@ -233,7 +233,10 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        self.send(Command::Drain { reply })?;
+        // The engine ends sessions for the drain until this is dropped.
+        let waits = Arc::new(());
+        let caller = Arc::downgrade(&waits);
+        self.send(Command::Drain { reply, caller })?;
         match self
             .inner
             .receive_until(&drained, &Deadline::after(timeout))

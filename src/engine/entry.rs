@@ -1,13 +1,18 @@
 //! The engine's entry of a connection: the objects that only the engine's thread uses to establish
 //! and end it.
 
-use std::{mem, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    mem,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crossbeam_channel::Receiver;
 
 use super::{
-    command::{Established, Handle, Queue, Reply, Request},
-    listening::HalfOpen,
+    command::{Established, Handle, ListenerItem, Reply, Request},
+    listening::{HalfOpen, report_refusal},
 };
 use crate::{
     config::Config,
@@ -15,6 +20,7 @@ use crate::{
     poll::{Epolls, Registration},
     proto::{CloseReason, CmCall, CmOp, Host, SessionId, Statistics},
     status::OsError,
+    tally::Refusal,
     transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
 };
 
@@ -43,19 +49,11 @@ pub(super) struct Entry {
 
 /// The way of a request to its listener's program.
 pub(super) struct IncomingRequest {
-    pub(super) queue: Arc<Queue<Request>>,
+    pub(super) listener_items: ListenerItem,
     pub(super) engine: Arc<Handle>,
     pub(super) local: SocketAddr,
     /// The time limit for accepting the request.
     pub(super) timeout: Duration,
-}
-
-impl IncomingRequest {
-    /// Brings the request to the program, which answers it.
-    pub(super) fn bring(self, link: &Arc<Link>) {
-        let request = Request::new(Arc::clone(link), self.engine, self.local, self.timeout);
-        self.queue.bring(request);
-    }
 }
 
 /// Which side of the connection this is.
@@ -175,15 +173,36 @@ impl Entry {
         }
     }
 
-    /// Brings the request to its listener's program, if its private data have just arrived.
+    /// Brings the request to its listener, if its private data have just arrived.
     pub(super) fn report_requested(&mut self) {
-        if !mem::take(&mut self.link.core().requested) {
-            return;
+        if mem::take(&mut self.link.core().requested) {
+            self.bring();
         }
-        match self.incoming.take() {
-            Some(incoming) => incoming.bring(&self.link),
-            // The listener was closed before.
-            None => self.link.reject_untaken(),
+    }
+
+    /// Brings the request to its listener, unless the backlog is full or the listener was closed.
+    fn bring(&mut self) {
+        let limit = self.config.listening.backlog;
+        let incoming = self.incoming.take();
+        let Some(incoming) = incoming.filter(|it| it.listener_items.waiting() < limit.into())
+        else {
+            report_refusal(
+                Refusal::Backlog,
+                self.peer,
+                &format_args!("the listener was closed, or its backlog of {limit} is full"),
+            );
+            return self.link.reject_untaken();
+        };
+        match incoming.listener_items {
+            ListenerItem::Connections(queue) => {
+                self.reply = Some(Reply::Backlog(queue));
+                self.link
+                    .in_engine(|core| core.conn.accept(&[], Instant::now()));
+            }
+            ListenerItem::Requests(queue) => {
+                let (link, engine) = (Arc::clone(&self.link), incoming.engine);
+                queue.bring(Request::new(link, engine, incoming.local, incoming.timeout));
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use crate::{
     config::{Config, Label},
     error::Error,
     proto::CloseReason,
+    tally::{Refusal, count_refusal},
     transport::{ConnectionManager, ListenId},
     transport_choice::Transport,
 };
@@ -173,4 +174,13 @@ impl Listening {
     pub(super) fn shut_down(self) {
         self.listener_items.finish(Error::EngineShutDown);
     }
+}
+
+/// Counts and logs a request that was rejected.
+pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn fmt::Display) {
+    count_refusal(refusal);
+    warn_sparsely!(
+        Listener,
+        "engine: rejected a connect request from {peer}: {reason}"
+    );
 }

@@ -16,7 +16,7 @@ use std::{
     num::NonZero,
     os::fd::AsFd,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     thread::available_parallelism,
@@ -139,8 +139,8 @@ pub(super) struct Reactor {
     refusing: bool,
     /// Set by `Exit`: no handle will report the ends of connections.
     exiting: bool,
-    /// The replies to send when there are no connections.
-    drains: Vec<Sender<()>>,
+    /// The replies to send when there are no connections, each as long as its caller waits.
+    drains: Vec<(Sender<()>, Weak<()>)>,
     /// The bindings of listeners that have ended and whose connections resume.
     places: Vec<ClosedPlace>,
     /// The memory for large messages.
@@ -439,6 +439,7 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
+        entry.report_requested();
         let (established, ended, deadline, has_turn, sends_again) = {
             let mut core = entry.link.core();
             if core.established && core.liveness.is_none() {
@@ -460,7 +461,6 @@ impl Reactor {
             let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
             turns.finish(key);
         }
-        entry.report_requested();
         if established {
             entry.report_established();
         }

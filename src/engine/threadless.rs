@@ -91,8 +91,10 @@ impl Reader for Threadless {
                     due,
                     has_ended: place.is_none(),
                 };
-                self.changed.notify_all();
+            } else {
+                lock(&self.plan).has_ended = true;
             }
+            self.changed.notify_all();
         }
         let collects = service.collects;
         drop(service);

@@ -47,7 +47,7 @@ pub enum Completion {
     ///
     /// It has no order with other messages, and may come before messages that were sent earlier. It
     /// is a copy, and occupies one of the 2 places for control messages until it is dropped; the
-    /// peer can send no fifth one. [`Endpoint::recv`](crate::Endpoint::recv) keeps it for
+    /// peer can send no third one. [`Endpoint::recv`](crate::Endpoint::recv) keeps it for
     /// [`next_completion`](crate::Endpoint::next_completion). A [`Stream`](crate::Stream) has none.
     ///
     /// # Examples

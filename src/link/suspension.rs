@@ -328,6 +328,12 @@ impl Core {
         true
     }
 
+    /// Whether a connection is being established that resumes the session.
+    pub(crate) fn is_resuming(&mut self) -> bool {
+        let suspension = self.session.as_mut().and_then(|it| it.suspension());
+        suspension.is_some_and(|it| matches!(it.step, Step::Attempt(_)))
+    }
+
     /// Ends a suspended session to make room for newer ones. Returns whether the session was
     /// suspended.
     pub(crate) fn give_way(&mut self) -> bool {

@@ -82,7 +82,8 @@ impl ListenerBuilder {
     ///
     /// They are established, and each has the memory of a connection. Over RDMA that counts
     /// against the limit on locked memory. For a [`RequestListener`] it
-    /// is the number of requests that may wait. These have no such memory.
+    /// is the number of requests that may wait. These have no such memory, unless they have more
+    /// than 20 bytes of private data.
     /// Further requests are rejected at once; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy).
     ///

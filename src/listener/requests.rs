@@ -29,9 +29,9 @@ use crate::{
 /// `connect` waits for that answer. If it does not come within the listener's
 /// [`connect_timeout`](Config::connect_timeout) (default 5 s), the engine rejects the request: the
 /// connector gets [`PeerBusy`](crate::CloseReason::PeerBusy), and tries again if
-/// [`retry_refused`](crate::Connector::retry_refused) is set. Up to
-/// [`backlog`](crate::ListenerBuilder::backlog) requests
-/// wait; further ones are rejected in the same way.
+/// [`retry_refused`](crate::Connector::retry_refused) is set and its private data have at most 20
+/// bytes. Up to [`backlog`](crate::ListenerBuilder::backlog) requests wait; further ones are
+/// rejected in the same way.
 ///
 /// A program that accepts all requests uses a [`Listener`]. Dropping the listener
 /// closes it, as [`close`](Self::close) does.

@@ -18,7 +18,7 @@ use crate::{
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, each with its name.
-const OPERATIONS: [(&str, Operation); 28] = [
+const OPERATIONS: [(&str, Operation); 27] = [
     // The connection manager performs the next call with success.
     ("perform", |device, _, theirs| device.perform_well(theirs)),
     ("fail to perform", |device, input, _| {
@@ -28,9 +28,6 @@ const OPERATIONS: [(&str, Operation); 28] = [
     ("accept", |device, _, _| device.conn.accept(b"", device.now)),
     ("reject", |device, _, _| {
         device.conn.reject(b"", device.now);
-    }),
-    ("receive the request", |device, _, _| {
-        device.conn.receive_request(b"", device.now);
     }),
     ("frame", |device, input, _| {
         let frame = frame(device, input);

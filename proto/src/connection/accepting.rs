@@ -27,8 +27,6 @@ pub(super) struct Accepting {
     deadline: Instant,
     /// The peer's hello.
     hello: Hello,
-    /// Whether the application has accepted a request whose private data follow in a frame.
-    is_accepted: bool,
     step: Step,
 }
 
@@ -108,12 +106,13 @@ impl Connection {
         let accepting = Accepting {
             deadline: now + params.connect_timeout,
             hello,
-            is_accepted: false,
             step: Step::Requested,
         };
         let mut this = Self::new(Side::new(params), Setup::Accepting(accepting));
-        this.side.peer_data = data.into();
         this.side.has_long_request = has_long_request;
+        if !has_long_request {
+            this.side.peer_data = data.into();
+        }
         Ok(this)
     }
 }
@@ -139,11 +138,9 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Accepts the request: for the application if `is_accepted` is set, otherwise in order to
-    /// receive its private data.
-    pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], is_accepted: bool, now: Instant) {
+    /// Accepts the request for the application, or in order to receive its private data.
+    pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
-            self.is_accepted = is_accepted;
             self.step = Step::Accepted(data.into());
             self.deadline = now + side.params.connect_timeout;
             side.cm(CmOp::AwaitTurn);
@@ -238,7 +235,6 @@ impl Accepting {
     fn agree(&self, side: &Side, early: VecDeque<Early>) -> Progress {
         let greeting = Greeting::Receiving {
             deadline: self.deadline,
-            is_accepted: self.is_accepted,
         };
         Ok(Some(Agreed {
             hello: self.hello,

@@ -49,37 +49,25 @@ impl Flush {
 
 /// Commands that begin or end the connection.
 impl Connection {
-    /// Accepts the request. The reply, or the Answer after
-    /// [`receive_request`](Self::receive_request), contains `data` of the application, which has at
-    /// most [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
+    /// Accepts the request. The reply contains `data` of the application, which has at most
+    /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
+    ///
+    /// If [`has_long_request`](Self::has_long_request) returns true, the driver accepts without an
+    /// answer of the application, and `data` is the driver's. After
+    /// [`Event::Requested`](crate::Event::Requested) a second call answers for the application.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         match &mut self.state {
             State::Setup(Setup::Accepting(accepting)) => {
-                accepting.accept(&mut self.side, data, true, now);
+                accepting.accept(&mut self.side, data, now);
             }
             State::Open(open) => open.accept(&mut self.side, data),
             State::Setup(Setup::Connecting(_)) | State::Closed(_) => {}
         }
     }
 
-    /// Whether private data of the request follow in a frame. If so, the driver calls
-    /// [`receive_request`](Self::receive_request) before the application can answer.
+    /// Whether private data of the request follow in a frame.
     pub fn has_long_request(&self) -> bool {
         self.side.has_long_request
-    }
-
-    /// Whether the rest of the request has arrived, and the application has to answer.
-    pub fn awaits_decision(&self) -> bool {
-        matches!(&self.state, State::Open(open) if open.awaits_decision())
-    }
-
-    /// Prepares the connection for the rest of the request, which
-    /// [`Event::Requested`](crate::Event::Requested) reports. The reply contains `data` of the
-    /// driver.
-    pub fn receive_request(&mut self, data: &[u8], now: Instant) {
-        if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
-            accepting.accept(&mut self.side, data, false, now);
-        }
     }
 
     /// Rejects the request. The rejection contains `data` of the application, which has at most

@@ -26,12 +26,8 @@ use crate::{
 pub(super) enum Greeting {
     /// The active side has sent its private data, and waits for the answer.
     Asked { deadline: Instant },
-    /// The passive side waits for the peer's private data. Its application has accepted already if
-    /// `is_accepted` is set.
-    Receiving {
-        deadline: Instant,
-        is_accepted: bool,
-    },
+    /// The passive side waits for the peer's private data.
+    Receiving { deadline: Instant },
     /// The passive side waits for the answer of its application.
     Deciding { deadline: Instant },
 }
@@ -40,7 +36,7 @@ impl Greeting {
     pub(super) fn deadline(&self) -> Instant {
         match self {
             Self::Asked { deadline }
-            | Self::Receiving { deadline, .. }
+            | Self::Receiving { deadline }
             | Self::Deciding { deadline } => *deadline,
         }
     }
@@ -107,7 +103,8 @@ impl Open {
             // The peer may try again.
             self.notify_and_disconnect(side, reason, Control::Failure, NOT_TAKEN, now);
         } else {
-            self.disconnect(side, reason, now);
+            // Without a notice the peer could count the connection as lost, and keep its session.
+            self.notify_and_disconnect(side, reason, Control::Abort, 0, now);
         }
     }
 
@@ -131,16 +128,11 @@ impl Open {
     ) -> Result<(), Violation> {
         self.take_numbers(side, header)?;
         match (&self.phase, header.kind) {
-            (Phase::Greeting(Greeting::Receiving { is_accepted, .. }), Kind::Request) => {
-                let is_accepted = *is_accepted;
+            (Phase::Greeting(Greeting::Receiving { .. }), Kind::Request) => {
                 side.peer_data.put(&data);
                 let deadline = now.now() + side.params.connect_timeout;
                 self.phase = Phase::Greeting(Greeting::Deciding { deadline });
-                if is_accepted {
-                    self.accept(side, &[]);
-                } else {
-                    side.outputs.push(Output::Event(Event::Requested));
-                }
+                side.outputs.push(Output::Event(Event::Requested));
                 Ok(())
             }
             (Phase::Greeting(Greeting::Asked { .. }), Kind::Answer) => {
@@ -156,14 +148,16 @@ impl Open {
                 }
                 Ok(())
             }
-            // A work request can fail before the frame that reveals the cause is processed.
-            (Phase::Closing(_) | Phase::Draining(_), _) => {
-                let rejects = header.arg == Answer::Rejected.number();
-                if header.kind == Kind::Answer && rejects && !self.was_established() {
+            // A work request can fail before the frame that reveals the cause is processed, or this
+            // side no longer waits. Messages may follow the Answer.
+            (Phase::Closing(_) | Phase::Draining(_), Kind::Answer) if !self.was_established() => {
+                self.transfer.accepts = Accepts::Nothing;
+                if header.arg == Answer::Rejected.number() {
                     self.fail(side, rejected(data), now.now());
                 }
                 Ok(())
             }
+            (Phase::Closing(_) | Phase::Draining(_), _) => Ok(()),
             (Phase::Greeting(_) | Phase::Established, kind) => {
                 Err(kind.unexpected("one request, and one answer to it"))
             }

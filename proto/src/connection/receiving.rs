@@ -404,7 +404,7 @@ impl Open {
             Control::Pong => {
                 let answered = transfer.probe.answer();
                 // Closing cancels probes, but Pongs for earlier Pings can still arrive.
-                if !answered && self.is_established() {
+                if !answered && !self.is_ending() {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
                 side.outputs.push(Output::Event(Event::Answered));

@@ -1,7 +1,11 @@
 //! Handles the commands of handles (for listeners, connections and the end), and the notices of
 //! connections.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Instant,
+};
 
 use crossbeam_channel::Sender;
 
@@ -133,7 +137,7 @@ impl Reactor {
                 self.handle_device_event(&event);
             }
             Command::GiveUp { key } => self.give_up(key),
-            Command::Drain { reply } => self.drain(reply),
+            Command::Drain { reply, caller } => self.drain(reply, caller),
             Command::Retire => self.ending = true,
             Command::ShutDown => self.shut_down(),
             Command::Exit => {
@@ -350,31 +354,25 @@ impl Reactor {
             return reply.send(Err(Error::from_connect(peer, transport, reason)));
         };
         entry.reply = Some(reply);
-        if entry.link.core().conn.awaits_decision() {
+        if entry.link.core().conn.has_long_request() {
             entry.link.in_engine(|core| core.conn.accept(data, at));
             return self.drive(key);
         }
-        self.reply_to_request(key, data, at, Connection::accept);
+        self.reply_to_request(key, data, at);
     }
 
-    /// Replies to the request of a peer, with this call of the state machine, and offers a session.
-    pub(super) fn reply_to_request(
-        &mut self,
-        key: u64,
-        data: &[u8],
-        at: Instant,
-        reply: fn(&mut Connection, &[u8], Instant),
-    ) {
+    /// Replies to the request of a peer, and offers a session.
+    pub(super) fn reply_to_request(&mut self, key: u64, data: &[u8], at: Instant) {
         let fits = SESSION_ID_LEN + data.len() <= REPLY_DATA_MAX;
         let session = if fits { self.begin_session(key) } else { None };
         let Some(entry) = self.links.get(&key) else {
             return;
         };
         entry.link.in_engine(|core| match session {
-            Some(id) => reply(&mut core.conn, &[&id.0, data].concat(), at),
+            Some(id) => core.conn.accept(&[&id.0, data].concat(), at),
             None => {
                 core.decline_session();
-                reply(&mut core.conn, data, at);
+                core.conn.accept(data, at);
             }
         });
         self.drive(key);
@@ -451,12 +449,12 @@ impl Reactor {
         }
     }
 
-    fn drain(&mut self, reply: Sender<()>) {
+    fn drain(&mut self, reply: Sender<()>, caller: Weak<()>) {
         let listeners: Vec<u64> = self.listeners.keys().copied().collect();
         for key in listeners {
             self.unlisten(key);
         }
-        self.drains.push(reply);
+        self.drains.push((reply, caller));
         self.end_unresumable();
         self.report_drained();
     }
@@ -464,7 +462,7 @@ impl Reactor {
     /// Replies to pending `Drain`s if there are no connections.
     pub(super) fn report_drained(&mut self) {
         if self.links.is_empty() {
-            for reply in self.drains.drain(..) {
+            for (reply, _) in self.drains.drain(..) {
                 // The send fails if the caller no longer waits.
                 let _ = reply.send(());
             }

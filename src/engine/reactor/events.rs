@@ -2,16 +2,15 @@
 //! listeners.
 
 use std::{
-    fmt::Display,
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     super::{
-        command::{ListenerItem, Reply},
+        command::{ListenerItem, Reply, Request},
         entry::{IncomingRequest, Role},
+        listening::report_refusal,
     },
     BATCH, CM_MEMORY, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
 };
@@ -202,20 +201,13 @@ impl Reactor {
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
                 debug!(Cm, "{link}: CONNECT_REQUEST");
-                match listener_items {
-                    ListenerItem::Connections(queue) => {
-                        self.accept(&link, &[], Instant::now(), Reply::Backlog(queue));
-                    }
-                    ListenerItem::Requests(queue) => {
-                        let incoming = IncomingRequest {
-                            queue,
-                            engine,
-                            local,
-                            timeout,
-                        };
-                        self.bring(key, &link, incoming);
-                    }
-                }
+                let incoming = IncomingRequest {
+                    listener_items,
+                    engine,
+                    local,
+                    timeout,
+                };
+                self.bring(key, &link, incoming);
             }
             Err(refusal) => {
                 report_refusal(Refusal::Hello, peer, &refusal.reason);
@@ -224,14 +216,28 @@ impl Reactor {
         }
     }
 
-    /// Brings a request to the listener's program, after private data with a frame of their own.
+    /// Brings a request to its listener. If its private data have a frame of their own, accepts the
+    /// request in order to receive them first.
     fn bring(&mut self, key: u64, link: &Arc<Link>, incoming: IncomingRequest) {
-        if !link.core().conn.has_long_request() {
-            return incoming.bring(link);
+        if link.core().conn.has_long_request() {
+            if let Some(entry) = self.links.get_mut(&key) {
+                entry.incoming = Some(Box::new(incoming));
+            }
+            return self.reply_to_request(key, &[], Instant::now());
         }
-        if let Some(entry) = self.links.get_mut(&key) {
-            entry.incoming = Some(Box::new(incoming));
-            self.reply_to_request(key, &[], Instant::now(), Connection::receive_request);
+        match incoming.listener_items {
+            ListenerItem::Connections(queue) => {
+                self.accept(link, &[], Instant::now(), Reply::Backlog(queue));
+            }
+            ListenerItem::Requests(queue) => {
+                let IncomingRequest {
+                    engine,
+                    local,
+                    timeout,
+                    ..
+                } = incoming;
+                queue.bring(Request::new(Arc::clone(link), engine, local, timeout));
+            }
         }
     }
 
@@ -311,13 +317,4 @@ impl Reactor {
             .filter(|other| other.is_accepted_for(half_open));
         queue.waiting() + establishing.count() >= entry.config.listening.backlog.into()
     }
-}
-
-/// Counts and logs a request that was rejected.
-pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn Display) {
-    count_refusal(refusal);
-    warn_sparsely!(
-        Listener,
-        "engine: rejected a connect request from {peer}: {reason}"
-    );
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Reactor, events::report_refusal, new_key, random};
+use super::{super::listening::report_refusal, Reactor, new_key, random};
 use crate::{
     config::Config,
     engine::entry::{Entry, Role},
@@ -119,14 +119,17 @@ impl Reactor {
     /// Ends the accepted sessions that are suspended, if the engine is being drained or shut down.
     /// It has no listener then, so their peers cannot resume them.
     pub(super) fn end_unresumable(&mut self) {
+        self.drains.retain(|(_, caller)| caller.strong_count() > 0);
         let is_drained = self.refusing || !self.drains.is_empty();
         if !is_drained || !self.listeners.is_empty() {
             return;
         }
         for key in mem::take(&mut self.suspended) {
-            let link = self.links.get(&key).map(|entry| Arc::clone(&entry.link));
+            // An attempt that fails comes back to this list.
+            let idle = self.links.get(&key).filter(|it| it.asked.is_none());
+            let link = idle.map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
-                && link.in_engine(|core| core.give_way())
+                && link.in_engine(|core| !core.is_resuming() && core.give_way())
             {
                 info!(
                     Connection,

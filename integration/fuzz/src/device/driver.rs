@@ -53,11 +53,7 @@ impl Device {
     /// Establishes the connection: performs all calls of the connection manager with success.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         let is_active = self.conn.peer_engine().is_none();
-        if self.long {
-            self.conn.receive_request(b"", self.now);
-        } else {
-            self.conn.accept(b"", self.now);
-        }
+        self.conn.accept(b"", self.now);
         self.perform_outputs();
         while !self.wanted.is_empty() {
             self.perform_well(theirs);

@@ -85,7 +85,7 @@ fn active_side_gives_up_at_its_deadline() {
     pair.run();
     let late = CloseReason::TimedOut(Phase::Connecting);
     assert_eq!(*reason(&pair, A), late);
-    assert_eq!(*reason(&pair, B), CloseReason::PeerDisconnected);
+    assert_eq!(*reason(&pair, B), CloseReason::PeerAborted(0));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn close_before_the_answer_ends_both_sides() {
         pair.run();
         assert_eq!(*reason(&pair, at), CloseReason::LocallyClosed);
         let theirs = if at == A {
-            CloseReason::PeerDisconnected
+            CloseReason::PeerAborted(0)
         } else {
             CloseReason::PeerBusy
         };
@@ -150,7 +150,9 @@ fn frames_before_the_answer_are_violations() {
         (Kind::Control(Control::Finish), 0, b"", "kind"),
         (Kind::Control(Control::Leave), 0, b"", "kind"),
         (Kind::Control(Control::Permit), 5, b"", "kind"),
+        (Kind::Control(Control::Pong), 0, b"", "kind"),
         (Kind::Request, 0, b"x", "kind"),
+        (Kind::Answer, 1, &[0; 125], "len"),
         (Kind::Answer, 2, b"", "answer"),
         (Kind::Answer, 0, &[0; 161], "len"),
     ];

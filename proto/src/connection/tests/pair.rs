@@ -260,11 +260,8 @@ impl Pair {
                 padded.resize(56, 0);
                 let mut conn =
                     Connection::requested(params.clone(), &padded, BOTH_WAYS, self.now).unwrap();
-                if conn.has_long_request() {
-                    conn.receive_request(b"", self.now);
-                } else {
-                    conn.accept(b"from b", self.now);
-                }
+                let long = conn.has_long_request();
+                conn.accept(if long { b"" } else { b"from b" }, self.now);
                 self.sides[other] = Side::new(conn, params);
                 self.perform_outputs(other);
             }

@@ -235,6 +235,10 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::PeerClosed => there(SideEvent::Close),
         CloseReason::Truncated { missing } => there(SideEvent::Close) && *missing > 0,
         CloseReason::LocallyAborted => here(SideEvent::Abort),
+        // The active side ends a request at its deadline by an Abort with code 0.
+        CloseReason::PeerAborted(0) | CloseReason::TimedOut(_) => {
+            world.has_done(SideEvent::Wait, B)
+        }
         CloseReason::PeerAborted(code) => there(SideEvent::Abort) && *code == 3,
         CloseReason::DeviceRemoved => here(SideEvent::Remove),
         CloseReason::WorkRequest { status, .. } if *status == WcStatus::RETRY_EXC_ERR => {

@@ -106,13 +106,23 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "a long request" establishing true, long_request true => Accept 0 1, Send 1 1, Close 1 0;
     "a long request is rejected" establishing true, long_request true => Reject 0 1;
     "a long request and control messages"
-        establishing true, long_request true, control_window 4
+        establishing true, long_request true, control_window 2
         => Accept 0 1, Control 0 1, Close 0 1;
     "a long request, the active side speaks first"
         establishing true, active_speaks_first true, long_request true
         => Accept 0 1, Reject 0 1, Send 0 1, Close 0 1;
     "a peer is killed after a long request" establishing true, long_request true
-        => Accept 0 1, Kill 0 1, Close 1 0;
+        => Accept 0 1, Send 0 1, Kill 0 1;
+    "an abort after a long request" establishing true, long_request true
+        => Accept 0 1, Send 0 1, Abort 0 1;
+    "an abort after a long request, acknowledgements get lost"
+        establishing true, long_request true, acknowledgements_get_lost true
+        => Accept 0 1, Send 0 1, Abort 0 1;
+    "a rejection, acknowledgements get lost"
+        establishing true, long_request true, acknowledgements_get_lost true
+        => Reject 0 1, Kill 0 1;
+    "a long request takes too long" establishing true, long_request true
+        => Accept 0 1, Send 0 1, Wait 0 1, Close 0 1;
     "shared receives" shared true, window 3 => Send 3 0, Close 1 0;
     "acknowledgements get lost" acknowledgements_get_lost true => Send 1 0, Close 1 1;
     "drain markers get lost" => Send 1 0, LoseMarkers 1 1, Close 1 1;
