@@ -26,9 +26,10 @@ use crate::{
 /// fail, and the examples against the C programs of the same names.
 ///
 /// With --all, for a release, it also runs the models of the waiting threads, a moment of fuzzing,
-/// a build that is linked with RDMA's libraries, the tests of std and tokio with rdmsg's types, all
-/// device tests on software iWARP, services on one and two hosts, hostile peers against a live listener,
-/// and the budget, which compares counted instructions with stored figures.
+/// the comparison of the bindings with the headers, a build that is linked with RDMA's libraries,
+/// the tests of std and tokio with rdmsg's types, all device tests on software iWARP, the services
+/// with their tests, hostile peers against a live listener, and the budget, which compares counted
+/// instructions with stored figures.
 ///
 /// Independent steps run at the same time. The name of the step stands before each line.
 ///

@@ -250,8 +250,8 @@ mod tests {
         assert_eq!(
             counts("builds"),
             [
-                ("builds", false, 3),
-                ("linked", true, 2),
+                ("builds", false, 2),
+                ("linked", true, 3),
                 ("models", true, 1),
                 ("fuzz", true, 1),
                 ("others", true, 1),
@@ -269,7 +269,7 @@ mod tests {
         let line = "integration/lab exec --hosts 2 --may-die b --timeout 240 -- /built/two_hosts \
                     --ignored --exact a_cut_link_is_noticed_on_both_sides";
         assert_eq!(ends.line, words(line));
-        let linked = &tracks("builds")[1].steps[1];
+        let linked = &tracks("builds")[1].steps[2];
         assert!(linked.build.as_ref().unwrap().ends_with("conformance"));
         assert_eq!(linked.line[..3], words("integration/lab exec --cpus"));
         assert!(linked.line.contains(&"--native".to_owned()));
