@@ -10,7 +10,7 @@ use crate::styled;
 /// Prints a help text to stdout or an error to stderr, and exits.
 pub(crate) fn exit(error: &Error) -> ! {
     let text = with_headings(&error.render().to_string());
-    // If the reader has gone, nobody reads the text.
+    // An error means that the reader has gone.
     let _ = match error.use_stderr() {
         true => styled::stderr().write_all(text.as_bytes()),
         false => styled::stdout().write_all(text.as_bytes()),
