@@ -10,6 +10,7 @@
 //!   reads and writes such memory.
 //! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions. [`failed`] converts
 //!   errors of `nix` and `std`. [`millis`] converts time limits.
+//! * [`terminal_size`] returns the size of a terminal.
 //! * [`lock()`], [`try_lock`] and [`unpoisoned`] acquire locks even if a thread panicked while it
 //!   held them.
 //! * [`foreign`] runs code of the application: its logger and the wakers of its tasks. The macros
@@ -28,6 +29,7 @@ mod convert;
 mod lock;
 mod memory;
 mod process;
+mod terminal;
 
 pub use self::{
     convert::{cvt, cvt_errno, cvt_ptr, failed, log_destroy_error, millis},
@@ -35,5 +37,6 @@ pub use self::{
     log_limit::{LogLimit, SuppressedLines},
     memory::{Mapping, SharedBytes},
     process::{PerProcess, Process, Unshared, leak},
+    terminal::terminal_size,
 };
 pub use crate::process::at_exit;

@@ -1,16 +1,15 @@
-//! Generates shell completions and manual pages from the definition of the command line.
+//! Shell completions and manual pages. Tests generate both from the definition of the command line,
+//! and compare them with the files in `contrib`, which are parts of this program.
 
 use std::{
+    fs,
     io::{Write, stdout},
     path::PathBuf,
     process::ExitCode,
 };
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
-use clap_complete::Shell;
-
-use crate::Cli;
+use clap::{Args, ValueEnum};
 
 /// Prints completions for a shell
 #[derive(Args, Debug)]
@@ -21,6 +20,16 @@ Examples:
   rdmsg completions fish >~/.config/fish/completions/rdmsg.fish")]
 pub(crate) struct Completions {
     shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    #[value(name = "powershell")]
+    Pwsh,
+    Zsh,
 }
 
 /// Writes the pages of the manual to a folder
@@ -34,18 +43,100 @@ pub(crate) struct ManualPages {
     folder: PathBuf,
 }
 
+/// The pages of the manual: the names of the files, and their texts.
+macro_rules! pages {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("../contrib/man/", $name)))),*]
+    };
+}
+
+const PAGES: [(&str, &str); 9] = pages! {
+    "rdmsg.1" "rdmsg-bench.1" "rdmsg-bridge.1" "rdmsg-completions.1" "rdmsg-doctor.1" "rdmsg-man.1"
+    "rdmsg-ping.1" "rdmsg-serve.1" "rdmsg-top.1"
+};
+
+impl Shell {
+    fn completions(self) -> &'static str {
+        match self {
+            Self::Bash => include_str!("../contrib/completions/rdmsg.bash"),
+            Self::Elvish => include_str!("../contrib/completions/rdmsg.elv"),
+            Self::Fish => include_str!("../contrib/completions/rdmsg.fish"),
+            Self::Pwsh => include_str!("../contrib/completions/_rdmsg.ps1"),
+            Self::Zsh => include_str!("../contrib/completions/_rdmsg"),
+        }
+    }
+}
+
 pub(crate) fn completions(options: &Completions) -> Result<ExitCode> {
-    let mut text = Vec::new();
-    clap_complete::generate(options.shell, &mut Cli::command(), "rdmsg", &mut text);
+    let text = options.shell.completions();
     stdout()
-        .write_all(&text)
+        .write_all(text.as_bytes())
         .context("cannot print the completions")?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn man(options: &ManualPages) -> Result<ExitCode> {
-    let folder = &options.folder;
-    let written = clap_mangen::generate_to(Cli::command(), folder);
-    written.with_context(|| format!("cannot write to {}", folder.display()))?;
+    for (name, text) in PAGES {
+        let path = options.folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, env, path::Path};
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    /// Compares the files of a folder in `contrib` with the files that `generate` writes to another
+    /// folder. If the variable `RDMSG_RENEW` is set, replaces them instead.
+    fn check(folder: &str, generate: impl FnOnce(&Path)) {
+        let kept = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("contrib")
+            .join(folder);
+        if env::var_os("RDMSG_RENEW").is_some() {
+            let _ = fs::remove_dir_all(&kept);
+            fs::create_dir_all(&kept).unwrap();
+            return generate(&kept);
+        }
+        let made = env::temp_dir().join(format!("rdmsg-{folder}-{}", std::process::id()));
+        fs::create_dir(&made).unwrap();
+        generate(&made);
+        let read = |folder: &Path| -> BTreeMap<_, _> {
+            let files = fs::read_dir(folder).unwrap().map(Result::unwrap);
+            let read = files.map(|it| (it.file_name(), fs::read_to_string(it.path()).unwrap()));
+            read.collect()
+        };
+        let (kept, generated) = (read(&kept), read(&made));
+        fs::remove_dir_all(made).unwrap();
+        assert_eq!(
+            kept, generated,
+            "renew the files: RDMSG_RENEW=1 cargo test -p rdmsg-cli files_match"
+        );
+    }
+
+    #[test]
+    fn completion_files_match_the_command_line() {
+        check("completions", |folder| {
+            for shell in clap_complete::Shell::value_variants() {
+                clap_complete::generate_to(*shell, &mut Cli::command(), "rdmsg", folder).unwrap();
+            }
+        });
+        for shell in Shell::value_variants() {
+            assert!(shell.completions().contains("bridge"), "{shell:?}");
+        }
+    }
+
+    #[test]
+    fn manual_files_match_the_command_line() {
+        check("man", |folder| {
+            clap_mangen::generate_to(Cli::command(), folder).unwrap();
+        });
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/man");
+        assert_eq!(fs::read_dir(folder).unwrap().count(), PAGES.len());
+    }
 }

@@ -3,7 +3,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::terminal;
+use crate::{styled, terminal};
 
 /// The minimum time between two updates of the changing line, because the eye does not follow
 /// faster ones.
@@ -31,7 +31,7 @@ impl Live {
     pub(crate) fn line(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
         self.clear()?;
         if self.is_shown {
-            writeln!(anstream::stdout(), "{text}")?;
+            writeln!(styled::stdout(), "{text}")?;
         }
         Ok(())
     }

@@ -1,28 +1,93 @@
 //! The log of the command on stderr: a line for each record, with the time in UTC.
 
 use std::{
+    env,
     io::Write,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use anstyle::{AnsiColor, Style};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use crate::styled;
+
 /// Installs the logger. The variable `RUST_LOG` selects the records, by default warnings and
-/// errors.
+/// errors. Its parts are levels, names of modules, or `MODULE=LEVEL`, separated by commas.
 pub(crate) fn install() {
-    let level = env_logger::Env::default().default_filter_or("warn");
-    env_logger::Builder::from_env(level)
-        .format(|out, record| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            let style = out.default_level_style(record.level());
-            writeln!(
-                out,
-                "[{} {style}{:<5}{style:#} {}] {}",
-                utc(now.unwrap_or_default()),
-                record.level(),
-                record.target(),
-                record.args()
-            )
-        })
-        .init();
+    let logger = Logger::new(&env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
+    let most = logger.levels.iter().map(|(_, level)| *level).max();
+    log::set_max_level(most.unwrap_or(LevelFilter::Off));
+    // The installation does not fail, because it is the first one.
+    let _ = log::set_logger(Box::leak(Box::new(logger)));
+}
+
+#[derive(Debug)]
+struct Logger {
+    /// The beginnings of the names of modules and their levels, the longest first.
+    levels: Vec<(String, LevelFilter)>,
+}
+
+impl Logger {
+    /// Creates a logger with a text in the form of `RUST_LOG`. Reports invalid parts and ignores
+    /// them.
+    fn new(text: &str) -> Self {
+        let parts = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+        let mut levels: Vec<(String, LevelFilter)> = parts
+            .filter_map(|part| match part.split_once('=') {
+                Some((module, level)) => match level.parse() {
+                    Ok(level) => Some((module.to_owned(), level)),
+                    Err(_) => {
+                        eprintln!("rdmsg: RUST_LOG has the unknown level {level:?}");
+                        None
+                    }
+                },
+                None => Some(match part.parse() {
+                    Ok(level) => (String::new(), level),
+                    Err(_) => (part.to_owned(), LevelFilter::Trace),
+                }),
+            })
+            .collect();
+        if levels.is_empty() {
+            levels.push((String::new(), LevelFilter::Error));
+        }
+        // A later part replaces an earlier one for the same module.
+        levels.reverse();
+        levels.sort_by_key(|(module, _)| std::cmp::Reverse(module.len()));
+        Self { levels }
+    }
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let mut levels = self.levels.iter();
+        let level = levels.find(|(module, _)| metadata.target().starts_with(module));
+        level.is_some_and(|(_, level)| metadata.level() <= *level)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let style = match record.level() {
+            Level::Error => AnsiColor::Red.on_default().bold(),
+            Level::Warn => AnsiColor::Yellow.on_default(),
+            Level::Info => AnsiColor::Green.on_default(),
+            Level::Debug => AnsiColor::Blue.on_default(),
+            Level::Trace => Style::new(),
+        };
+        // One write, so that other threads and processes do not write into the line.
+        let line = format!(
+            "[{} {style}{:<5}{style:#} {}] {}\n",
+            utc(now.unwrap_or_default()),
+            record.level(),
+            record.target(),
+            record.args()
+        );
+        let _ = styled::stderr().write_all(line.as_bytes());
+    }
+
+    fn flush(&self) {}
 }
 
 /// Formats a time since 1970 as `2026-11-27T04:20:00Z`.
@@ -54,6 +119,38 @@ fn utc(since_epoch: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn longest_module_decides_the_level() {
+        let is_on = |text: &str, target: &str, level| {
+            let metadata = Metadata::builder().target(target).level(level).build();
+            Logger::new(text).enabled(&metadata)
+        };
+        for (text, target, level, expected) in [
+            ("", "rdmsg", Level::Error, true),
+            ("", "rdmsg", Level::Warn, false),
+            ("info", "rdmsg::engine", Level::Info, true),
+            ("info", "rdmsg::engine", Level::Debug, false),
+            ("warn, rdmsg=debug", "rdmsg::engine", Level::Debug, true),
+            ("rdmsg=debug,warn", "mio", Level::Info, false),
+            (
+                "rdmsg::link=off,rdmsg=info",
+                "rdmsg::link",
+                Level::Error,
+                false,
+            ),
+            ("rdmsg::link", "rdmsg::link", Level::Trace, true),
+            ("rdmsg::link", "rdmsg", Level::Error, false),
+            ("rdmsg=loud,info", "rdmsg", Level::Info, true),
+            ("info,debug", "rdmsg", Level::Debug, true),
+        ] {
+            assert_eq!(
+                is_on(text, target, level),
+                expected,
+                "{text} {target} {level}"
+            );
+        }
+    }
 
     #[test]
     fn times_are_written_in_utc() {

@@ -9,6 +9,7 @@ mod carrier;
 mod doctor;
 mod duration;
 mod generate;
+mod help;
 mod live;
 mod logger;
 mod measure;
@@ -19,6 +20,7 @@ mod serve;
 mod service;
 mod statistics;
 mod stop;
+mod styled;
 mod terminal;
 mod top;
 
@@ -47,7 +49,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Cli { command } = Cli::parse();
+    let Cli { command } = Cli::try_parse().unwrap_or_else(|error| help::exit(&error));
     logger::install();
     let ended = match command {
         Command::Doctor(options) => doctor::run(&options),

@@ -3,7 +3,7 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::plot::{Plot, Series};
-use crate::{carrier::Carrier, terminal};
+use crate::{carrier::Carrier, styled, terminal};
 
 /// The height of the plot area in lines.
 const HEIGHT: usize = 14;
@@ -13,7 +13,7 @@ const MARGIN: usize = 11;
 
 /// Prints a plot with text characters to stdout.
 pub(super) fn print(plot: &Plot) -> io::Result<()> {
-    write(&mut anstream::stdout().lock(), plot, terminal::width())
+    write(&mut styled::stdout(), plot, terminal::width())
 }
 
 fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
@@ -123,12 +123,13 @@ fn style(carrier: Carrier) -> Style {
 #[cfg(test)]
 mod tests {
     use super::{super::plot::testing, *};
+    use crate::styled::plain;
 
     #[test]
     fn a_plot_stands_in_its_axes() {
         let mut out = Vec::new();
         write(&mut out, &testing::plots()[0], 60).unwrap();
-        let out = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+        let out = plain(&out);
         let lines: Vec<&str> = out.lines().collect();
         assert!(
             lines[1].contains("● RDMA") && lines[1].contains("○ TCP"),

@@ -22,11 +22,23 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde::Serialize;
 
 pub(crate) use self::options::Options;
-use self::{plan::Plan, plot::Plot, report::Report, results::Results};
-use crate::{live::Live, open_files::raise_open_files, service, stop::Stop};
+use self::{
+    plan::Plan,
+    plot::Plot,
+    report::Report,
+    results::{PointJson, Results},
+};
+use crate::{live::Live, open_files::raise_open_files, service, stop::Stop, styled};
+
+/// The members of the output as JSON, in their order.
+#[derive(Serialize)]
+struct Json<'a> {
+    peer: &'a str,
+    points: Vec<PointJson<'a>>,
+}
 
 /// Measures all points of the plan. Stops early if a signal arrives.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -48,10 +60,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         )?;
     }
     if options.json {
-        let value = json!({"peer": options.peer, "points": results.to_json()});
-        writeln!(stdout(), "{value:#}")?;
+        let json = Json {
+            peer: &options.peer,
+            points: results.to_json(),
+        };
+        writeln!(stdout(), "{}", serde_json::to_string_pretty(&json)?)?;
     } else {
-        table::write(&mut anstream::stdout().lock(), &results, &plan)?;
+        table::write(&mut styled::stdout(), &results, &plan)?;
         for plot in Plot::all(&results) {
             chart::print(&plot)?;
         }

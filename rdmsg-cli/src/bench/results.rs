@@ -1,18 +1,39 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::{
     measure::{Measured, measure},
     options::{Options, Test},
     plan::{Plan, Point},
 };
-use crate::{live::Live, measure::Size, stop::Stop};
+use crate::{live::Live, measure::Summary, stop::Stop};
 
 /// The results of the measured points.
 #[derive(Debug, Default)]
 pub(super) struct Results(Vec<(Point, Result<Measured, String>)>);
+
+/// The members of a point as JSON, in their order.
+#[derive(Debug, Serialize)]
+pub(super) struct PointJson<'a> {
+    test: &'static str,
+    size: u64,
+    connections: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transport: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_second: Option<f64>,
+    /// `None` for tests other than latency, and `Some(None)` if no time was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_us: Option<Option<Summary>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
 
 impl Results {
     pub(super) fn measure(
@@ -78,30 +99,24 @@ impl Results {
         )
     }
 
-    pub(super) fn to_json(&self) -> Vec<Value> {
+    pub(super) fn to_json(&self) -> Vec<PointJson<'_>> {
         self.0
             .iter()
             .map(|(point, result)| {
-                let Size(size) = point.size;
-                let mut value = json!({
-                    "test": point.test.name(),
-                    "size": size,
-                    "connections": point.connections,
-                });
-                match result {
-                    Ok(measured) => {
-                        let rate = measured.messages_per_second;
-                        value["transport"] = measured.transport.as_str().into();
-                        value["messages"] = measured.messages.into();
-                        value["messages_per_second"] = rate.into();
-                        value["bytes_per_second"] = (rate * size as f64).into();
-                        if point.test == Test::Latency {
-                            value["round_trip_us"] = json!(measured.times.summary());
-                        }
-                    }
-                    Err(error) => value["error"] = error.as_str().into(),
+                let measured = result.as_ref().ok();
+                let rate = measured.map(|it| it.messages_per_second);
+                let times = measured.filter(|_| point.test == Test::Latency);
+                PointJson {
+                    test: point.test.name(),
+                    size: point.size.0,
+                    connections: point.connections,
+                    transport: measured.map(|it| it.transport.as_str()),
+                    messages: measured.map(|it| it.messages),
+                    messages_per_second: rate,
+                    bytes_per_second: rate.map(|rate| rate * point.size.0 as f64),
+                    round_trip_us: times.map(|it| it.times.summary()),
+                    error: result.as_ref().err().map(String::as_str),
                 }
-                value
             })
             .collect()
     }

@@ -39,6 +39,8 @@ const FILES_OF_PROCESS: u64 = 64;
 /// Runs a bridge until a signal ends it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     options.check();
+    // The signals are blocked before other threads start.
+    let signals = Signals::install().context("cannot handle signals")?;
     let most = raise_open_files().saturating_sub(FILES_OF_PROCESS) / FILES_PER_CONNECTION;
     if most < options.max_connections {
         log::warn!(
@@ -50,9 +52,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let _export = export(options.statistics)?;
     let runtime = start_runtime(options.threads).context("cannot start the runtime")?;
     let ended = runtime.block_on(async {
-        // The handlers are installed before the bridge prints that it is ready, so that a signal
-        // after that line is not lost.
-        let signals = Signals::new().context("cannot handle signals")?;
         let bridge = Bridge::start(options).await?;
         // The bridge runs on a thread of the runtime, as the tasks do that it starts.
         tokio::spawn(bridge.run(signals)).await?

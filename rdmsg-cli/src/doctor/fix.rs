@@ -16,7 +16,7 @@ pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
     let interfaces = Interfaces::read(&root, &interfaces::addresses());
     let devices = devices::read(&root, &interfaces);
     if let Some(device) = devices.first() {
-        anstream::eprintln!(
+        eprintln!(
             "--fix: this host has the RDMA device {}, so no device is created",
             device.name
         );
@@ -30,7 +30,7 @@ pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
         "--fix: creating a device requires root: sudo rdmsg doctor --fix"
     );
     for line in devices::software_device("rxe0", &interface.name) {
-        anstream::eprintln!("+ {line}");
+        eprintln!("+ {line}");
         let words: Vec<&str> = line.split(' ').collect();
         run(&words)?;
     }

@@ -25,6 +25,22 @@ pub(crate) struct Hardware {
     rdma_mtu: Option<u64>,
 }
 
+impl Hardware {
+    /// The names of the fields, in their order.
+    pub(crate) const COLUMNS: [&str; 10] = [
+        "device",
+        "protocol",
+        "is_software",
+        "driver",
+        "provider",
+        "firmware",
+        "board",
+        "rate",
+        "mtu",
+        "rdma_mtu",
+    ];
+}
+
 /// Returns the descriptions of all devices.
 pub(super) fn read(root: &Root, devices: &[Device], interfaces: &Interfaces) -> Vec<Hardware> {
     let devices = devices.iter();
@@ -131,6 +147,10 @@ mod tests {
             mtu: Some(9000),
             rdma_mtu: Some(4096),
         };
+        let mut columns = Hardware::COLUMNS;
+        columns.sort_unstable();
+        let json = serde_json::to_value(&expected).unwrap();
+        assert!(json.as_object().unwrap().keys().eq(columns));
         assert_eq!(read_all(&machine), [expected]);
     }
 

@@ -39,7 +39,8 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Result;
 
 pub(crate) use self::{
-    examination::Examination, finding::Finding, options::Options, report::Report, system::command,
+    examination::Examination, finding::Finding, hardware::Hardware, options::Options,
+    report::Report, system::command,
 };
 use self::{finding::State, peer::Peer};
 

@@ -1,14 +1,14 @@
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::{
     examination::Examination,
     finding::{Finding, Host, State},
     peer::PeerExamined,
 };
-use crate::terminal;
+use crate::{styled, terminal};
 
 /// The widths of the columns for the state and for the subject, in characters.
 const COLUMNS: [usize; 2] = [7, 20];
@@ -43,17 +43,35 @@ impl Report {
     }
 
     pub(super) fn print_json(&self) -> io::Result<()> {
-        let mut value = json!(self.here);
-        value["worst"] = json!(self.worst());
-        value["peer"] = self.there.as_ref().map_or(Value::Null, |there| {
-            let host = there.about.as_ref().map(|about| &about.host);
-            json!({"address": there.address, "host": host, "findings": there.findings})
+        #[derive(Serialize)]
+        struct Json<'a> {
+            #[serde(flatten)]
+            here: &'a Examination,
+            worst: State,
+            peer: Option<Peer<'a>>,
+        }
+        #[derive(Serialize)]
+        struct Peer<'a> {
+            address: String,
+            host: Option<&'a str>,
+            findings: &'a [Finding],
+        }
+        let peer = self.there.as_ref().map(|there| Peer {
+            address: there.address.to_string(),
+            host: there.about.as_ref().map(|about| about.host.as_str()),
+            findings: &there.findings,
         });
-        writeln!(io::stdout(), "{value:#}")
+        let json = Json {
+            here: &self.here,
+            worst: self.worst(),
+            peer,
+        };
+        let json = serde_json::to_string_pretty(&json)?;
+        writeln!(io::stdout(), "{json}")
     }
 
     pub(super) fn print_text(&self, quiet: bool) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
+        let mut out = styled::stdout();
         let width = terminal::width();
         let Examination { host, kernel, .. } = &self.here;
         writeln!(out, "host {host}, kernel {kernel}")?;
@@ -158,13 +176,24 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     Ok(())
 }
 
+/// Returns the text as lines of at most `width` characters, at least 30, except that a longer word
+/// has a line of its own.
 fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
-    let lines = textwrap::wrap(text, width.max(30));
-    lines
-        .into_iter()
-        .map(|line| line.into_owned())
-        .collect::<Vec<_>>()
-        .into_iter()
+    let width = width.max(30);
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        lines.push(String::new());
+        for word in line.split(' ') {
+            let last = lines.last_mut().expect("this line");
+            if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
+                lines.push(word.to_owned());
+            } else {
+                last.push_str(if last.is_empty() { "" } else { " " });
+                last.push_str(word);
+            }
+        }
+    }
+    lines.into_iter()
 }
 
 impl State {
@@ -190,6 +219,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::styled::plain;
 
     #[test]
     fn commands_stand_in_one_piece_and_say_on_which_host() {
@@ -200,7 +230,7 @@ mod tests {
             .at(Host::Peer);
         let mut out = Vec::new();
         write_finding(&mut out, &finding, 80).unwrap();
-        let out = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+        let out = plain(&out);
         assert!(out.contains(&command), "{out}");
         assert!(out.contains("mend at the peer"), "{out}");
         let longest = out.lines().filter(|line| !line.contains(&command));

@@ -6,6 +6,6 @@ mod units;
 
 pub(crate) use self::{
     connect::connect,
-    times::Times,
+    times::{Bucket, Summary, Times},
     units::{Size, bytes_per_second, micros, per_second},
 };

@@ -1,14 +1,23 @@
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// One hour in nanoseconds. Longer times are recorded as one hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
+/// The number of bits of a time that are recorded, so that the error is less than 0.1 %.
+const BITS: u32 = 11;
+
 /// Measured times, in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Times(Histogram<u64>);
+pub(crate) struct Times {
+    /// The numbers of times with the same first `BITS` bits, from 1 ns on, at `index_of` the time.
+    counts: Vec<u64>,
+    count: u64,
+    sum: u128,
+    least: u64,
+    most: u64,
+}
 
 /// Statistics of measured times, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -22,55 +31,96 @@ pub(crate) struct Summary {
 }
 
 /// The number of measured times in a range from `from` to `to`, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Bucket {
+    #[serde(rename = "from_us")]
     pub(crate) from: f64,
+    #[serde(rename = "to_us")]
     pub(crate) to: f64,
     pub(crate) count: u64,
 }
 
 impl Times {
     pub(crate) fn new() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST, 3);
-        let histogram = histogram.expect("from one on, and three digits, is allowed");
-        Self(histogram)
+        Self {
+            counts: Vec::new(),
+            count: 0,
+            sum: 0,
+            least: LONGEST,
+            most: 0,
+        }
     }
 
     pub(crate) fn add(&mut self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.saturating_record(nanos.max(1));
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(LONGEST);
+        let nanos = nanos.clamp(1, LONGEST);
+        let index = index_of(nanos);
+        if self.counts.len() <= index {
+            self.counts.resize(index + 1, 0);
+        }
+        self.counts[index] += 1;
+        self.count += 1;
+        self.sum += u128::from(nanos);
+        self.least = self.least.min(nanos);
+        self.most = self.most.max(nanos);
     }
 
     pub(crate) fn add_all(&mut self, others: &Self) {
-        // The addition does not fail, because both histograms have the same bounds.
-        let _ = self.0.add(&others.0);
+        let len = self.counts.len().max(others.counts.len());
+        self.counts.resize(len, 0);
+        for (count, other) in self.counts.iter_mut().zip(&others.counts) {
+            *count += other;
+        }
+        self.count += others.count;
+        self.sum += others.sum;
+        self.least = self.least.min(others.least);
+        self.most = self.most.max(others.most);
     }
 
     pub(crate) fn count(&self) -> u64 {
-        self.0.len()
+        self.count
     }
 
     /// Returns the statistics, or `None` if no time was recorded.
     pub(crate) fn summary(&self) -> Option<Summary> {
-        let at = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
-        (!self.0.is_empty()).then(|| Summary {
-            least: self.0.min() as f64 / 1e3,
-            median: at(0.5),
-            p99: at(0.99),
-            p999: at(0.999),
-            most: self.0.max() as f64 / 1e3,
-            mean: self.0.mean() / 1e3,
+        (self.count > 0).then(|| Summary {
+            least: self.least as f64 / 1e3,
+            median: self.at(0.5) as f64 / 1e3,
+            p99: self.at(0.99) as f64 / 1e3,
+            p999: self.at(0.999) as f64 / 1e3,
+            most: self.most as f64 / 1e3,
+            mean: self.sum as f64 / self.count as f64 / 1e3,
         })
+    }
+
+    /// Returns the time that this share of the times does not exceed, in nanoseconds.
+    fn at(&self, quantile: f64) -> u64 {
+        let rank = (quantile * self.count as f64).ceil() as u64;
+        let mut below = 0;
+        for (time, count) in self.recorded() {
+            below += count;
+            if below >= rank {
+                return time;
+            }
+        }
+        self.most
+    }
+
+    /// Returns the recorded times in ascending order, each with its number.
+    fn recorded(&self) -> impl Iterator<Item = (u64, u64)> {
+        let all = self.counts.iter().enumerate();
+        let used = all.filter(|(_, count)| **count > 0);
+        used.map(|(index, count)| (greatest_of(index).min(self.most), *count))
     }
 
     /// Returns the times as buckets whose limits grow by half, from the first bucket that is not
     /// empty to the last one.
     pub(crate) fn buckets(&self) -> Vec<Bucket> {
-        if self.0.is_empty() {
+        if self.count == 0 {
             return Vec::new();
         }
         let mut edges = vec![1_u64];
-        while edges[edges.len() - 1] <= self.0.max() {
+        while edges[edges.len() - 1] <= self.most {
             let last = edges[edges.len() - 1];
             edges.push((last + last / 2).max(last + 1));
         }
@@ -82,11 +132,10 @@ impl Times {
                 count: 0,
             })
             .collect();
-        for step in self.0.iter_recorded() {
-            let value = step.value_iterated_to().min(self.0.max());
-            let at = edges.partition_point(|edge| *edge <= value);
+        for (time, count) in self.recorded() {
+            let at = edges.partition_point(|edge| *edge <= time);
             if let Some(bucket) = buckets.get_mut(at - 1) {
-                bucket.count += step.count_at_value();
+                bucket.count += count;
             }
         }
         let has = |bucket: &Bucket| bucket.count > 0;
@@ -94,6 +143,21 @@ impl Times {
         let last = buckets.iter().rposition(has).unwrap_or(0);
         buckets[first..=last].to_vec()
     }
+}
+
+/// Returns the index of a time: below 2^BITS the time itself, and then 2^(BITS - 1) indices for
+/// each further bit.
+fn index_of(nanos: u64) -> usize {
+    let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(BITS);
+    ((u64::from(shift) << (BITS - 1)) + (nanos >> shift)) as usize
+}
+
+/// Returns the greatest time with this index.
+fn greatest_of(index: usize) -> u64 {
+    let index = index as u64;
+    let shift = (index >> (BITS - 1)).saturating_sub(1);
+    let first = index - (shift << (BITS - 1));
+    ((first + 1) << shift) - 1
 }
 
 #[cfg(test)]
@@ -121,6 +185,31 @@ mod tests {
             near(summary.median, 30.0) && near(summary.mean, 220.0),
             "{summary:?}"
         );
+    }
+
+    #[test]
+    fn indices_have_no_gaps_and_small_errors() {
+        let (mut index, mut time) = (1, 1);
+        while time <= LONGEST {
+            let greatest = greatest_of(index);
+            assert_eq!((index_of(time), index_of(greatest)), (index, index));
+            assert!((greatest - time) * 1000 < time, "{time} to {greatest}");
+            (index, time) = (index + 1, greatest + 1);
+        }
+        assert!(index < 40_000, "{index}");
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_sorted_times() {
+        let mut times = Times::new();
+        let hour = Duration::from_secs(3600);
+        for time in (1..=1000).map(Duration::from_nanos).chain([hour * 2]) {
+            times.add(time);
+        }
+        let summary = times.summary().unwrap();
+        assert_eq!((summary.least, summary.median), (0.001, 0.501));
+        assert_eq!((summary.p99, summary.p999), (0.991, 1.0));
+        assert_eq!(summary.most, hour.as_secs_f64() * 1e6);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 use std::io::{self, Write};
 
 use anstyle::AnsiColor;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::{
-    measure::{Size, Times, micros},
-    terminal,
+    measure::{self, Bucket, Size, Times, micros},
+    styled, terminal,
 };
 
 /// The results of all messages of a ping.
@@ -39,30 +39,35 @@ impl Summary {
     }
 
     pub(super) fn print_json(&self) -> io::Result<()> {
-        let Size(size) = self.size;
-        let histogram = self.times.buckets();
-        let histogram: Vec<_> = histogram
-            .iter()
-            .map(
-                |bucket| json!({"from_us": bucket.from, "to_us": bucket.to, "count": bucket.count}),
-            )
-            .collect();
-        let value = json!({
-            "peer": self.peer,
-            "transport": self.transport,
-            "size": size,
-            "sent": self.sent,
-            "came_back": self.times.count(),
-            "connections_lost": self.connections_lost,
-            "resumes": self.resumes,
-            "round_trip_us": self.times.summary(),
-            "histogram": histogram,
-        });
-        writeln!(io::stdout(), "{value:#}")
+        #[derive(Serialize)]
+        struct Json<'a> {
+            peer: &'a str,
+            transport: &'a str,
+            size: u64,
+            sent: u64,
+            came_back: u64,
+            connections_lost: u64,
+            resumes: u64,
+            round_trip_us: Option<measure::Summary>,
+            histogram: Vec<Bucket>,
+        }
+        let json = Json {
+            peer: &self.peer,
+            transport: &self.transport,
+            size: self.size.0,
+            sent: self.sent,
+            came_back: self.times.count(),
+            connections_lost: self.connections_lost,
+            resumes: self.resumes,
+            round_trip_us: self.times.summary(),
+            histogram: self.times.buckets(),
+        };
+        let json = serde_json::to_string_pretty(&json)?;
+        writeln!(io::stdout(), "{json}")
     }
 
     pub(super) fn print_text(&self, histogram: bool) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
+        let mut out = styled::stdout();
         let (sent, back) = (self.sent, self.times.count());
         let style = if self.is_whole() {
             AnsiColor::Green.on_default()

@@ -28,7 +28,7 @@ use self::{
     reading::Reading,
     view::View,
 };
-use crate::{stop::Stop, terminal};
+use crate::{stop::Stop, styled, terminal};
 
 /// The control sequences that move the cursor to the top left corner and clear the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
@@ -81,11 +81,11 @@ fn show(options: &Options, stop: &Stop, keys: &Keys, is_live: bool) -> Result<()
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
-            // `anstream` removes this sequence if it removes colours, so `print!` writes it.
+            // `styled::stdout` removes this sequence if it removes styles, so `print!` writes it.
             print!("{CLEAR_SCREEN}");
             io::stdout().flush()?;
         }
-        let mut out = anstream::stdout().lock();
+        let mut out = styled::stdout();
         if options.json {
             writeln!(out, "{}", view.to_json())?;
         } else {

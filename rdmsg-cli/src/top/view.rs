@@ -1,11 +1,12 @@
 use std::{
     cmp::Reverse,
+    collections::BTreeMap,
     io::{self, Write},
     time::Duration,
 };
 
 use anstyle::{AnsiColor, Style};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use super::{
     options::{Options, Order},
@@ -32,6 +33,44 @@ struct Row {
     received: f64,
     messages: f64,
     stalls: f64,
+}
+
+/// The members of the output as JSON, in their order.
+#[derive(Serialize)]
+struct ViewJson<'a> {
+    processes: usize,
+    round_trips: RoundTripsJson,
+    ended: BTreeMap<&'a str, u64>,
+    connections: Vec<ConnectionJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct RoundTripsJson {
+    count: u64,
+    mean_us: Option<f64>,
+    p99_within_us: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct ConnectionJson<'a> {
+    pid: u32,
+    command: &'a str,
+    connection: u64,
+    label: &'a str,
+    peer: &'a str,
+    transport: &'a str,
+    state: &'a str,
+    age_seconds: f64,
+    sent_bytes_per_second: f64,
+    received_bytes_per_second: f64,
+    messages_per_second: f64,
+    stalls_per_second: f64,
+    buffers_held: f64,
+    resumes: f64,
+    resent: f64,
+    sent_bytes: f64,
+    received_bytes: f64,
+    messages: f64,
 }
 
 /// A column of the table.
@@ -215,48 +254,41 @@ impl View {
         self.rows.iter().map(of).sum::<f64>().abs()
     }
 
-    pub(super) fn to_json(&self) -> Value {
-        let connections: Vec<Value> = self
-            .rows
-            .iter()
-            .map(|row| {
-                json!({
-                    "pid": row.key.pid,
-                    "command": row.of.command,
-                    "connection": row.key.connection,
-                    "label": row.of.label,
-                    "peer": row.of.peer,
-                    "transport": row.of.transport,
-                    "state": row.of.state,
-                    "age_seconds": row.of.age.as_secs_f64(),
-                    "sent_bytes_per_second": row.sent,
-                    "received_bytes_per_second": row.received,
-                    "messages_per_second": row.messages,
-                    "stalls_per_second": row.stalls,
-                    "buffers_held": row.of.held,
-                    "resumes": row.of.resumes,
-                    "resent": row.of.resent,
-                    "sent_bytes": row.of.sent,
-                    "received_bytes": row.of.received,
-                    "messages": row.of.messages,
-                })
-            })
-            .collect();
-        let ended: Map<_, _> = self
-            .ended
-            .iter()
-            .map(|(reason, count)| (reason.clone(), json!(count)))
-            .collect();
-        json!({
-            "processes": self.processes,
-            "round_trips": {
-                "count": self.round_trips.count,
-                "mean_us": self.round_trips.mean(),
-                "p99_within_us": self.round_trips.p99(),
+    /// Returns the view as one line of JSON.
+    pub(super) fn to_json(&self) -> String {
+        let connections = self.rows.iter().map(|row| ConnectionJson {
+            pid: row.key.pid,
+            command: &row.of.command,
+            connection: row.key.connection,
+            label: &row.of.label,
+            peer: &row.of.peer,
+            transport: &row.of.transport,
+            state: row.of.state,
+            age_seconds: row.of.age.as_secs_f64(),
+            sent_bytes_per_second: row.sent,
+            received_bytes_per_second: row.received,
+            messages_per_second: row.messages,
+            stalls_per_second: row.stalls,
+            buffers_held: row.of.held,
+            resumes: row.of.resumes,
+            resent: row.of.resent,
+            sent_bytes: row.of.sent,
+            received_bytes: row.of.received,
+            messages: row.of.messages,
+        });
+        let ended = self.ended.iter().map(|(reason, count)| (&**reason, *count));
+        let json = ViewJson {
+            processes: self.processes,
+            round_trips: RoundTripsJson {
+                count: self.round_trips.count,
+                mean_us: self.round_trips.mean(),
+                p99_within_us: self.round_trips.p99(),
             },
-            "ended": ended,
-            "connections": connections,
-        })
+            ended: ended.collect(),
+            connections: connections.collect(),
+        };
+        // The serialization does not fail, because all keys are texts.
+        serde_json::to_string(&json).unwrap_or_default()
     }
 
     /// Writes the table, with lines of at most `width` characters, and at most `lines` lines.
@@ -333,21 +365,28 @@ fn age(age: Duration) -> String {
 mod tests {
     use std::time::Instant;
 
+    use serde_json::{Value, json};
+
     use super::{super::reading::testing::reading, *};
+    use crate::styled::plain;
+
+    fn json_of(view: &View) -> Value {
+        serde_json::from_str(&view.to_json()).unwrap()
+    }
 
     #[test]
     fn rates_are_between_two_readings() {
         let start = Instant::now();
         let (before, now) = (reading(start, 1, 1000), reading(start, 3, 5000));
         let view = View::sorted(&before, &now, Order::Bytes);
-        let json = view.to_json();
+        let json = json_of(&view);
         let row = &json["connections"][0];
         assert_eq!(row["sent_bytes_per_second"], 2000.0);
         assert_eq!(row["messages_per_second"], 20.0);
         assert_eq!(row["received_bytes_per_second"], 0.0);
         let mut out = Vec::new();
         view.write(&mut out, 120, Some(24)).unwrap();
-        let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+        let text = plain(&out);
         assert!(
             text.starts_with("1 connection of 1 process: 1.95 KiB/s out"),
             "{text}"
@@ -365,7 +404,7 @@ mod tests {
         let (before, mut now) = (reading(start, 1, 1000), reading(start, 3, 1000));
         now.connections.values_mut().next().unwrap().state = SUSPENDED;
         let view = View::sorted(&before, &now, Order::Bytes);
-        let row = &view.to_json()["connections"][0];
+        let row = &json_of(&view)["connections"][0];
         assert_eq!(
             (&row["state"], &row["resumes"]),
             (&json!("suspended"), &json!(4.0))
@@ -392,7 +431,7 @@ mod tests {
         ] {
             let mut out = Vec::new();
             view.write(&mut out, width, Some(24)).unwrap();
-            let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+            let text = plain(&out);
             assert!(
                 text.contains(has) && !text.contains(lacks),
                 "{width}: {text}"
@@ -418,7 +457,7 @@ mod tests {
             assert_eq!(text.contains(LABEL), shown, "{width}: {text}");
             assert_eq!(text.contains(" orders "), shown, "{width}: {text}");
         }
-        let json = View::sorted(&before, &now, Order::Bytes).to_json();
+        let json = json_of(&View::sorted(&before, &now, Order::Bytes));
         assert_eq!(json["connections"][0]["label"], "orders");
     }
 
@@ -429,7 +468,7 @@ mod tests {
         let view = View::sorted(&before, &now, Order::Held);
         let mut out = Vec::new();
         view.write(&mut out, 40, Some(4)).unwrap();
-        let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+        let text = plain(&out);
         assert!(text.ends_with("… and 1 more\n"), "{text}");
         assert_eq!(age(Duration::from_secs(99)), "99s");
         assert_eq!(age(Duration::from_secs(7200)), "2h");

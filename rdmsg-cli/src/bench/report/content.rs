@@ -81,7 +81,7 @@ fn config(options: &Options) -> Value {
     let config = Config::default().with(|config| config.connect_timeout = options.timeout);
     let mut value = json!(config);
     if let Some(members) = value.as_object_mut() {
-        members.shift_remove("transport");
+        members.remove("transport");
     }
     value
 }

@@ -2,6 +2,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use crate::doctor::Hardware;
+
 /// Returns the report as Markdown. All texts come from `content`, except the tables.
 pub(super) fn of(content: &Value, tables: &str) -> String {
     let mut out = String::from("# Report of rdmsg bench\n");
@@ -55,12 +57,10 @@ fn about(out: &mut String, title: &str, host: &Value) {
     let (version, kernel) = (cell(&host["rdmsg"]), cell(&host["kernel"]));
     push(out, format_args!("rdmsg {version}, kernel {kernel}\n"));
     let devices = host["devices"].as_array().map_or(&[][..], Vec::as_slice);
-    match devices.first().and_then(Value::as_object) {
-        Some(first) => {
-            let columns: Vec<&str> = first.keys().map(String::as_str).collect();
-            table(out, &columns, devices);
-        }
-        None => push(out, format_args!("No RDMA device.")),
+    if devices.is_empty() {
+        push(out, format_args!("No RDMA device."));
+    } else {
+        table(out, &Hardware::COLUMNS, devices);
     }
 }
 
@@ -119,7 +119,8 @@ mod tests {
         });
         let text = of(&content, "\nrate: one way\n  64\n");
         for part in [
-            "| device | firmware | mtu |\n|---|---|---|\n| mlx5_0 | 20.31.1014 | – |\n",
+            "| firmware | board | rate | mtu |",
+            "\n| mlx5_0 | – | – | – | – | 20.31.1014 | – |",
             "## Peer\n\nThis host was not examined",
             "  \"seconds\": 1.0\n",
             "Incomplete",

@@ -16,7 +16,7 @@ use anyhow::Result;
 
 use self::{files::Files, private::Private};
 use super::{options::Options, plan::Plan, results::Results, table};
-use crate::doctor;
+use crate::{doctor, styled::plain};
 
 /// A report. It is created before the measurement, and written after it.
 #[derive(Debug)]
@@ -45,9 +45,9 @@ impl<'a> Report<'a> {
         let private = Private::new(&self.examined, &self.options.peer);
         let mut content = content::of(&self.examined, self.options, results, plan);
         private.hide_in(&mut content);
-        let mut tables = anstream::StripStream::new(Vec::new());
+        let mut tables = Vec::new();
         table::write(&mut tables, results, plan)?;
-        let tables = String::from_utf8(tables.into_inner())?;
+        let tables = plain(&tables);
         self.files
             .write([&format!("{content:#}\n"), &markdown::of(&content, &tables)])
     }

@@ -26,9 +26,10 @@ use crate::{
 /// fail, and the examples against the C programs of the same names.
 ///
 /// With --all, for a release, it also runs the models of the waiting threads, a moment of fuzzing,
-/// a build that is linked with RDMA's libraries, the tests of std and tokio with rdmsg's types, all
-/// device tests on software iWARP, services on two hosts, hostile peers against a live listener,
-/// and the budget, which compares counted instructions with stored figures.
+/// the comparison of the bindings with the headers, a build that is linked with RDMA's libraries,
+/// the tests of std and tokio with rdmsg's types, all device tests on software iWARP, the services
+/// with their tests, hostile peers against a live listener, and the budget, which compares counted
+/// instructions with stored figures.
 ///
 /// Independent steps run at the same time. The name of the step stands before each line.
 ///
@@ -61,17 +62,17 @@ fn main() -> Result<()> {
     let steps = Steps::new();
     let only = Only::new(&options.only, options.all);
     let native = native_is_possible()?;
-    let first = tracks::listed("first", &DeviceTests::default(), native)?;
-    steps.take_side_by_side(vec![only.tracks(first)])?;
+    let first = tracks::listed("first", &only, &DeviceTests::default(), native)?;
+    steps.take_side_by_side(vec![first])?;
     // One command builds all packages, because a command for one package enables fewer features of
     // the dependencies, so that cargo would build the dependencies again.
     steps.begin("building all programs and tests");
-    let built = tests_of("build --workspace --all-targets --locked")?;
+    let built = tests_of(&format!("build {} --all-targets --locked", only.packages()))?;
     let anywhere = tracks::anywhere(&built, &only)?;
     let tests = DeviceTests::new(built)?;
-    let builds = only.tracks(tracks::listed("builds", &tests, native)?);
-    let beside = only.tracks(tracks::listed("idle", &tests, native)?);
-    let checks = only.tracks(tracks::listed("checks", &tests, native)?);
+    let builds = tracks::listed("builds", &only, &tests, native)?;
+    let beside = tracks::listed("idle", &only, &tests, native)?;
+    let checks = tracks::listed("checks", &only, &tests, native)?;
     let one = tracks::on_one_host(&tests, native, &only);
     let two = tracks::on_two_hosts(&tests, native, &only)?;
     only.check()?;
@@ -83,16 +84,17 @@ fn main() -> Result<()> {
     }
     let outcomes = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));
+        let anywhere = scope.spawn(|| steps.take_side_by_side(vec![anywhere]));
         // Compilers would delay virtual machines, whose tests have timeouts, so these builds come
         // first.
-        let compiled = steps.take_side_by_side(vec![builds, anywhere]);
+        let compiled = steps.take_side_by_side(vec![builds]);
         let checks = scope.spawn(|| steps.take_side_by_side(vec![checks]));
         // A boot uses a processor for a third of its time, and waits for the rest.
         let tested = steps.take_side_by_side(vec![one, two, Vec::new()]);
-        let [beside, checks] = [beside, checks].map(|lane| lane.join().expect("it does not panic"));
-        [compiled, tested, beside, checks]
+        let lanes = [anywhere, beside, checks].map(|lane| lane.join().expect("it does not panic"));
+        [compiled, tested].into_iter().chain(lanes)
     });
-    let failures = outcomes.into_iter().filter_map(Result::err);
+    let failures = outcomes.filter_map(Result::err);
     let failures: Vec<_> = failures.map(|error| error.to_string()).collect();
     if !failures.is_empty() {
         steps.end("not all tests passed");

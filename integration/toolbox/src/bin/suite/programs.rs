@@ -14,7 +14,7 @@ use crate::only::Only;
 /// Returns the command for tests that need no device, of all packages. With fewer packages cargo
 /// would select fewer features and build again. `None` if none is selected.
 pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
-    let mut line = "cargo test --workspace --locked".to_owned();
+    let mut line = format!("cargo test {} --locked", only.packages());
     if only.takes(track) {
         line += " --lib --bins";
     }

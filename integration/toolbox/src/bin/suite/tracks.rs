@@ -17,25 +17,33 @@ use crate::{
     steps::{Step, Track},
 };
 
-/// The tracks of a group, as in `steps.txt`. `native` is whether this machine has RDMA.
-pub(crate) fn listed(group: &str, tests: &DeviceTests, native: bool) -> Result<Vec<Track>> {
+/// Returns the selected tracks of a group, as in `steps.txt`. `native` is whether this machine has
+/// RDMA.
+pub(crate) fn listed(
+    group: &str,
+    only: &Only,
+    tests: &DeviceTests,
+    native: bool,
+) -> Result<Vec<Track>> {
     let mut tracks = Vec::new();
     for (title, lines) in sections(include_str!("steps.txt")) {
         let (of, name) = title.split_once(' ').context(title)?;
         if of != group {
             continue;
         }
-        let steps = lines.into_iter().map(|line| step(line, tests, native));
+        let steps = lines
+            .into_iter()
+            .map(|line| step(line, only.packages(), tests, native));
         let mut track = Track::new(name, steps.collect::<Result<_>>()?);
         if let Some(name) = name.strip_suffix(" long") {
             (track.name, track.is_long) = (name, true);
         }
         tracks.push(track);
     }
-    Ok(tracks)
+    Ok(only.tracks(tracks))
 }
 
-fn step(line: &str, tests: &DeviceTests, native: bool) -> Result<Step> {
+fn step(line: &str, packages: &str, tests: &DeviceTests, native: bool) -> Result<Step> {
     let (what, command) = line.split_once(" | ").context(line.to_owned())?;
     let (build, command) = match command.split_once(" => ") {
         Some((build, command)) => (Some(build.to_owned()), command),
@@ -46,6 +54,7 @@ fn step(line: &str, tests: &DeviceTests, native: bool) -> Result<Step> {
         match (&*word, word.strip_prefix("PROGRAM:")) {
             (_, Some(name)) => line.push(tests.program(name)?.display().to_string()),
             ("LAB", _) => line.extend(lab(&one_host(), native)),
+            ("PACKAGES", _) => line.extend(words(packages)),
             ("IDLY", _) => line.extend(words(idly())),
             _ => line.push(word),
         }
@@ -111,7 +120,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
 
 /// Returns the tracks that need devices of two hosts, the longest first.
 pub(crate) fn on_two_hosts(tests: &DeviceTests, native: bool, only: &Only) -> Result<Vec<Track>> {
-    let mut tracks = only.tracks(listed("two", tests, native)?);
+    let mut tracks = listed("two", only, tests, native)?;
     if !native {
         let two = on_two("two", tests, false, only);
         if !two.steps.is_empty() {
@@ -232,7 +241,7 @@ mod tests {
             one: ["removal", "devices", "shortage"].map(named).into(),
             two: vec![named("two_hosts")],
         };
-        let tracks = |group| listed(group, &tests, true).unwrap();
+        let tracks = |group| listed(group, &Only::new(&[], true), &tests, true).unwrap();
         let counts = |group| {
             let tracks = tracks(group).into_iter();
             let counts = tracks.map(|track| (track.name, track.is_long, track.steps.len()));
@@ -241,8 +250,8 @@ mod tests {
         assert_eq!(
             counts("builds"),
             [
-                ("builds", false, 3),
-                ("linked", true, 2),
+                ("builds", false, 2),
+                ("linked", true, 3),
                 ("models", true, 1),
                 ("fuzz", true, 1),
                 ("others", true, 1),
@@ -260,7 +269,7 @@ mod tests {
         let line = "integration/lab exec --hosts 2 --may-die b --timeout 240 -- /built/two_hosts \
                     --ignored --exact a_cut_link_is_noticed_on_both_sides";
         assert_eq!(ends.line, words(line));
-        let linked = &tracks("builds")[1].steps[1];
+        let linked = &tracks("builds")[1].steps[2];
         assert!(linked.build.as_ref().unwrap().ends_with("conformance"));
         assert_eq!(linked.line[..3], words("integration/lab exec --cpus"));
         assert!(linked.line.contains(&"--native".to_owned()));
