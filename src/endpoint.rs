@@ -194,7 +194,7 @@ impl Endpoint {
         let link = &self.inner.link;
         Info {
             id: self.id(),
-            label: link.label(),
+            label: link.label().to_text(),
             negotiated: link.negotiated(),
             capabilities: link.capabilities(),
             send_limit: link.send_limit(),

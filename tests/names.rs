@@ -1,12 +1,12 @@
 //! The names of connections and listeners: their numbers and labels, in the log, in `Info` and in
 //! statistics. The tests use TCP, so they need no device.
 
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use log_lines::{Lines, TIME_LIMIT};
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Error, Group, Listener, RequestListener, StreamListener,
-    TransportChoice,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Group, Listener, RequestListener,
+    StreamListener, TransportChoice,
     observe::{self, ConnectionSnapshot},
 };
 
@@ -96,6 +96,66 @@ fn label_is_in_the_log_and_in_statistics() {
         assert!(format!("{endpoint:?}").contains(&format!("{label:?}")));
     }
     lines.wait_for(&format!(r#" "a\"b\n" on {address}: listens over [Tcp]"#));
+}
+
+/// Binds a listener with the label `replicas`, and starts a connect to it.
+fn requested(engine: &Engine) -> (RequestListener, JoinHandle<Result<Endpoint, Error>>) {
+    let listener = Listener::builder()
+        .label("replicas")
+        .config(&config())
+        .engine(engine)
+        .bind_requests("127.0.0.1:0")
+        .unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().config(&config()).engine(engine);
+    let client = thread::spawn(move || connector.connect(address));
+    (listener, client)
+}
+
+#[test]
+fn accepted_request_has_a_label_of_its_own() {
+    let lines = Lines::collect();
+    observe::enable();
+    let engine = Engine::new().unwrap();
+    for (label, shown) in [(Some("alice"), Some("alice")), (Some(""), None)]
+        .into_iter()
+        .chain([(None, Some("replicas"))])
+    {
+        let (listener, client) = requested(&engine);
+        let mut request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+        if let Some(label) = label {
+            request = request.label("another").label(label);
+        }
+        let server = request.accept_with(b"welcome").unwrap();
+        let client = client.join().unwrap().unwrap();
+        let (info, peer) = (server.info(), server.peer_addr());
+        assert_eq!(info.label.as_deref(), shown);
+        assert_eq!(listed(info.id).label.as_deref(), shown);
+        let name = shown.map_or(String::new(), |label| format!(" {label:?}"));
+        lines.wait_for(&format!("conn {}{name} to {peer}: established", info.id));
+        let label = shown.map_or(String::new(), |label| format!("label={label:?},"));
+        let labels = format!("{{connection=\"{}\",{label}peer=\"{peer}\",", info.id);
+        let text = observe::snapshot().to_prometheus();
+        assert!(text.contains(&labels), "{labels}: {text}");
+        assert_eq!(client.info().label, None, "the peer does not see it");
+        client.send(b"hello").unwrap();
+        assert_eq!(server.recv().unwrap(), b"hello");
+    }
+}
+
+#[test]
+fn too_long_label_rejects_the_request() {
+    let engine = Engine::new().unwrap();
+    let (listener, client) = requested(&engine);
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+    let refused = request.label(&"x".repeat(65)).accept().unwrap_err();
+    let expected = "invalid configuration: label is 65 bytes long, allowed is 0 to 64 bytes";
+    assert_eq!(refused.to_string(), expected);
+    let reason = match client.join().unwrap() {
+        Err(Error::Connect { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(reason, CloseReason::Rejected { .. }), "{reason}");
 }
 
 #[test]
