@@ -69,6 +69,9 @@ pub(crate) enum Command {
     Statistics { reply: Sender<EngineStatistics> },
     /// Another engine has read this event of a device.
     Device(DeviceEvent),
+    /// Ask the peers of all accepted connections to leave, now and from now on. Reply with the
+    /// number of connections that are asked now.
+    AskToLeave { reply: Sender<u64> },
     /// End all listeners, and reply when there is no connection left.
     Drain { reply: Sender<()> },
     /// The last handle of the engine has been dropped: end when all connections have ended.

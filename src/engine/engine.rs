@@ -198,6 +198,54 @@ impl Engine {
         }
     }
 
+    /// Tells the peers of all connections that the listeners of this engine accepted that this side
+    /// wants to end them soon.
+    ///
+    /// It is [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each of them, for a
+    /// server that stops and keeps no list of its endpoints. From then on the engine also asks on
+    /// each connection that a listener accepts, as soon as it is established. A peer that connects
+    /// again to this server is therefore asked again: close the listeners first. The engine does
+    /// not ask on connections that a [`Connector`](crate::Connector) made. It never waits for a
+    /// peer.
+    ///
+    /// Returns the number of established connections that were asked. Those of streams, and of
+    /// peers with an earlier version of this crate, do not know the notice and are not counted.
+    /// When [`drain`](Self::drain) returns 0, each peer has closed its connection.
+    ///
+    /// [The cookbook](crate::guide::cookbook#a-rolling-restart) has a restart.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    /// * [`Error::Forked`] in a child of the process that started the engine.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rdmsg::{Completion, Endpoint, Engine, Listener};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let engine = Engine::in_memory()?;
+    /// let listener = Listener::builder().engine(&engine).bind("memory://stopping")?;
+    /// let client = Endpoint::connect("memory://stopping")?;
+    /// let server = listener.accept()?;
+    /// listener.close();
+    /// assert_eq!(engine.ask_to_leave()?, 1);
+    /// assert!(matches!(client.next_completion()?, Completion::PeerLeaving));
+    /// client.close()?;
+    /// assert_eq!(engine.drain(Duration::from_secs(10))?, 0);
+    /// # drop(server);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ask_to_leave(&self) -> Result<u64, Error> {
+        let (reply, asked) = bounded(1);
+        self.send(Command::AskToLeave { reply })?;
+        asked.recv().map_err(|_| Error::EngineShutDown)
+    }
+
     /// Stops listening, and waits until all connections of this engine have ended.
     ///
     /// The call waits for at most `timeout`, and returns the number of connections that were still

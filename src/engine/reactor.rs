@@ -139,6 +139,8 @@ pub(super) struct Reactor {
     refusing: bool,
     /// Set by `Exit`: no handle will report the ends of connections.
     exiting: bool,
+    /// Set by `AskToLeave`: ask the peers of accepted connections to leave.
+    leaving: bool,
     /// The replies to send when there are no connections.
     drains: Vec<Sender<()>>,
     /// The bindings of listeners that have ended and whose connections resume.
@@ -188,6 +190,7 @@ impl Reactor {
             ending: false,
             refusing: false,
             exiting: false,
+            leaving: false,
             drains: Vec::new(),
             places: Vec::new(),
             budget,
@@ -462,7 +465,7 @@ impl Reactor {
         }
         entry.report_requested();
         if established {
-            entry.report_established();
+            entry.report_established(self.leaving);
         }
         if sends_again {
             entry.link.send_again();

@@ -133,6 +133,11 @@ impl Reactor {
                 self.handle_device_event(&event);
             }
             Command::GiveUp { key } => self.give_up(key),
+            Command::AskToLeave { reply } => {
+                let asked = self.ask_to_leave();
+                // The send fails if the caller no longer waits.
+                let _ = reply.send(asked);
+            }
             Command::Drain { reply } => self.drain(reply),
             Command::Retire => self.ending = true,
             Command::ShutDown => self.shut_down(),
@@ -449,6 +454,21 @@ impl Reactor {
             count_refusal(Refusal::Closed);
             self.drive(key);
         }
+    }
+
+    /// Asks the peers of all accepted connections to leave. Returns the number of those that are
+    /// established and know the notice.
+    fn ask_to_leave(&mut self) -> u64 {
+        self.leaving = true;
+        let keys: Vec<u64> = self.links.keys().copied().collect();
+        let mut asked = 0;
+        for key in keys {
+            if self.links.get(&key).is_some_and(|it| it.ask_to_leave()) {
+                asked += 1;
+                self.drive(key);
+            }
+        }
+        asked
     }
 
     fn drain(&mut self, reply: Sender<()>) {
