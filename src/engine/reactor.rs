@@ -43,9 +43,7 @@ use crate::{
     link::{Ended, Link, Peers, Side, Way, Ways},
     os::{failed, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
-    proto::{
-        CONTROL_WINDOW, CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, SessionId,
-    },
+    proto::{CONTROL_WINDOW, CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager, DEVICE, Event},
     transport_choice::Transport,
@@ -374,18 +372,6 @@ impl Reactor {
         // Carries out the first outputs of the state machine.
         link.in_engine(|_| ());
         link
-    }
-
-    fn params(&self, key: u64, config: &Config, transport: Transport) -> Params {
-        let config = config.params(transport);
-        Params {
-            engine: self.identity,
-            number: key,
-            longest_chunk: config
-                .longest_chunk
-                .min(self.budget.limits().longest_chunk()),
-            ..config
-        }
     }
 
     // Driving a connection: carries out the outputs of its state machine that need this thread.

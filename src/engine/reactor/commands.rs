@@ -19,7 +19,7 @@ use crate::{
     error::Error,
     link::{Link, Way},
     poll::{Notice, NoticeKind},
-    proto::{CloseReason, Connection, REPLY_DATA_MAX, SESSION_ID_LEN},
+    proto::{CloseReason, Connection, Params, REPLY_DATA_MAX, SESSION_ID_LEN},
     tally::{Refusal, count_refusal},
     transport::{ConnectionId, ListenId},
     transport_choice::{Transport, TransportChoice},
@@ -393,6 +393,18 @@ impl Reactor {
         if entry.link.in_engine(|core| core.conn.reject(data, now)) {
             count_refusal(Refusal::Program);
             self.drive(key);
+        }
+    }
+
+    pub(super) fn params(&self, key: u64, config: &Config, transport: Transport) -> Params {
+        let config = config.params(transport);
+        Params {
+            engine: self.identity,
+            number: key,
+            longest_chunk: config
+                .longest_chunk
+                .min(self.budget.limits().longest_chunk()),
+            ..config
         }
     }
 
