@@ -1,8 +1,12 @@
 //! The names of connections and listeners: their numbers and labels, in the log, in `Info` and in
 //! statistics. The tests use TCP, so they need no device.
 
-use std::thread::{self, JoinHandle};
+use std::{
+    fs,
+    thread::{self, JoinHandle},
+};
 
+use log::Level;
 use log_lines::{Lines, TIME_LIMIT};
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Group, Listener, RequestListener,
@@ -95,7 +99,7 @@ fn label_is_in_the_log_and_in_statistics() {
         assert!(text.contains(&labels), "{labels}: {text}");
         assert!(format!("{endpoint:?}").contains(&format!("{label:?}")));
     }
-    lines.wait_for(&format!(r#" "a\"b\n" on {address}: listens over [Tcp]"#));
+    lines.wait_for(&format!(r#" "a\"b\n" on {address}: listens over TCP"#));
 }
 
 /// Binds a listener with the label `replicas`, and starts a connect to it.
@@ -156,6 +160,49 @@ fn too_long_label_rejects_the_request() {
         other => panic!("{other:?}"),
     };
     assert!(matches!(reason, CloseReason::Rejected { .. }), "{reason}");
+}
+
+/// An address within the process is made up, so people see the name for which it stands.
+#[test]
+fn memory_peer_is_shown_by_its_name() {
+    let lines = Lines::collect();
+    observe::enable();
+    let listener = Listener::bind("memory://a \"shown\" name").unwrap();
+    let client = Endpoint::connect("memory://a \"shown\" name").unwrap();
+    let id = client.info().id;
+    let name = r#"memory://a "shown" name"#;
+    lines.wait_for(&format!("on {name}: listens over memory"));
+    lines.wait_for(&format!("conn {id} to {name}: established over memory"));
+    assert!(format!("{listener:?}").contains(name), "{listener:?}");
+    assert!(format!("{client:?}").contains(name), "{client:?}");
+    let text = observe::snapshot().to_prometheus();
+    let labels = format!("{{connection=\"{id}\",peer=\"memory://a \\\"shown\\\" name\",");
+    assert!(text.contains(&labels), "{labels}: {text}");
+    let requests = Listener::builder()
+        .bind_requests("memory://requests")
+        .unwrap();
+    assert!(format!("{requests:?}").contains("memory://requests"));
+    assert_eq!(lines.count("[100::7264"), 0);
+}
+
+/// A listener without RDMA is a problem only if the host has a device.
+#[test]
+fn missing_device_is_no_warning() {
+    let lines = Lines::collect();
+    let config = Config::default().with(|config| config.transport = TransportChoice::Auto);
+    let builder = Listener::builder().config(&config);
+    // No device serves the address.
+    let listener = builder.bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr();
+    let devices = fs::read_dir("/sys/class/infiniband");
+    let (level, because) = if devices.is_ok_and(|mut devices| devices.next().is_some()) {
+        (Level::Warn, "RDMA failed")
+    } else {
+        (Level::Info, "this host has no RDMA device")
+    };
+    let text = format!("on {address}: listens over TCP only, because {because}: ");
+    lines.wait_for(&text);
+    assert_eq!(lines.level_of(&text), Some(level));
 }
 
 #[test]

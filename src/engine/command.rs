@@ -14,6 +14,7 @@ use super::{
     engine::EngineStatistics, promise::PromiseSender, relief::Custody, threadless::Threadless,
 };
 use crate::{
+    addresses::Shown,
     config::{Config, Label},
     error::Error,
     link::{Completion, Deadline, Inflow, Link, Owner, Way},
@@ -475,8 +476,8 @@ impl Request {
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
-            .field("peer", &self.peer)
-            .field("local", &self.local)
+            .field("peer", &Shown(self.peer))
+            .field("local", &Shown(self.local))
             .finish_non_exhaustive()
     }
 }

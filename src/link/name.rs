@@ -16,7 +16,7 @@ impl fmt::Debug for Link {
         f.debug_struct("Link")
             .field("key", &self.key)
             .field("label", &self.label().as_str())
-            .field("peer", &self.peer_addr())
+            .field("peer", &Shown(self.peer_addr()))
             .finish_non_exhaustive()
     }
 }

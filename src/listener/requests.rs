@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::{Listener, accepting::Accepting, arrivals::Arrivals, socket::Socket};
 use crate::{
-    addresses::ToAddresses,
+    addresses::{Shown, ToAddresses},
     config::Config,
     connector::check_private_data,
     endpoint::Endpoint,
@@ -200,7 +200,7 @@ impl RequestListener {
 impl fmt::Debug for RequestListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestListener")
-            .field("local", &self.local_addr())
+            .field("local", &Shown(self.local_addr()))
             .finish_non_exhaustive()
     }
 }

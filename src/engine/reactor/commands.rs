@@ -4,6 +4,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use crossbeam_channel::Sender;
+use log::Level;
 
 use super::{
     super::{
@@ -18,6 +19,7 @@ use crate::{
     config::Config,
     error::Error,
     link::{Link, Way},
+    machine::has_rdma_device,
     poll::{Notice, NoticeKind},
     proto::{CloseReason, Connection, Params, REPLY_DATA_MAX, SESSION_ID_LEN},
     tally::{Refusal, count_refusal},
@@ -33,7 +35,7 @@ const FREE_PORT_TRIES: u32 = 64;
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
 /// The reason for which a listener that may use both transports lacks one, for the log.
-type Missing = Option<String>;
+type Missing = Option<(Level, String)>;
 
 impl Reactor {
     pub(super) fn take_commands(&mut self) {
@@ -190,8 +192,9 @@ impl Reactor {
     ) -> Bound {
         let name = listening.name(key);
         match missing {
-            Some(missing) => warn!(Listener, "{name}: listens over {missing}"),
-            None => info!(Listener, "{name}: listens over {transports:?}"),
+            Some((Level::Warn, missing)) => warn!(Listener, "{name}: listens over {missing}"),
+            Some((_, missing)) => info!(Listener, "{name}: listens over {missing}"),
+            None => info!(Listener, "{name}: listens over {}", names_of(transports)),
         }
         let local = listening.local;
         self.listeners.insert(key, listening);
@@ -242,8 +245,7 @@ impl Reactor {
                 Err(error) if error.is_address_in_use() => {}
                 Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
-                    let missing = format!("TCP only, because RDMA failed: {error}");
-                    return Ok(((None, Some(tcp)), local, Some(missing)));
+                    return Ok(((None, Some(tcp)), local, Some(without_rdma(&error))));
                 }
             }
             // iWARP uses TCP ports, so the port may be in use by the TCP listener created above.
@@ -252,7 +254,7 @@ impl Reactor {
             match self.listen_on_rdma(key, local, config) {
                 Ok((rdma, local)) => {
                     let missing = "RDMA only, because iWARP itself uses the TCP port".to_owned();
-                    return Ok(((Some(rdma), None), local, Some(missing)));
+                    return Ok(((Some(rdma), None), local, Some((Level::Warn, missing))));
                 }
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
                 Err(_) => {
@@ -520,5 +522,23 @@ impl Reactor {
             self.take_over(key);
             self.drive(key);
         }
+    }
+}
+
+/// Returns the names of a listener's transports, for the log.
+fn names_of(transports: &[Transport]) -> String {
+    let names: Vec<String> = transports.iter().map(Transport::to_string).collect();
+    names.join(" and ")
+}
+
+/// Returns the text for a listener that lacks RDMA because of this error. On a host without a
+/// device that is expected, and no warning.
+fn without_rdma(error: &Error) -> (Level, String) {
+    if has_rdma_device() {
+        let text = format!("TCP only, because RDMA failed: {error}");
+        (Level::Warn, text)
+    } else {
+        let text = format!("TCP only, because this host has no RDMA device: {error}");
+        (Level::Info, text)
     }
 }

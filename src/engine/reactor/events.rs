@@ -16,6 +16,7 @@ use super::{
     BATCH, CM_MEMORY, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,
 };
 use crate::{
+    addresses::Shown,
     link::Link,
     proto::{Connection, Reject},
     status::OsError,
@@ -318,6 +319,7 @@ pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn Di
     count_refusal(refusal);
     warn_sparsely!(
         Listener,
-        "engine: rejected a connect request from {peer}: {reason}"
+        "engine: rejected a connect request from {}: {reason}",
+        Shown(peer)
     );
 }
