@@ -47,10 +47,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
-    ///   (`rdma_create_event_channel(3)`).
-    /// * [`Error::PermissionDenied`] when this process has no right to use it.
-    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
+    /// succeeds: connects and binds that require RDMA then fail.
     pub fn new() -> Result<Self, Error> {
         Self::start(Budget::shared())
     }
@@ -62,10 +60,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
-    ///   (`rdma_create_event_channel(3)`).
-    /// * [`Error::PermissionDenied`] when this process has no right to use it.
-    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
+    /// succeeds: connects and binds that require RDMA then fail.
     pub fn with_limits(limits: EngineLimits) -> Result<Self, Error> {
         Self::start(Budget::new(limits))
     }
@@ -141,10 +137,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
-    ///   (`rdma_create_event_channel(3)`).
-    /// * [`Error::PermissionDenied`] when this process has no right to use it.
-    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
+    /// succeeds: connects and binds that require RDMA then fail.
     pub fn shared() -> Result<Self, Error> {
         let mut shared = lock(SHARED.get());
         // An engine whose thread has ended cannot serve a connection.
