@@ -403,8 +403,8 @@ impl Persistent {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] after [`close`](Self::close), or else the error with which the client
-    /// has ended.
+    /// [`Error::Disconnected`] after [`close`](Self::close). Otherwise the error with which the
+    /// client has ended.
     ///
     /// # Examples
     ///

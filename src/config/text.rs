@@ -408,7 +408,7 @@ pub(crate) mod as_number {
         if deserializer.is_human_readable() {
             deserializer.deserialize_any(Reader::new())
         } else {
-            // Such a format does not say which type a value has.
+            // Such a format does not store the types of its values.
             T::deserialize(deserializer)
         }
     }

@@ -70,8 +70,8 @@ pub(crate) enum Command {
     Statistics { reply: Sender<EngineStatistics> },
     /// Another engine has read this event of a device.
     Device(DeviceEvent),
-    /// Ask the peers of all accepted connections to leave, now and from now on. Reply with the
-    /// number of connections that are asked now.
+    /// Ask the peers of all accepted connections to leave, and those of later ones. Reply with the
+    /// number of connections that are asked at once.
     AskToLeave { reply: Sender<u64> },
     /// End all listeners, and reply when there is no connection left.
     Drain { reply: Sender<()> },
@@ -418,14 +418,14 @@ impl Request {
         &self.private_data
     }
 
-    /// Names the connection, instead of the listener's
-    /// [label](crate::ListenerBuilder::label).
+    /// Names the connection.
     ///
-    /// The log, [`Info::label`](crate::Info::label), the values for Prometheus and `rdmsg top` show
-    /// the label from the acceptance on, also after the connection has
-    /// [resumed](Config::resume). The peer does not see it. Up to 64 bytes; a longer one is an
-    /// error of the acceptance, which rejects the request. An empty text removes the listener's
-    /// label. Control characters are escaped wherever the label is shown.
+    /// The name replaces the [label](crate::ListenerBuilder::label) of the listener. The log,
+    /// [`Info::label`](crate::Info::label), the values for Prometheus and `rdmsg top` show it from
+    /// the acceptance on, also after the connection has [resumed](Config::resume). The peer does
+    /// not see it. Up to 64 bytes; a longer one is an error of the acceptance, which rejects the
+    /// request. An empty text removes the listener's label. Control characters are escaped wherever
+    /// the label is shown.
     ///
     /// # Examples
     ///

@@ -204,7 +204,7 @@ impl Engine {
     ///
     /// Returns the number of established connections that were asked. Those of streams, and of
     /// peers with an earlier version of this crate, do not know the notice and are not counted.
-    /// When [`drain`](Self::drain) returns 0, each peer has closed its connection.
+    /// The notice has no answer: [`drain`](Self::drain) waits until the peers have left.
     ///
     /// [The cookbook](crate::guide::cookbook#a-rolling-restart) has a restart.
     ///

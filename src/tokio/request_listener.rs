@@ -183,8 +183,7 @@ impl Request {
         accepting.await.and_then(Endpoint::new)
     }
 
-    /// Names the connection, instead of the listener's label: see
-    /// [`label`](crate::Request::label).
+    /// Names the connection: see [`label`](crate::Request::label).
     #[must_use]
     pub fn label(self, label: &str) -> Self {
         Self::from(self.inner.label(label))

@@ -470,8 +470,8 @@ impl Reactor {
         }
     }
 
-    /// Asks the peers of all accepted connections to leave. Returns the number of those that are
-    /// established and know the notice.
+    /// Asks the peers of all accepted connections to leave. Returns the number of established
+    /// connections whose peers know the notice.
     fn ask_to_leave(&mut self) -> u64 {
         self.leaving = true;
         let keys: Vec<u64> = self.links.keys().copied().collect();
