@@ -17,6 +17,8 @@ mod relaxed_ordering;
 pub(crate) mod text;
 
 pub(crate) use self::label::Label;
+#[cfg(feature = "serde")]
+pub(crate) use self::text::as_number;
 pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 
 /// The configuration of a connection. [`Config::default`] works; change single fields.
@@ -78,6 +80,7 @@ pub struct Config {
     /// [`eager_size`](Self::eager_size) of locked memory a connection.
     ///
     /// 1 to 8192, default 32.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub receive_window: u16,
 
     /// The number of receive buffers that connections share; `None` for buffers of their own.
@@ -103,6 +106,7 @@ pub struct Config {
     ///
     /// `None`, the default, gives each connection receive buffers of its own. Otherwise 34 to
     /// 1048576, up to the limit of the shared receive queues of the device.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub shared_receive: Option<u32>,
 
     /// The largest message in bytes that the peer sends straight into a posted receive buffer;
@@ -118,6 +122,7 @@ pub struct Config {
     /// there, of which a peer can fill 2 MiB while the program receives nothing.
     ///
     /// 64 B to 1 MiB. `None`, the default, is 16 KiB over RDMA and 64 KiB over TCP.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub eager_size: Option<u32>,
 
     /// The largest message in bytes that the peer may send to this side.
@@ -125,6 +130,7 @@ pub struct Config {
     /// It costs nothing while there is no such message.
     ///
     /// 64 B to 1 TiB, default 1 GiB.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub max_message: u64,
 
     /// The number of bytes of messages above the eager size, in each direction.
@@ -137,6 +143,7 @@ pub struct Config {
     /// connections together.
     ///
     /// 64 KiB to 1 TiB, default 64 MiB.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub large_memory: u64,
 
     /// The number of bytes of memory that are kept for later large messages, in each direction.
@@ -151,6 +158,7 @@ pub struct Config {
     /// stays registered, because a peer could write to memory into which messages are received.
     ///
     /// 0 to 1 TiB, default 16 MiB.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub registration_cache: u64,
 
     /// The number of bytes that a [`Stream`](crate::Stream) takes from a writer before any is read.
@@ -167,6 +175,7 @@ pub struct Config {
     /// use a half at most. When that is in use, unread bytes stay in the receive buffers.
     ///
     /// 64 KiB to 1 GiB, default 4 MiB.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub stream_buffer: u64,
 
     /// The depth of the send ring: how many messages and one-sided operations may be in flight.
@@ -174,6 +183,7 @@ pub struct Config {
     /// Costs `send_depth` × [`eager_size`](Self::eager_size) of locked memory a connection.
     ///
     /// 1 to 8192, default 16.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub send_depth: u16,
 
     /// The time limit for establishing a connection.
@@ -307,6 +317,7 @@ pub struct Config {
     ///
     /// 0 to 255. `None`, the default, leaves the choice to the system: 0 over TCP, and over RoCE
     /// the `default_roce_tos` of the port, which is 0 as well if nothing has changed it.
+    #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub traffic_class: Option<u8>,
 
     /// How a thread waits in `recv`, and in `send` while the peer's window is full.

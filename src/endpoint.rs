@@ -13,6 +13,7 @@ use crossbeam_channel::Receiver;
 
 pub use self::{info::Info, one_sided::OneSided};
 use crate::{
+    addresses::Shown,
     engine::{Engine, Established},
     error::Error,
     link::{Completion, Ended, Inflow, Link, Owner},
@@ -194,7 +195,7 @@ impl Endpoint {
         let link = &self.inner.link;
         Info {
             id: self.id(),
-            label: link.label(),
+            label: link.label().to_text(),
             negotiated: link.negotiated(),
             capabilities: link.capabilities(),
             send_limit: link.send_limit(),
@@ -284,7 +285,7 @@ impl fmt::Debug for Endpoint {
         let inner = self.inner.original();
         f.debug_struct("Endpoint")
             .field("link", &*inner.link)
-            .field("local", &inner.link.local_addr())
+            .field("local", &Shown(inner.link.local_addr()))
             .finish_non_exhaustive()
     }
 }

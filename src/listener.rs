@@ -15,7 +15,7 @@ use self::{
     socket::Socket,
 };
 use crate::{
-    addresses::ToAddresses,
+    addresses::{Shown, ToAddresses},
     config::Config,
     endpoint::Endpoint,
     engine::{Engine, ListenerItem, Queue},
@@ -384,7 +384,7 @@ impl<'a> IntoIterator for &'a Listener {
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
-            .field("local", &self.local_addr())
+            .field("local", &Shown(self.local_addr()))
             .finish_non_exhaustive()
     }
 }

@@ -22,12 +22,13 @@ use self::{shared::Shared, target::Target};
 use crate::{
     addresses::ToAddresses,
     connector::Connector,
+    endpoint::Info,
     error::{Error, TrySendError},
     link::{Completion, Deadline},
     local::{Local, StandIn},
     os::{PerProcess, lock},
     outgoing::Outgoing,
-    proto::CloseReason,
+    proto::{CloseReason, Statistics},
     transport_choice::Transport,
 };
 
@@ -133,7 +134,8 @@ pub enum PersistentEvent {
     /// The connection has ended. It comes once for each `Connected`, as the last event of the
     /// connection.
     ///
-    /// The client dials again, also if the peer closed the connection.
+    /// The client dials again, also if the peer closed the connection or the program left it with
+    /// [`redial`](Persistent::redial).
     Lost {
         /// The reason for which it ended.
         reason: CloseReason,
@@ -349,6 +351,88 @@ impl Persistent {
     ///   [`send`](Self::send). After an error nothing was sent.
     pub fn try_send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), TrySendError> {
         self.inner.shared.try_send(message.into())
+    }
+
+    /// Sends a short message that passes the messages that wait for credit, as
+    /// [`Endpoint::send_control`](crate::Endpoint::send_control). It neither waits nor dials.
+    ///
+    /// The message belongs to the present connection. No event reports that it has arrived or was
+    /// lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotConnected`], and those of
+    /// [`Endpoint::send_control`](crate::Endpoint::send_control). After an error nothing was sent.
+    pub fn send_control(&self, message: &[u8]) -> Result<(), Error> {
+        self.inner.shared.send_control(message)
+    }
+
+    /// Returns the facts about the present connection; `None` while there is none.
+    ///
+    /// Each connection has another [`id`](Info::id). All of them have the
+    /// [label](Connector::label) of the connector.
+    #[must_use]
+    pub fn info(&self) -> Option<Info> {
+        self.inner.shared.info()
+    }
+
+    /// Returns the counters of all connections of the client so far, and the memory that the
+    /// present one holds.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.inner.shared.statistics()
+    }
+
+    /// Leaves the present server: closes the connection in the background, and dials again.
+    ///
+    /// A client that got [`Completion::PeerLeaving`] calls this when it has the answers to its open
+    /// requests. It is for the thread that takes the events, because in another thread it may close
+    /// the connection that follows. It never waits.
+    ///
+    /// The close is that of [`Endpoint::close`](crate::Endpoint::close): everything sent before is
+    /// delivered, and messages that the peer has sent may still be taken. Sends fail until the next
+    /// connection, as after a loss. Then [`Lost`](PersistentEvent::Lost) comes with
+    /// [`CloseReason::LocallyClosed`], and the client dials after the first pause of its
+    /// [`Redial`]. Messages with ids that the peer did not confirm within
+    /// [`close_timeout`](crate::Config::close_timeout) are in
+    /// [`unacknowledged`](PersistentEvent::Lost::unacknowledged).
+    ///
+    /// The dial goes to the same address or name, so another server is found there: a new process
+    /// on the same port, another address of the name, or another host behind a balancer. Without a
+    /// connection the client dials already, and the call does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] after [`close`](Self::close). Otherwise the error with which the
+    /// client has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::{Completion, Connector, Error, PersistentEvent};
+    ///
+    /// # fn main() -> Result<(), Error> {
+    /// let client = Connector::new().persist("orders.example:7471")?;
+    /// let (mut open, mut leaves) = (0, false);
+    /// loop {
+    ///     match client.next_event()? {
+    ///         PersistentEvent::Connected { .. } => leaves = false,
+    ///         PersistentEvent::Completion(Completion::PeerLeaving) => leaves = true,
+    ///         PersistentEvent::Completion(Completion::Received(_answer)) => open -= 1,
+    ///         PersistentEvent::Lost { .. } => open = 0, // in doubt, unless `leaves`
+    ///         _ => {}
+    ///     }
+    ///     if leaves && open == 0 {
+    ///         client.redial()?;
+    ///     }
+    ///     while !leaves && open < 8 && client.try_send(b"an order").is_ok() {
+    ///         open += 1;
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn redial(&self) -> Result<(), Error> {
+        self.inner.shared.redial()
     }
 
     /// Closes the connection, as [`Endpoint::close`](crate::Endpoint::close), and ends the client.

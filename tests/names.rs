@@ -1,12 +1,16 @@
 //! The names of connections and listeners: their numbers and labels, in the log, in `Info` and in
 //! statistics. The tests use TCP, so they need no device.
 
-use std::thread;
+use std::{
+    fs,
+    thread::{self, JoinHandle},
+};
 
+use log::Level;
 use log_lines::{Lines, TIME_LIMIT};
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Error, Group, Listener, RequestListener, StreamListener,
-    TransportChoice,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Group, Listener, RequestListener,
+    StreamListener, TransportChoice,
     observe::{self, ConnectionSnapshot},
 };
 
@@ -95,7 +99,110 @@ fn label_is_in_the_log_and_in_statistics() {
         assert!(text.contains(&labels), "{labels}: {text}");
         assert!(format!("{endpoint:?}").contains(&format!("{label:?}")));
     }
-    lines.wait_for(&format!(r#" "a\"b\n" on {address}: listens over [Tcp]"#));
+    lines.wait_for(&format!(r#" "a\"b\n" on {address}: listens over TCP"#));
+}
+
+/// Binds a listener with the label `replicas`, and starts a connect to it.
+fn requested(engine: &Engine) -> (RequestListener, JoinHandle<Result<Endpoint, Error>>) {
+    let listener = Listener::builder()
+        .label("replicas")
+        .config(&config())
+        .engine(engine)
+        .bind_requests("127.0.0.1:0")
+        .unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().config(&config()).engine(engine);
+    let client = thread::spawn(move || connector.connect(address));
+    (listener, client)
+}
+
+#[test]
+fn accepted_request_has_a_label_of_its_own() {
+    let lines = Lines::collect();
+    observe::enable();
+    let engine = Engine::new().unwrap();
+    for (label, shown) in [(Some("alice"), Some("alice")), (Some(""), None)]
+        .into_iter()
+        .chain([(None, Some("replicas"))])
+    {
+        let (listener, client) = requested(&engine);
+        let mut request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+        if let Some(label) = label {
+            request = request.label("another").label(label);
+        }
+        let server = request.accept_with(b"welcome").unwrap();
+        let client = client.join().unwrap().unwrap();
+        let (info, peer) = (server.info(), server.peer_addr());
+        assert_eq!(info.label.as_deref(), shown);
+        assert_eq!(listed(info.id).label.as_deref(), shown);
+        let name = shown.map_or(String::new(), |label| format!(" {label:?}"));
+        lines.wait_for(&format!("conn {}{name} to {peer}: established", info.id));
+        let label = shown.map_or(String::new(), |label| format!("label={label:?},"));
+        let labels = format!("{{connection=\"{}\",{label}peer=\"{peer}\",", info.id);
+        let text = observe::snapshot().to_prometheus();
+        assert!(text.contains(&labels), "{labels}: {text}");
+        assert_eq!(client.info().label, None, "the peer does not see it");
+        client.send(b"hello").unwrap();
+        assert_eq!(server.recv().unwrap(), b"hello");
+    }
+}
+
+#[test]
+fn too_long_label_rejects_the_request() {
+    let engine = Engine::new().unwrap();
+    let (listener, client) = requested(&engine);
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+    let refused = request.label(&"x".repeat(65)).accept().unwrap_err();
+    let expected = "invalid configuration: label is 65 bytes long, allowed is 0 to 64 bytes";
+    assert_eq!(refused.to_string(), expected);
+    let reason = match client.join().unwrap() {
+        Err(Error::Connect { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(reason, CloseReason::Rejected { .. }), "{reason}");
+}
+
+/// An address within the process is made up, so people see the name for which it stands.
+#[test]
+fn memory_peer_is_shown_by_its_name() {
+    let lines = Lines::collect();
+    observe::enable();
+    let listener = Listener::bind("memory://a \"shown\" name").unwrap();
+    let client = Endpoint::connect("memory://a \"shown\" name").unwrap();
+    let id = client.info().id;
+    let name = r#"memory://a "shown" name"#;
+    lines.wait_for(&format!("on {name}: listens over memory"));
+    lines.wait_for(&format!("conn {id} to {name}: established over memory"));
+    assert!(format!("{listener:?}").contains(name), "{listener:?}");
+    assert!(format!("{client:?}").contains(name), "{client:?}");
+    let text = observe::snapshot().to_prometheus();
+    let labels = format!("{{connection=\"{id}\",peer=\"memory://a \\\"shown\\\" name\",");
+    assert!(text.contains(&labels), "{labels}: {text}");
+    let requests = Listener::builder()
+        .bind_requests("memory://requests")
+        .unwrap();
+    assert!(format!("{requests:?}").contains("memory://requests"));
+    assert_eq!(lines.count("[100::7264"), 0);
+}
+
+/// A listener without RDMA is a problem only if the host has a device.
+#[test]
+fn missing_device_is_no_warning() {
+    let lines = Lines::collect();
+    let config = Config::default().with(|config| config.transport = TransportChoice::Auto);
+    let builder = Listener::builder().config(&config);
+    // No device serves the address.
+    let listener = builder.bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr();
+    let devices = fs::read_dir("/sys/class/infiniband");
+    let (level, because) = if devices.is_ok_and(|mut devices| devices.next().is_some()) {
+        (Level::Warn, "RDMA failed")
+    } else {
+        (Level::Info, "this host has no RDMA device")
+    };
+    let text = format!("on {address}: listens over TCP only, because {because}: ");
+    lines.wait_for(&text);
+    assert_eq!(lines.level_of(&text), Some(level));
 }
 
 #[test]

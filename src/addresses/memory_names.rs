@@ -66,6 +66,13 @@ impl fmt::Display for Shown {
     }
 }
 
+/// As [`Display`](fmt::Display).
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Whether a listener on an address within the process serves connects to another one: the ports
 /// are the same, and so are the hosts, unless one of them stands for all.
 pub(crate) fn serves(listener: SocketAddr, wanted: SocketAddr) -> bool {

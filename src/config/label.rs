@@ -37,6 +37,11 @@ impl Label {
     pub(crate) fn as_str(&self) -> Option<&str> {
         self.0.as_deref()
     }
+
+    /// Returns a copy of the text.
+    pub(crate) fn to_text(&self) -> Option<String> {
+        self.as_str().map(str::to_owned)
+    }
 }
 
 impl fmt::Display for Label {

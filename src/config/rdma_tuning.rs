@@ -20,6 +20,7 @@ pub struct RdmaTuning {
     /// send queue in the driver.
     ///
     /// 0 to 1024 bytes, default 256.
+    #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub max_inline: u32,
 
     /// The time limit for one attempt to resolve the address, and for one to resolve the route.
@@ -43,6 +44,7 @@ pub struct RdmaTuning {
     /// [keepalive](crate::Config::keepalive_interval) alone notices a peer that has gone.
     ///
     /// 0 to 7, default 7.
+    #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub retry_count: u8,
 
     /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ.
@@ -67,12 +69,14 @@ pub struct RdmaTuning {
     ///
     /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); connecting and accepting fail
     /// with [`Error::InvalidConfig`] beyond it. Default `None`.
+    #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub completion_vector: Option<u32>,
 
     /// Whether the device may reorder its writes of received bytes to memory: see
     /// [`RelaxedOrdering`].
     ///
     /// Default [`Auto`](RelaxedOrdering::Auto): on the processors that are known to need it.
+    #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]
     pub relaxed_ordering: RelaxedOrdering,
 
     /// Whether the queue pair of the connection gets a thread domain, and with it a doorbell
@@ -83,6 +87,7 @@ pub struct RdmaTuning {
     /// `debug`.
     ///
     /// Default `true`.
+    #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub thread_domain: bool,
 }
 

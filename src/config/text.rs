@@ -42,7 +42,7 @@ impl Config {
     /// | a duration | a number and a unit: `200us`, `500ms`, `1.5s`, `2min` or `1h` |
     /// | an `Option` | its value, or `none` |
     /// | a `bool` | `true` or `false` |
-    /// | `transport` | `environment`, `auto`, `rdma` or `tcp`, in any case |
+    /// | `transport` | `environment`, `auto`, `rdma`, `tcp` or `memory`, in any case |
     /// | `rdma.relaxed_ordering` | `auto`, `on` or `off` |
     /// | `polling` | `event`, `busy`, `adaptive`, or `adaptive:500us` with the longest spin |
     ///
@@ -79,19 +79,12 @@ impl Config {
         })
     }
 
-    /// Returns the default configuration, with the fields that environment variables set.
-    ///
-    /// The variable of a field is the prefix and the field's name in upper case: with the prefix
-    /// `RDMSG_` the variable `RDMSG_RECEIVE_WINDOW` sets [`receive_window`](Self::receive_window),
-    /// and `RDMSG_RDMA_RETRY_COUNT` sets `rdma.retry_count`. The values are those of
-    /// [`set`](Self::set). The prefix is for the configuration alone, so that a misspelled name is
-    /// an error.
+    /// Returns the default configuration, with the fields that environment variables set: see
+    /// [`apply_env`](Self::apply_env).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`], with the name of the variable or the field: for a variable with
-    /// the prefix that belongs to no field, a value of another form, and a value that
-    /// [`check`](Self::check) refuses.
+    /// Those of [`apply_env`](Self::apply_env).
     ///
     /// # Examples
     ///
@@ -103,33 +96,56 @@ impl Config {
     /// # }
     /// ```
     pub fn from_env(prefix: &str) -> Result<Self, Error> {
+        let mut config = Self::default();
+        config.apply_env(prefix)?;
+        Ok(config)
+    }
+
+    /// Sets the fields that environment variables name, and leaves the other fields as they are. So
+    /// the environment takes precedence over a file.
+    ///
+    /// The variable of a field is the prefix and the field's name in upper case: with the prefix
+    /// `RDMSG_` the variable `RDMSG_RECEIVE_WINDOW` sets [`receive_window`](Self::receive_window),
+    /// and `RDMSG_RDMA_RETRY_COUNT` sets `rdma.retry_count`. The values are those of
+    /// [`set`](Self::set). The prefix is for the configuration alone, so that a misspelled name is
+    /// an error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`], with the name of the variable: for a variable with the prefix that
+    /// belongs to no field, a value of another form, and a value that [`check`](Self::check)
+    /// refuses. It also refuses values that were set before; then the error names the field alone.
+    /// After an error the configuration is unchanged.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let mut config: rdmsg::Config = "receive_window=64 polling=event".parse()?; // or of a file
+    /// config.apply_env("MY_SERVICE_RDMSG_")?; // MY_SERVICE_RDMSG_RECEIVE_WINDOW=128
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn apply_env(&mut self, prefix: &str) -> Result<(), Error> {
         let named = env::vars_os().filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
             let field = name.strip_prefix(prefix)?.to_owned();
             Some((name, field, value))
         });
-        let mut config = Self::default();
+        let (mut config, mut variables) = (self.clone(), Vec::new());
         for (variable, suffix, value) in named {
             let is_of = |name: &&str| name.replace('.', "_").eq_ignore_ascii_case(&suffix);
             let Some(field) = NAMES.into_iter().find(is_of) else {
                 return Err(unknown(&variable));
             };
+            variables.push((field, variable));
             let set = config.set(field, &value.to_string_lossy());
-            set.map_err(|error| match error {
-                Error::InvalidConfig {
-                    field,
-                    value,
-                    allowed,
-                } => Error::InvalidConfig {
-                    field,
-                    value: format!("{value} in {variable}"),
-                    allowed,
-                },
-                other => other,
-            })?;
+            set.map_err(|error| in_variable(error, &variables))?;
         }
-        config.check()?;
-        Ok(config)
+        let checked = config.check();
+        checked.map_err(|error| in_variable(error, &variables))?;
+        *self = config;
+        Ok(())
     }
 
     /// Returns the field with one of the [`NAMES`].
@@ -162,6 +178,18 @@ impl Config {
             other => unreachable!("{other} is none of the names"),
         }
     }
+}
+
+/// Adds the variable that set the field to an error of its value.
+fn in_variable(mut error: Error, variables: &[(&str, String)]) -> Error {
+    if let Error::InvalidConfig { field, value, .. } = &mut error {
+        // The spin is a part of the text of `polling`.
+        let name = field.strip_suffix(".spin").unwrap_or(field);
+        if let Some((_, variable)) = variables.iter().find(|(field, _)| *field == name) {
+            *value = format!("{value} in {variable}");
+        }
+    }
+    error
 }
 
 fn unknown(name: &str) -> Error {
@@ -338,7 +366,7 @@ impl Text for Polling {
 pub(crate) mod as_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    use super::Text;
+    use super::{Text, reader::Reader};
 
     pub(crate) fn serialize<S: Serializer>(
         value: &impl Text,
@@ -350,11 +378,108 @@ pub(crate) mod as_text {
     pub(crate) fn deserialize<'de, T: Text + Default, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<T, D::Error> {
+        if deserializer.is_human_readable() {
+            return deserializer.deserialize_any(Reader::new());
+        }
         let text = String::deserialize(deserializer)?;
-        let mut value = T::default();
-        let read = value.read(&text);
-        read.map_err(|expected| Error::custom(format!("{text:?} is not {expected}")))?;
-        Ok(value)
+        Reader::new().read(&text).map_err(Error::custom)
+    }
+}
+
+/// Serializes a number or a `bool` as itself, and reads it from its [`Text`] as well.
+#[cfg(feature = "serde")]
+pub(crate) mod as_number {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Text, reader::Reader};
+
+    pub(crate) fn serialize<S: Serializer>(
+        value: &impl Serialize,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: Text + Default + Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        if deserializer.is_human_readable() {
+            deserializer.deserialize_any(Reader::new())
+        } else {
+            // Such a format does not store the types of its values.
+            T::deserialize(deserializer)
+        }
+    }
+}
+
+/// Reads a field of a file: a text, or a value with the same meaning.
+#[cfg(feature = "serde")]
+mod reader {
+    use std::{fmt, marker::PhantomData};
+
+    use serde::de::{Deserializer, Error, Visitor};
+
+    use super::Text;
+
+    pub(super) struct Reader<T>(PhantomData<T>);
+
+    impl<T: Text + Default> Reader<T> {
+        pub(super) fn new() -> Self {
+            Self(PhantomData)
+        }
+
+        pub(super) fn read(self, text: &str) -> Result<T, String> {
+            let mut value = T::default();
+            match value.read(text) {
+                Ok(()) => Ok(value),
+                Err(expected) => Err(format!("{text:?} is not {expected}")),
+            }
+        }
+    }
+
+    impl<'de, T: Text + Default> Visitor<'de> for Reader<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match T::default().read("") {
+                Ok(()) => Ok(()),
+                Err(expected) => f.write_str(expected),
+            }
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            self.read(text).map_err(E::custom)
+        }
+
+        fn visit_bool<E: Error>(self, value: bool) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+
+        fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+
+        fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+
+        fn visit_f64<E: Error>(self, value: f64) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+
+        fn visit_none<E: Error>(self) -> Result<T, E> {
+            self.visit_str("none")
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<T, E> {
+            self.visit_str("none")
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, value: D) -> Result<T, D::Error> {
+            value.deserialize_any(self)
+        }
     }
 }
 
@@ -509,6 +634,30 @@ mod tests {
                 r#"{"connect_timeout": "5"}"#,
                 "\"5\" is not a duration, such as 500ms",
             ),
+            (
+                r#"{"connect_timeout": 5}"#,
+                "\"5\" is not a duration, such as 500ms",
+            ),
+            (
+                r#"{"receive_window": -1}"#,
+                "\"-1\" is not a number, such as 64 or 16KiB, that the field can hold",
+            ),
+            (
+                r#"{"receive_window": "128KiB"}"#,
+                "\"128KiB\" is not a number, such as 64 or 16KiB, that the field can hold",
+            ),
+            (
+                r#"{"receive_window": null}"#,
+                "\"none\" is not a number, such as 64 or 16KiB, that the field can hold",
+            ),
+            (
+                r#"{"rdma": {"thread_domain": 1}}"#,
+                "\"1\" is not true or false",
+            ),
+            (
+                r#"{"max_message": [1]}"#,
+                "invalid type: sequence, expected a number, such as 64 or 16KiB",
+            ),
             (r#"{"stream": true}"#, "unknown field `stream`"),
         ] {
             let error = serde_json::from_str::<Config>(json)
@@ -519,5 +668,38 @@ mod tests {
         let limits: EngineLimits = serde_json::from_str(r#"{"held": 1048576}"#).unwrap();
         assert_eq!(limits.held, 1 << 20);
         assert_eq!(limits.pinned, EngineLimits::default().pinned);
+        let limits: EngineLimits = serde_json::from_str(r#"{"held": "1MiB"}"#).unwrap();
+        assert_eq!(limits.held, 1 << 20);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn files_have_the_texts_of_all_fields() {
+        use std::collections::BTreeMap;
+
+        use serde_json::{Value, json};
+
+        let wanted: Config = "receive_window=7 shared_receive=4KiB eager_size=none \
+            max_message=2MiB polling=busy rdma.max_inline=3 rdma.ack_timeout=20 \
+            rdma.relaxed_ordering=on rdma.thread_domain=false"
+            .parse()
+            .unwrap();
+        let mut source = wanted.clone();
+        let mut texts: BTreeMap<&str, Value> = BTreeMap::new();
+        let mut rdma: BTreeMap<&str, Value> = BTreeMap::new();
+        for name in NAMES {
+            let text = Value::String(source.field(name).write());
+            match name.strip_prefix("rdma.") {
+                Some(name) => rdma.insert(name, text),
+                None => texts.insert(name, text),
+            };
+        }
+        texts.insert("rdma", json!(rdma));
+        let read: Config = serde_json::from_value(json!(texts)).unwrap();
+        assert_eq!(read, wanted);
+        let null = serde_json::from_str::<Config>(r#"{"eager_size": null}"#).unwrap();
+        assert_eq!(null.eager_size, None);
+        let sizes: Config = serde_json::from_str(r#"{"eager_size": "8KiB"}"#).unwrap();
+        assert_eq!(sizes.eager_size, Some(8192));
     }
 }

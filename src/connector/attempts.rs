@@ -5,8 +5,11 @@ use std::{
 
 use super::silent_hosts::SilentHosts;
 use crate::{
-    addresses::Addresses, error::Error, link::Way, machine::rdma_addresses,
-    transport_choice::Transport, transport_choice::TransportChoice,
+    addresses::{Addresses, Shown},
+    error::Error,
+    link::Way,
+    machine::rdma_addresses,
+    transport_choice::{Transport, TransportChoice},
 };
 
 /// The attempts of one connect: addresses and transports in order, within one time limit.
@@ -149,7 +152,8 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "connects to {address} over {over}, because {from} failed: {error}"
+            "connects to {} over {over}, because {from} failed: {error}",
+            Shown(address)
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();
         self.transport = over;

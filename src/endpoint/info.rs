@@ -10,7 +10,8 @@ pub struct Info {
     /// No other connection of the process ever has it. A connection that
     /// [resumes](crate::Config::resume) keeps it.
     pub id: u64,
-    /// The program's name for the connection: [`Connector::label`](crate::Connector::label) or
+    /// The program's name for the connection: [`Connector::label`](crate::Connector::label),
+    /// [`Request::label`](crate::Request::label), or else
     /// [`ListenerBuilder::label`](crate::ListenerBuilder::label).
     pub label: Option<String>,
     /// The values on which the two sides agreed when the connection was established. They may

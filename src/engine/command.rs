@@ -14,7 +14,8 @@ use super::{
     engine::EngineStatistics, promise::PromiseSender, relief::Custody, threadless::Threadless,
 };
 use crate::{
-    config::Config,
+    addresses::Shown,
+    config::{Config, Label},
     error::Error,
     link::{Completion, Deadline, Inflow, Link, Owner, Way},
     os::{Process, leak},
@@ -69,6 +70,9 @@ pub(crate) enum Command {
     Statistics { reply: Sender<EngineStatistics> },
     /// Another engine has read this event of a device.
     Device(DeviceEvent),
+    /// Ask the peers of all accepted connections to leave, and those of later ones. Reply with the
+    /// number of connections that are asked at once.
+    AskToLeave { reply: Sender<u64> },
     /// End all listeners, and reply when there is no connection left, if the caller still waits.
     Drain { reply: Sender<()>, caller: Weak<()> },
     /// The last handle of the engine has been dropped: end when all connections have ended.
@@ -158,6 +162,8 @@ pub struct Request {
     peer: SocketAddr,
     local: SocketAddr,
     private_data: Vec<u8>,
+    /// The label for the connection; `None` for that of the listener.
+    label: Option<Label>,
 }
 
 /// The content of a request that was not answered yet.
@@ -386,6 +392,7 @@ impl Request {
             peer,
             local,
             private_data,
+            label: None,
         }
     }
 
@@ -411,6 +418,30 @@ impl Request {
         &self.private_data
     }
 
+    /// Names the connection.
+    ///
+    /// The name replaces the [label](crate::ListenerBuilder::label) of the listener. The log,
+    /// [`Info::label`](crate::Info::label), the values for Prometheus and `rdmsg top` show it from
+    /// the acceptance on, also after the connection has [resumed](Config::resume). The peer does
+    /// not see it. Up to 64 bytes; a longer one is an error of the acceptance, which rejects the
+    /// request. An empty text removes the listener's label. Control characters are escaped wherever
+    /// the label is shown.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(request: rdmsg::Request, user: &str) -> Result<(), rdmsg::Error> {
+    /// let endpoint = request.label(user).accept()?; // such as "alice", whose token was right
+    /// assert_eq!(endpoint.info().label.as_deref(), Some(user));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn label(mut self, label: &str) -> Self {
+        self.label = Some(Label::new(label));
+        self
+    }
+
     /// Rejects the request because the listener has ended.
     pub(crate) fn reject_untaken(mut self) {
         if let Some(open) = self.open.take() {
@@ -419,17 +450,34 @@ impl Request {
         }
     }
 
-    /// Takes the parts that the answer needs, once.
+    /// Takes the parts that a rejection needs, once.
     pub(crate) fn take(&mut self) -> Option<Open> {
         self.open.take()
+    }
+
+    /// Takes the parts that an acceptance needs, once, and names the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] if the label is too long. Then the request stays open.
+    pub(crate) fn take_to_accept(&mut self) -> Result<Open, Error> {
+        if let Some(label) = &self.label {
+            label.check()?;
+        }
+        // Answering takes the request, so it is open.
+        let open = self.open.take().ok_or(Error::EngineShutDown)?;
+        if let Some(label) = self.label.take() {
+            open.link.set_label(label);
+        }
+        Ok(open)
     }
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
-            .field("peer", &self.peer)
-            .field("local", &self.local)
+            .field("peer", &Shown(self.peer))
+            .field("local", &Shown(self.local))
             .finish_non_exhaustive()
     }
 }

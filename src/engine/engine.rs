@@ -47,10 +47,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
-    ///   (`rdma_create_event_channel(3)`).
-    /// * [`Error::PermissionDenied`] when this process has no right to use it.
-    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
+    /// succeeds: connects and binds that require RDMA then fail.
     pub fn new() -> Result<Self, Error> {
         Self::start(Budget::shared())
     }
@@ -62,10 +60,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
-    ///   (`rdma_create_event_channel(3)`).
-    /// * [`Error::PermissionDenied`] when this process has no right to use it.
-    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
+    /// succeeds: connects and binds that require RDMA then fail.
     pub fn with_limits(limits: EngineLimits) -> Result<Self, Error> {
         Self::start(Budget::new(limits))
     }
@@ -141,10 +137,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
-    ///   (`rdma_create_event_channel(3)`).
-    /// * [`Error::PermissionDenied`] when this process has no right to use it.
-    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
+    /// succeeds: connects and binds that require RDMA then fail.
     pub fn shared() -> Result<Self, Error> {
         let mut shared = lock(SHARED.get());
         // An engine whose thread has ended cannot serve a connection.
@@ -196,6 +190,54 @@ impl Engine {
                 "engine: the engine's thread panicked, which ended all of its connections"
             );
         }
+    }
+
+    /// Tells the peers of all connections that the listeners of this engine accepted that this side
+    /// wants to end them soon.
+    ///
+    /// It is [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each of them, for a
+    /// server that stops and keeps no list of its endpoints. From then on the engine also asks on
+    /// each connection that a listener accepts, as soon as it is established. A peer that connects
+    /// again to this server is therefore asked again: close the listeners first. The engine does
+    /// not ask on connections that a [`Connector`](crate::Connector) made. It never waits for a
+    /// peer.
+    ///
+    /// Returns the number of established connections that were asked. Those of streams, and of
+    /// peers with an earlier version of this crate, do not know the notice and are not counted.
+    /// The notice has no answer: [`drain`](Self::drain) waits until the peers have left.
+    ///
+    /// [The cookbook](crate::guide::cookbook#a-rolling-restart) has a restart.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    /// * [`Error::Forked`] in a child of the process that started the engine.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rdmsg::{Completion, Endpoint, Engine, Listener};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let engine = Engine::in_memory()?;
+    /// let listener = Listener::builder().engine(&engine).bind("memory://stopping")?;
+    /// let client = Endpoint::connect("memory://stopping")?;
+    /// let server = listener.accept()?;
+    /// listener.close();
+    /// assert_eq!(engine.ask_to_leave()?, 1);
+    /// assert!(matches!(client.next_completion()?, Completion::PeerLeaving));
+    /// client.close()?;
+    /// assert_eq!(engine.drain(Duration::from_secs(10))?, 0);
+    /// # drop(server);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ask_to_leave(&self) -> Result<u64, Error> {
+        let (reply, asked) = bounded(1);
+        self.send(Command::AskToLeave { reply })?;
+        asked.recv().map_err(|_| Error::EngineShutDown)
     }
 
     /// Stops listening, and waits until all connections of this engine have ended.

@@ -206,8 +206,15 @@ impl Entry {
         }
     }
 
+    /// Asks the peer of an accepted connection to leave. Returns whether it is asked. The caller
+    /// drives the connection.
+    pub(super) fn ask_to_leave(&self) -> bool {
+        !self.role.is_active() && self.link.in_engine(|core| core.ask_to_leave()).is_ok()
+    }
+
     /// Hands out the established connection. If no caller is waiting, the connection is dropped.
-    pub(super) fn report_established(&mut self) {
+    /// Asks the peer to leave if the engine `leaves`.
+    pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}
             // The peer should have refused the request of this trial.
@@ -217,6 +224,10 @@ impl Entry {
         let (Some(reply), Some(completions)) = (self.reply.take(), self.receiver.take()) else {
             return;
         };
+        if leaves {
+            // The peer of a stream knows no such notice.
+            self.ask_to_leave();
+        }
         info!(
             Connection,
             "{}: established over {}",

@@ -181,6 +181,7 @@ pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn fm
     count_refusal(refusal);
     warn_sparsely!(
         Listener,
-        "engine: rejected a connect request from {peer}: {reason}"
+        "engine: rejected a connect request from {}: {reason}",
+        Shown(peer)
     );
 }

@@ -43,9 +43,7 @@ use crate::{
     link::{Ended, Link, Peers, Side, Way, Ways},
     os::{failed, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
-    proto::{
-        CONTROL_WINDOW, CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, SessionId,
-    },
+    proto::{CONTROL_WINDOW, CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager, DEVICE, Event},
     transport_choice::Transport,
@@ -139,6 +137,8 @@ pub(super) struct Reactor {
     refusing: bool,
     /// Set by `Exit`: no handle will report the ends of connections.
     exiting: bool,
+    /// Set by `AskToLeave`: ask the peers of accepted connections to leave.
+    leaving: bool,
     /// The replies to send when there are no connections, each as long as its caller waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
     /// The bindings of listeners that have ended and whose connections resume.
@@ -188,6 +188,7 @@ impl Reactor {
             ending: false,
             refusing: false,
             exiting: false,
+            leaving: false,
             drains: Vec::new(),
             places: Vec::new(),
             budget,
@@ -373,18 +374,6 @@ impl Reactor {
         link
     }
 
-    fn params(&self, key: u64, config: &Config, transport: Transport) -> Params {
-        let config = config.params(transport);
-        Params {
-            engine: self.identity,
-            number: key,
-            longest_chunk: config
-                .longest_chunk
-                .min(self.budget.limits().longest_chunk()),
-            ..config
-        }
-    }
-
     // Driving a connection: carries out the outputs of its state machine that need this thread.
 
     fn drive(&mut self, key: u64) {
@@ -462,7 +451,7 @@ impl Reactor {
             turns.finish(key);
         }
         if established {
-            entry.report_established();
+            entry.report_established(self.leaving);
         }
         if sends_again {
             entry.link.send_again();

@@ -39,7 +39,7 @@ impl Core {
 
     /// Reports to the peer that the application wants to end the connection soon. A session repeats
     /// it on each connection.
-    pub(super) fn ask_to_leave(&mut self) -> Result<(), Error> {
+    pub(crate) fn ask_to_leave(&mut self) -> Result<(), Error> {
         self.check_open()?;
         if !self.is_lost() {
             self.conn.ask_to_leave().map_err(|refused| match refused {

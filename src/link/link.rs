@@ -60,8 +60,10 @@ const OVER: u8 = 2;
 pub(crate) struct Link {
     /// The connection's number in its process.
     pub(crate) key: u64,
-    /// The name that the program gave the connection.
-    pub(super) label: Label,
+    /// The label of the connector or of the listener.
+    configured_label: Label,
+    /// The label that the program gave the connection when it accepted the request.
+    own_label: OnceLock<Label>,
     /// Whether threads that wait for room check for stalls, because the engine checks too seldom.
     pub(super) checks_stalls: bool,
     /// Whether the statistics of the process include the connection.
@@ -120,7 +122,8 @@ impl Link {
         let core = Core::new(conn, completions, Arc::clone(&set_aside), max_ids);
         Arc::new(Self {
             key,
-            label: config.label.clone(),
+            configured_label: config.label.clone(),
+            own_label: OnceLock::new(),
             checks_stalls: stall::checks(config),
             is_counted: tally::is_enabled(),
             first: way,
@@ -196,8 +199,14 @@ impl Link {
     }
 
     /// Returns the name that the program gave the connection.
-    pub(crate) fn label(&self) -> Option<String> {
-        self.label.as_str().map(str::to_owned)
+    pub(crate) fn label(&self) -> &Label {
+        self.own_label.get().unwrap_or(&self.configured_label)
+    }
+
+    /// Names the connection, instead of its listener's label. Only the first call has an effect.
+    pub(crate) fn set_label(&self, label: Label) {
+        // A request is accepted once, so no other label exists.
+        let _ = self.own_label.set(label);
     }
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {

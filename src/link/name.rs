@@ -7,7 +7,7 @@ use crate::addresses::Shown;
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let peer = Shown(self.peer_addr());
-        write!(f, "conn {}{} to {peer}", self.key, self.label)
+        write!(f, "conn {}{} to {peer}", self.key, self.label())
     }
 }
 
@@ -15,8 +15,8 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("key", &self.key)
-            .field("label", &self.label.as_str())
-            .field("peer", &self.peer_addr())
+            .field("label", &self.label().as_str())
+            .field("peer", &Shown(self.peer_addr()))
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::{Listener, accepting::Accepting, arrivals::Arrivals, socket::Socket};
 use crate::{
-    addresses::ToAddresses,
+    addresses::{Shown, ToAddresses},
     config::Config,
     connector::check_private_data,
     endpoint::Endpoint,
@@ -200,7 +200,7 @@ impl RequestListener {
 impl fmt::Debug for RequestListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestListener")
-            .field("local", &self.local_addr())
+            .field("local", &Shown(self.local_addr()))
             .finish_non_exhaustive()
     }
 }
@@ -232,6 +232,7 @@ impl Request {
     ///   time, or a call of the system failed.
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
     ///   the connection.
+    /// * [`Error::InvalidConfig`] when the [`label`](Self::label) is too long.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept(self) -> Result<Endpoint, Error> {
         self.accept_with(&[])
@@ -252,11 +253,11 @@ impl Request {
     ///   time, or a call of the system failed.
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
     ///   the connection.
+    /// * [`Error::InvalidConfig`] when the [`label`](Self::label) is too long.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept_with(mut self, private_data: &[u8]) -> Result<Endpoint, Error> {
         check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
-        // Answering takes the request, so it is open.
-        let open = self.take().ok_or(Error::EngineShutDown)?;
+        let open = self.take_to_accept()?;
         let engine = Engine::of(Arc::clone(&open.engine));
         let (peer, deadline) = (self.peer_addr(), Instant::now() + open.timeout);
         let (reply, result) = bounded(1);
@@ -278,7 +279,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes, and
+    /// [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes,
+    /// [`Error::InvalidConfig`] when the [`label`](Self::label) is too long, and
     /// [`Error::EngineShutDown`] when the engine was shut down. The future fails as
     /// [`accept`](Self::accept) does.
     ///
@@ -287,8 +289,7 @@ impl Request {
     /// See [`RequestListener::poll_request`].
     pub fn start_accept(mut self, private_data: &[u8]) -> Result<Accepting, Error> {
         check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
-        // Answering takes the request, so it is open.
-        let open = self.take().ok_or(Error::EngineShutDown)?;
+        let open = self.take_to_accept()?;
         let (promise, promise_sender) = Promise::new();
         open.engine.send(Command::Accept {
             link: open.link,

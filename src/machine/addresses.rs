@@ -28,6 +28,11 @@ pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
     addresses.into_iter().collect()
 }
 
+/// Whether this machine has an RDMA device.
+pub(crate) fn has_rdma_device() -> bool {
+    !entries(Path::new("/sys/class/infiniband")).is_empty()
+}
+
 /// Returns the network interfaces of all devices.
 ///
 /// They are the interfaces of the ports' GIDs, and those on which a software device was created.

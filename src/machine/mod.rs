@@ -21,6 +21,6 @@ pub use self::access::Denied;
 pub(crate) use self::processor::prefers_relaxed_ordering;
 pub(crate) use self::{
     access::{all_denied, denied, is_container},
-    addresses::rdma_addresses,
+    addresses::{has_rdma_device, rdma_addresses},
     memory::usable_memory,
 };

@@ -67,7 +67,7 @@ impl Export {
     /// Starts in the folder in which `rdmsg top` searches, with the process's id as the name.
     ///
     /// That is `rdmsg` in `XDG_RUNTIME_DIR` or in `/run/user/UID`, or `/tmp/rdmsg-UID` if neither
-    /// exists.
+    /// exists. A value of the variable that is no absolute path counts as unset.
     ///
     /// # Errors
     ///
@@ -82,8 +82,13 @@ impl Export {
     /// are.
     #[must_use]
     pub fn folder() -> PathBuf {
+        Self::folder_in(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+    }
+
+    /// Returns the folder for this value of `XDG_RUNTIME_DIR`.
+    fn folder_in(runtime: Option<PathBuf>) -> PathBuf {
         let user = geteuid();
-        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let runtime = runtime.filter(|path| path.is_absolute());
         let usual = PathBuf::from(format!("/run/user/{user}"));
         let runtime = runtime.or_else(|| usual.is_dir().then_some(usual));
         runtime.map_or_else(
@@ -244,6 +249,17 @@ mod tests {
         }
         drop(export);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn folder_is_never_in_the_working_directory() {
+        let unset = Export::folder_in(None);
+        assert!(unset.is_absolute());
+        for wrong in ["", ".", "run/user"] {
+            assert_eq!(Export::folder_in(Some(wrong.into())), unset, "{wrong:?}");
+        }
+        let set = Export::folder_in(Some("/run/mine".into()));
+        assert_eq!(set, Path::new("/run/mine/rdmsg"));
     }
 
     #[test]

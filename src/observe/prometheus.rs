@@ -8,7 +8,7 @@ use std::{
 use super::registry::{ConnectionSnapshot, Snapshot};
 #[cfg(feature = "metrics")]
 use super::registry::{enable, snapshot};
-use crate::{engine::DeviceEvents, proto::Statistics};
+use crate::{addresses::Shown, engine::DeviceEvents, proto::Statistics};
 
 /// The names of the values that are not in [`SAMPLES`].
 const CONNECTIONS: &str = "rdmsg_connections";
@@ -284,6 +284,8 @@ impl ConnectionSnapshot {
             transport,
             ..
         } = self;
+        let peer = Shown(*peer).to_string();
+        let peer = escaped(&peer);
         let label = label.as_deref().map_or_else(String::new, |label| {
             format!(",label=\"{}\"", escaped(label))
         });

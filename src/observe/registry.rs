@@ -135,7 +135,7 @@ impl Registry {
             all += statistics;
             ConnectionSnapshot {
                 id: *id,
-                label: entry.link.label(),
+                label: entry.link.label().to_text(),
                 peer: entry.link.peer_addr(),
                 local: entry.link.local_addr(),
                 transport: entry.link.transport(),

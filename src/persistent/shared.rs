@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{
     connector::{Connecting, Connector},
-    endpoint::Endpoint,
+    endpoint::{Endpoint, Info},
     engine::Engine,
     error::{Error, TrySendError},
     link::{Completion, Deadline},
     os::{lock, unpoisoned},
     outgoing::Outgoing,
-    proto::CloseReason,
+    proto::{CloseReason, Statistics},
 };
 
 /// The part of a client that its handles and the thread of `events` share.
@@ -151,18 +151,68 @@ impl Shared {
     }
 
     pub(super) fn try_send(&self, message: Outgoing<'_>) -> Result<(), TrySendError> {
-        let endpoint = match &lock(&self.state).phase {
-            Phase::Connected(connection) => connection.endpoint.clone(),
-            Phase::Pausing(_) | Phase::Dialing(_) => return Err(Error::NotConnected.into()),
-            Phase::Ended(error) => return Err(error.clone().into()),
-        };
-        match endpoint.try_send(message) {
-            Err(TrySendError::Failed(Error::Disconnected(reason)))
-                if reason != CloseReason::LocallyClosed =>
-            {
-                Err(Error::NotConnected.into())
-            }
+        match self.connection()?.try_send(message) {
+            Err(TrySendError::Failed(Error::Disconnected(_))) => Err(self.ended().into()),
             sent => sent,
+        }
+    }
+
+    pub(super) fn send_control(&self, message: &[u8]) -> Result<(), Error> {
+        match self.connection()?.send_control(message) {
+            Err(Error::Disconnected(_)) => Err(self.ended()),
+            sent => sent,
+        }
+    }
+
+    pub(super) fn info(&self) -> Option<Info> {
+        let connection = self.connection().ok()?;
+        Some(connection.info())
+    }
+
+    /// Returns the statistics of all connections so far.
+    pub(super) fn statistics(&self) -> Statistics {
+        let state = lock(&self.state);
+        let mut all = state.past;
+        if let Phase::Connected(connection) = &state.phase {
+            all += connection.endpoint.statistics();
+        }
+        all
+    }
+
+    /// Begins to close the connection. The thread that takes its end dials again.
+    pub(super) fn redial(&self) -> Result<(), Error> {
+        let state = lock(&self.state);
+        let endpoint = match &state.phase {
+            Phase::Connected(connection) if connection.is_closing => {
+                return Err(Error::Disconnected(CloseReason::LocallyClosed));
+            }
+            Phase::Connected(connection) => connection.endpoint.clone(),
+            Phase::Pausing(_) | Phase::Dialing(_) => return Ok(()),
+            Phase::Ended(error) => return Err(error.clone()),
+        };
+        drop(state);
+        endpoint.start_close();
+        Ok(())
+    }
+
+    /// Returns the present connection, without waiting for one.
+    fn connection(&self) -> Result<Endpoint, Error> {
+        match &lock(&self.state).phase {
+            Phase::Connected(connection) => Ok(connection.endpoint.clone()),
+            Phase::Pausing(_) | Phase::Dialing(_) => Err(Error::NotConnected),
+            Phase::Ended(error) => Err(error.clone()),
+        }
+    }
+
+    /// Returns the error of a call whose connection has ended: another one follows unless the
+    /// client has ended too.
+    fn ended(&self) -> Error {
+        match &lock(&self.state).phase {
+            Phase::Connected(connection) if connection.is_closing => {
+                Error::Disconnected(CloseReason::LocallyClosed)
+            }
+            Phase::Connected(_) | Phase::Pausing(_) | Phase::Dialing(_) => Error::NotConnected,
+            Phase::Ended(error) => error.clone(),
         }
     }
 

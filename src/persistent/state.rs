@@ -5,7 +5,12 @@ use std::{
 };
 
 use super::{Redial, redial::Dials};
-use crate::{connector::Connecting, endpoint::Endpoint, error::Error, proto::CloseReason};
+use crate::{
+    connector::Connecting,
+    endpoint::Endpoint,
+    error::Error,
+    proto::{CloseReason, Statistics},
+};
 
 /// The state of a client, behind its lock.
 #[derive(Debug)]
@@ -20,6 +25,8 @@ pub(super) struct State {
     pub(super) waiting: usize,
     /// The thread that asked for an event last.
     pub(super) taker: Option<ThreadId>,
+    /// The counters of the connections that have ended.
+    pub(super) past: Statistics,
 }
 
 #[derive(Debug)]
@@ -54,6 +61,7 @@ impl State {
             is_woken: false,
             waiting: 0,
             taker: None,
+            past: Statistics::default(),
         }
     }
 
@@ -85,6 +93,7 @@ impl State {
         let Phase::Connected(connection) = &self.phase else {
             return None;
         };
+        self.past += connection.endpoint.statistics().counters();
         let next = if connection.is_closing {
             Phase::Ended(Error::Disconnected(reason.clone()))
         } else {

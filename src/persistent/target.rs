@@ -51,7 +51,10 @@ impl fmt::Display for Target {
             Self::Name(name) => f.write_str(name),
             Self::Addresses(addresses) => match addresses.as_slice() {
                 [one] => Shown(*one).fmt(f),
-                several => fmt::Debug::fmt(several, f),
+                several => f
+                    .debug_list()
+                    .entries(several.iter().map(|address| Shown(*address)))
+                    .finish(),
             },
         }
     }

@@ -183,6 +183,12 @@ impl Request {
         accepting.await.and_then(Endpoint::new)
     }
 
+    /// Names the connection: see [`label`](crate::Request::label).
+    #[must_use]
+    pub fn label(self, label: &str) -> Self {
+        Self::from(self.inner.label(label))
+    }
+
     /// Rejects the request, with private data for the peer's program: see
     /// [`reject`](crate::Request::reject).
     ///

@@ -48,6 +48,7 @@ pub struct EngineLimits {
     ///
     /// Default: a quarter of the limit on locked memory (`ulimit -l`), at most an eighth of the
     /// usable memory, so that there is room for the buffers of connections.
+    #[cfg_attr(feature = "serde", serde(with = "crate::config::as_number"))]
     pub pinned: u64,
 
     /// The number of bytes of messages that are being read, or received and not yet dropped.
@@ -59,6 +60,7 @@ pub struct EngineLimits {
     /// no other room. One message at a time may exceed these bounds, so that it becomes complete.
     ///
     /// Default: a quarter of the usable memory.
+    #[cfg_attr(feature = "serde", serde(with = "crate::config::as_number"))]
     pub held: u64,
 }
 

@@ -1,10 +1,18 @@
-use rdmsg::{Connector, DeviceCounters, Engine, EngineLimits, Error, Listener, Transport};
+use std::{
+    io::{Read, Write},
+    thread,
+};
+
+use rdmsg::{
+    Completion, Config, Connector, DeviceCounters, Endpoint, Engine, EngineLimits, Error, Listener,
+    Transport,
+};
 
 use crate::stage::{Stage, TIME_LIMIT, place};
 
 #[test]
 fn statistics_count_what_all_connections_did() {
-    let stage = Stage::new(&rdmsg::Config::default());
+    let stage = Stage::new(&Config::default());
     let (near, far) = stage.pair();
     near.send(b"one").unwrap();
     assert_eq!(*far.recv().unwrap(), *b"one");
@@ -19,14 +27,14 @@ fn statistics_count_what_all_connections_did() {
 fn a_shutdown_ends_everything_of_an_engine() {
     let limits = EngineLimits::default();
     let engine = Engine::with_limits(limits).unwrap();
-    let config = rdmsg::Config::default();
+    let config = Config::default();
     let listener = Listener::builder()
         .config(&config)
         .engine(&engine)
         .bind((place().0, 0))
         .unwrap();
     let addr = listener.local_addr();
-    let connecting = std::thread::spawn(move || Connector::new().connect(addr).unwrap());
+    let connecting = thread::spawn(move || Connector::new().connect(addr).unwrap());
     let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
     let connected = connecting.join().unwrap();
     engine.shutdown();
@@ -42,6 +50,72 @@ fn a_shutdown_ends_everything_of_an_engine() {
     }
 }
 
+/// Takes completions until one satisfies the condition.
+fn wait_for(endpoint: &Endpoint, what: fn(&Completion) -> bool) {
+    while !what(&endpoint.next_completion_timeout(TIME_LIMIT).unwrap()) {}
+}
+
+#[test]
+fn engine_asks_all_clients_to_leave() {
+    let stage = Stage::new(&Config::default());
+    let pairs = [(); 3].map(|()| stage.pair());
+    // The clients have the same engine, which does not ask their servers.
+    assert_eq!(stage.engine.ask_to_leave().unwrap(), 3);
+    assert_eq!(stage.engine.ask_to_leave().unwrap(), 3);
+    for (client, server) in &pairs {
+        wait_for(client, |it| matches!(it, Completion::PeerLeaving));
+        client.send(b"the last request").unwrap();
+        assert_eq!(
+            server.recv_timeout(TIME_LIMIT).unwrap(),
+            b"the last request"
+        );
+        assert!(server.try_next_completion().unwrap().is_none());
+        server.send(b"the last answer").unwrap();
+        assert_eq!(client.recv_timeout(TIME_LIMIT).unwrap(), b"the last answer");
+        client.close().unwrap();
+    }
+    assert_eq!(stage.engine.drain(TIME_LIMIT).unwrap(), 0);
+}
+
+#[test]
+fn leaving_engine_asks_later_clients() {
+    let stage = Stage::new(&Config::default());
+    let listener = stage.requests(&Config::default());
+    assert_eq!(stage.engine.ask_to_leave().unwrap(), 0);
+    let (connector, address) = (stage.connector.clone(), listener.local_addr());
+    let connecting = thread::spawn(move || connector.connect(address).unwrap());
+    let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+    assert_eq!(stage.engine.ask_to_leave().unwrap(), 0, "it has no answer");
+    let accepted = request.accept().unwrap();
+    let connected = connecting.join().unwrap();
+    wait_for(&connected, |it| matches!(it, Completion::PeerLeaving));
+    let (by_listener, server) = stage.pair();
+    wait_for(&by_listener, |it| matches!(it, Completion::PeerLeaving));
+    drop((accepted, server));
+    stage.engine.clone().shutdown();
+    let refused = stage.engine.ask_to_leave().unwrap_err();
+    assert!(matches!(refused, Error::EngineShutDown), "{refused}");
+}
+
+/// A stream knows no notice of leaving.
+#[test]
+fn leaving_engine_leaves_streams_alone() {
+    let stage = Stage::new(&Config::default());
+    let streams = Listener::builder()
+        .engine(&stage.engine)
+        .bind_stream((place().0, 0))
+        .unwrap();
+    let (connector, address) = (stage.connector.clone(), streams.local_addr().unwrap());
+    let connecting = thread::spawn(move || connector.connect_stream(address).unwrap());
+    let (mut server, _) = streams.accept().unwrap();
+    let mut client = connecting.join().unwrap();
+    assert_eq!(stage.engine.ask_to_leave().unwrap(), 0);
+    client.write_all(b"goes on").unwrap();
+    let mut bytes = [0; 7];
+    server.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes, *b"goes on");
+}
+
 #[test]
 fn shared_engine_serves_unconfigured_users() {
     if place().1 == Transport::Memory {
@@ -50,14 +124,13 @@ fn shared_engine_serves_unconfigured_users() {
     }
     let listener = Listener::bind((place().0, 0)).unwrap();
     let addr = listener.local_addr();
-    let connecting =
-        std::thread::spawn(move || rdmsg::Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap());
+    let connecting = thread::spawn(move || Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap());
     let accepted = listener.accept().unwrap();
     let connected = connecting.join().unwrap();
     assert!(Engine::shared().unwrap().statistics().unwrap().connections >= 2);
     connected.send(b"hello").unwrap();
     assert_eq!(*accepted.recv().unwrap(), *b"hello");
-    let again = std::thread::spawn(move || rdmsg::Endpoint::connect(addr).unwrap());
+    let again = thread::spawn(move || Endpoint::connect(addr).unwrap());
     drop(listener.accept().unwrap());
     drop(again.join().unwrap());
 }

@@ -329,6 +329,129 @@ fn events_come_through_a_channel() {
     assert!(events.try_recv().unwrap_err().is_disconnected());
 }
 
+/// A server that restarts asks its clients, which take their answers and find the new process.
+#[test]
+fn client_leaves_a_server_that_asks() {
+    let mut service = Service::new(Config::default());
+    let client = service.client();
+    assert!(client.info().is_none());
+    assert_eq!(client.statistics().messages_sent, 0);
+    let refused = client.send_control(b"early").unwrap_err();
+    assert!(matches!(refused, Error::NotConnected), "{refused}");
+    client.redial().unwrap();
+    let server = service.accept(&client);
+    let first = client.info().unwrap();
+    client.send(Outgoing::from(b"request").with_id(1)).unwrap();
+    client.send_control(b"hurry").unwrap();
+    let mut came = (false, false);
+    while came != (true, true) {
+        match server.next_completion_timeout(TIME_LIMIT).unwrap() {
+            Completion::Received(message) => came.0 = message == b"request",
+            Completion::Control(message) => came.1 = message == b"hurry",
+            other => panic!("{other:?}"),
+        }
+    }
+    service.stop();
+    server.ask_to_leave().unwrap();
+    server.send(b"answer").unwrap();
+    let (mut leaves, mut answered, mut sent) = (false, false, false);
+    while !(leaves && answered && sent) {
+        match next(&client) {
+            PersistentEvent::Completion(Completion::PeerLeaving) => leaves = true,
+            PersistentEvent::Completion(Completion::Received(it)) => answered = it == b"answer",
+            PersistentEvent::Completion(Completion::Sent(1)) => sent = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    client.send(Outgoing::from(b"last").with_id(2)).unwrap();
+    client.redial().unwrap();
+    client.redial().unwrap();
+    let refused = client.send(b"late").unwrap_err();
+    assert!(matches!(refused, Error::NotConnected), "{refused}");
+    let refused = client.try_send(b"late").unwrap_err();
+    let is_expected = matches!(refused, TrySendError::Failed(Error::NotConnected));
+    assert!(is_expected, "{refused}");
+    let refused = client.send_control(b"late").unwrap_err();
+    assert!(matches!(refused, Error::NotConnected), "{refused}");
+    assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap(), b"last");
+    let end = server.recv_timeout(TIME_LIMIT).unwrap_err();
+    let is_expected = matches!(end, Error::Disconnected(CloseReason::PeerClosed));
+    assert!(is_expected, "{end}");
+    assert_sent(&client, 2);
+    assert_eq!(lost(&client), (CloseReason::LocallyClosed, vec![]));
+    assert!(client.info().is_none());
+    service.start();
+    let server = service.accept(&client);
+    assert_ne!(client.info().unwrap().id, first.id);
+    client.send(b"next").unwrap();
+    assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap(), b"next");
+    assert_eq!(client.statistics().messages_sent, 3);
+    client.close().unwrap();
+    for _ in 0..2 {
+        let refused = client.redial().unwrap_err();
+        let is_expected = matches!(refused, Error::Disconnected(CloseReason::LocallyClosed));
+        assert!(is_expected, "{refused}");
+        if let Ok(event) = client.next_event() {
+            let is_expected = matches!(event, PersistentEvent::Lost { .. });
+            assert!(is_expected, "{event:?}");
+        }
+    }
+    assert!(client.next_event().is_err());
+}
+
+/// The peer does not confirm a message of the connection that the client leaves.
+#[test]
+fn left_connection_names_unconfirmed_messages() {
+    let service = Service::new(one_large_message());
+    let client = service.client();
+    let server = service.accept(&client);
+    let large = pattern(LARGE);
+    client.send(Outgoing::from(&large).with_id(1)).unwrap();
+    let held = server.recv_timeout(TIME_LIMIT).unwrap();
+    assert_sent(&client, 1);
+    client.send(Outgoing::from(&large).with_id(2)).unwrap();
+    client.redial().unwrap();
+    server.abort(7);
+    let (reason, unacknowledged) = lost(&client);
+    assert!(!reason.is_clean(), "{reason}");
+    assert_eq!(unacknowledged, [2]);
+    drop((held, server));
+    service.accept(&client);
+}
+
+/// A thread takes the events, and another one leaves the server.
+#[test]
+fn sender_continues_after_redial() {
+    let service = Service::new(Config::default());
+    let client = service.client();
+    let events = client.events().unwrap();
+    let listener = service.listener.as_ref().unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+    client.send(b"first").unwrap();
+    client.redial().unwrap();
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| client.send(b"second"));
+        let next = listener.accept_timeout(TIME_LIMIT).unwrap();
+        sending.join().unwrap().unwrap();
+        assert_eq!(next.recv_timeout(TIME_LIMIT).unwrap(), b"second");
+    });
+    assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap(), b"first");
+    let event = || events.recv_timeout(TIME_LIMIT).unwrap();
+    assert!(matches!(event(), PersistentEvent::Connected { .. }));
+    let event_of_loss = event();
+    assert!(
+        matches!(
+            event_of_loss,
+            PersistentEvent::Lost {
+                reason: CloseReason::LocallyClosed,
+                ..
+            }
+        ),
+        "{event_of_loss:?}"
+    );
+    assert!(matches!(event(), PersistentEvent::Connected { .. }));
+}
+
 /// Over software iWARP, the test has only ten clients, because the device supports fewer
 /// connections.
 #[test]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
 mod targets;
 
@@ -15,7 +15,7 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// All lines since the first [`collect`](Self::collect).
 pub(crate) struct Lines {
-    lines: Mutex<Vec<String>>,
+    lines: Mutex<Vec<(Level, String)>>,
     added: Condvar,
 }
 
@@ -38,7 +38,14 @@ impl Lines {
     /// Returns the number of lines that contain `text`.
     pub(crate) fn count(&self, text: &str) -> usize {
         let lines = self.lines.lock().unwrap();
-        lines.iter().filter(|line| line.contains(text)).count()
+        lines.iter().filter(|(_, line)| line.contains(text)).count()
+    }
+
+    /// Returns the level of the first line that contains `text`.
+    pub(crate) fn level_of(&self, text: &str) -> Option<Level> {
+        let lines = self.lines.lock().unwrap();
+        let mut found = lines.iter().filter(|(_, line)| line.contains(text));
+        found.next().map(|(level, _)| *level)
     }
 
     /// Waits until a line contains `text`.
@@ -48,8 +55,8 @@ impl Lines {
 
     /// Waits until this number of lines contain `text`.
     pub(crate) fn wait_for_count(&self, text: &str, count: usize) {
-        let found = |lines: &mut Vec<String>| {
-            lines.iter().filter(|line| line.contains(text)).count() >= count
+        let found = |lines: &mut Vec<(Level, String)>| {
+            lines.iter().filter(|(_, line)| line.contains(text)).count() >= count
         };
         let lines = self.lines.lock().unwrap();
         let waited = self
@@ -70,7 +77,7 @@ impl Lines {
             write!(hex, "{byte:02x}").unwrap();
         }
         let text = String::from_utf8_lossy(secret);
-        for line in &*self.lines.lock().unwrap() {
+        for (_, line) in &*self.lines.lock().unwrap() {
             for form in [decimal.trim_matches(['[', ']']), &hex, &text] {
                 assert!(!line.to_lowercase().contains(form), "{line}");
             }
@@ -86,7 +93,7 @@ impl Log for Lines {
     fn log(&self, record: &Record<'_>) {
         targets::examine(record);
         let line = record.args().to_string();
-        self.lines.lock().unwrap().push(line);
+        self.lines.lock().unwrap().push((record.level(), line));
         self.added.notify_all();
     }
 

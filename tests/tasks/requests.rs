@@ -37,6 +37,7 @@ fn task_accepts_and_rejects_requests() {
                 assert_eq!(request.local_addr().port(), listener.local_addr().port());
                 assert_eq!(request.peer_addr().ip(), place().0);
                 if request.private_data() == b"known" {
+                    let request = request.label("alice");
                     accepted.push(request.accept_with(b"welcome").await.unwrap());
                 } else {
                     request.reject(b"unknown").unwrap();
@@ -58,6 +59,7 @@ fn task_accepts_and_rejects_requests() {
         let (accepted, connected) = tokio::join!(serving, connecting);
         for (near, far) in connected.iter().zip(&accepted) {
             assert_eq!(near.get_ref().info().peer_data, b"welcome");
+            assert_eq!(far.get_ref().info().label.as_deref(), Some("alice"));
             near.send(b"question").await.unwrap();
             assert_eq!(far.recv().await.unwrap(), b"question");
         }

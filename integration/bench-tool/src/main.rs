@@ -160,3 +160,16 @@ fn measure(traffic: &Traffic) -> Result<Reading> {
         _ => messages::measure(traffic),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use toolbox::check_help;
+
+    use super::*;
+
+    #[test]
+    fn script_prints_the_help_of_its_tool() {
+        check_help("bench", &Cli::command().render_long_help().to_string());
+    }
+}

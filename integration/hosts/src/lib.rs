@@ -13,6 +13,8 @@ mod process;
 pub mod wire;
 
 use std::{
+    env, fs,
+    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -37,6 +39,26 @@ pub fn clock_millis() -> u64 {
 #[must_use]
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compares the help of a tool with the file of `integration/help` that its script prints without
+/// building the tool. If `RDMSG_RENEW_HELP` is set, writes the file instead.
+///
+/// # Panics
+///
+/// If the texts differ.
+pub fn check_help(name: &str, help: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../help");
+    let file = folder.join(name).with_extension("txt");
+    if env::var_os("RDMSG_RENEW_HELP").is_some() {
+        fs::write(&file, help).expect("the folder is writable");
+    }
+    let printed = fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        printed == help,
+        "{} differs from the help of its tool. To renew it, run this test with RDMSG_RENEW_HELP=1",
+        file.display()
+    );
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -148,3 +148,19 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
     println!("\ninterop: {} of {count} cases passed", count - failed);
     Ok(failed == 0 && count > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use toolbox::check_help;
+
+    use super::*;
+
+    #[test]
+    fn script_prints_the_help_of_its_tool() {
+        check_help(
+            "interop",
+            &Options::command().render_long_help().to_string(),
+        );
+    }
+}

@@ -226,6 +226,11 @@ mod tests {
     }
 
     #[test]
+    fn script_prints_the_help_of_its_tool() {
+        hosts::check_help("lab", &Cli::command().render_help().to_string());
+    }
+
+    #[test]
     fn command_is_taken_as_it_is() {
         let cli = Cli::parse_from(["lab", "exec", "--env", "A=b=c", "--", "ls", "--hosts", "-l"]);
         let Command::Exec(exec) = cli.command else {

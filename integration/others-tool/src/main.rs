@@ -113,3 +113,16 @@ fn run_here(options: &Options, folder: PathBuf) -> Result<Vec<Record>> {
     }
     Ok(records)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use toolbox::check_help;
+
+    use super::*;
+
+    #[test]
+    fn script_prints_the_help_of_its_tool() {
+        check_help("others", &Options::command().render_long_help().to_string());
+    }
+}

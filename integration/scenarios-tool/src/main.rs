@@ -201,3 +201,22 @@ impl Faults {
         Ok(with_arguments(launch, self.seed))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use toolbox::check_help;
+
+    use super::*;
+
+    #[test]
+    fn scripts_print_the_help_of_their_commands() {
+        let mut command = Command::command();
+        command.build();
+        for name in ["faults", "attack"] {
+            let command = command.find_subcommand_mut(name).unwrap();
+            let help = command.render_long_help().to_string();
+            check_help(&format!("scenarios-{name}"), &help);
+        }
+    }
+}

@@ -32,7 +32,8 @@ pub mod agent {
 }
 
 pub use hosts::{
-    Deadline, Ended, Heard, Host, Line, Listening, Process, Said, clock_millis, slowness, words,
+    Deadline, Ended, Heard, Host, Line, Listening, Process, Said, check_help, clock_millis,
+    slowness, words,
 };
 pub use pattern::{check, fill, pattern, random, read_sequence, sequence, write_sequence};
 

@@ -123,3 +123,22 @@ pub(crate) fn write_line(line: &str, file: &str) -> String {
 fn sudo() -> &'static str {
     if geteuid().is_root() { "" } else { "sudo " }
 }
+
+/// Returns a number with the noun that it counts, in the singular for 1.
+pub(super) fn counted(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_counted_in_the_singular() {
+        let texts = [0, 1, 2].map(|number| counted(number, "problem"));
+        assert_eq!(texts, ["0 problems", "1 problem", "2 problems"]);
+    }
+}

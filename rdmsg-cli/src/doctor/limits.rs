@@ -4,7 +4,7 @@ use nix::{
 };
 
 use super::{
-    finding::{Finding, as_root, write_line},
+    finding::{Finding, as_root, counted, write_line},
     root::Root,
     surroundings::Surroundings,
 };
@@ -66,11 +66,10 @@ impl Limits {
         }
         // A quarter of the locked memory is reserved for receiving large messages.
         let fit = (soft - soft / 4) / CONNECTION_MEMORY;
-        let plural = if fit == 1 { "" } else { "s" };
         let what = format!(
-            "{} of memory may be locked: room for {fit} connection{plural} of the default \
-             configuration",
-            bytes(soft)
+            "{} of memory may be locked: room for {} of the default configuration",
+            bytes(soft),
+            counted(fit as usize, "connection")
         );
         if soft >= FEW {
             return Finding::ok(SUBJECT, what);

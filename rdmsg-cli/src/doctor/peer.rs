@@ -8,7 +8,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, TransportChoice};
 
 use super::{
     examination::Examination,
-    finding::{Finding, Host, State, as_root},
+    finding::{Finding, Host, State, as_root, counted},
     hardware::Hardware,
     link::Link,
     route::{FORGET_PATHS, Route},
@@ -193,10 +193,10 @@ impl Peer {
         };
         let bad = bad_of_peer(&there.findings);
         let what = format!(
-            "rdmsg {} runs on the peer, which reports {} problems in {} checks",
+            "rdmsg {} runs on the peer, which reports {} in {}",
             plain(&there.version),
-            bad.len(),
-            there.findings.len()
+            counted(bad.len(), "problem"),
+            counted(there.findings.len(), "check")
         );
         findings.push(Finding::ok("peer", what));
         findings.extend(bad);

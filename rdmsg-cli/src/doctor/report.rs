@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{
     examination::Examination,
-    finding::{Finding, Host, State},
+    finding::{Finding, Host, State, counted},
     peer::PeerExamined,
 };
 use crate::{styled, terminal};
@@ -83,18 +83,14 @@ impl Report {
             write_findings(&mut out, &there.findings, quiet, width)?;
         }
         let (errors, warnings) = (self.count(State::Error), self.count(State::Warning));
-        let plural = |number: usize, what: &str| match number {
-            1 => format!("1 {what}"),
-            _ => format!("{number} {what}s"),
-        };
         let (style, text) = match self.worst() {
             State::Ok | State::Note => (State::Ok.style(), "nothing is wrong".to_owned()),
             worst @ (State::Warning | State::Error) => (
                 worst.style(),
                 format!(
                     "{}, {}",
-                    plural(errors, "error"),
-                    plural(warnings, "warning")
+                    counted(errors, "error"),
+                    counted(warnings, "warning")
                 ),
             ),
         };

@@ -8,6 +8,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
+use log::Level;
 
 use super::{
     super::{
@@ -22,8 +23,9 @@ use crate::{
     config::Config,
     error::Error,
     link::{Link, Way},
+    machine::has_rdma_device,
     poll::{Notice, NoticeKind},
-    proto::{CloseReason, Connection, REPLY_DATA_MAX, SESSION_ID_LEN},
+    proto::{CloseReason, Connection, Params, REPLY_DATA_MAX, SESSION_ID_LEN},
     tally::{Refusal, count_refusal},
     transport::{ConnectionId, ListenId},
     transport_choice::{Transport, TransportChoice},
@@ -37,7 +39,7 @@ const FREE_PORT_TRIES: u32 = 64;
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
 /// The reason for which a listener that may use both transports lacks one, for the log.
-type Missing = Option<String>;
+type Missing = Option<(Level, String)>;
 
 impl Reactor {
     pub(super) fn take_commands(&mut self) {
@@ -137,6 +139,11 @@ impl Reactor {
                 self.handle_device_event(&event);
             }
             Command::GiveUp { key } => self.give_up(key),
+            Command::AskToLeave { reply } => {
+                let asked = self.ask_to_leave();
+                // The send fails if the caller no longer waits.
+                let _ = reply.send(asked);
+            }
             Command::Drain { reply, caller } => self.drain(reply, caller),
             Command::Retire => self.ending = true,
             Command::ShutDown => self.shut_down(),
@@ -189,8 +196,9 @@ impl Reactor {
     ) -> Bound {
         let name = listening.name(key);
         match missing {
-            Some(missing) => warn!(Listener, "{name}: listens over {missing}"),
-            None => info!(Listener, "{name}: listens over {transports:?}"),
+            Some((Level::Warn, missing)) => warn!(Listener, "{name}: listens over {missing}"),
+            Some((_, missing)) => info!(Listener, "{name}: listens over {missing}"),
+            None => info!(Listener, "{name}: listens over {}", names_of(transports)),
         }
         let local = listening.local;
         self.listeners.insert(key, listening);
@@ -241,8 +249,7 @@ impl Reactor {
                 Err(error) if error.is_address_in_use() => {}
                 Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
-                    let missing = format!("TCP only, because RDMA failed: {error}");
-                    return Ok(((None, Some(tcp)), local, Some(missing)));
+                    return Ok(((None, Some(tcp)), local, Some(without_rdma(&error))));
                 }
             }
             // iWARP uses TCP ports, so the port may be in use by the TCP listener created above.
@@ -251,7 +258,7 @@ impl Reactor {
             match self.listen_on_rdma(key, local, config) {
                 Ok((rdma, local)) => {
                     let missing = "RDMA only, because iWARP itself uses the TCP port".to_owned();
-                    return Ok(((Some(rdma), None), local, Some(missing)));
+                    return Ok(((Some(rdma), None), local, Some((Level::Warn, missing))));
                 }
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
                 Err(_) => {
@@ -389,6 +396,18 @@ impl Reactor {
         }
     }
 
+    pub(super) fn params(&self, key: u64, config: &Config, transport: Transport) -> Params {
+        let config = config.params(transport);
+        Params {
+            engine: self.identity,
+            number: key,
+            longest_chunk: config
+                .longest_chunk
+                .min(self.budget.limits().longest_chunk()),
+            ..config
+        }
+    }
+
     /// Closes a listener, and rejects requests whose peers have no acceptance yet. The others go
     /// on, because their peers may consider the connection established: the listener's queue gets
     /// them, and ends after the last one.
@@ -449,6 +468,21 @@ impl Reactor {
         }
     }
 
+    /// Asks the peers of all accepted connections to leave. Returns the number of established
+    /// connections whose peers know the notice.
+    fn ask_to_leave(&mut self) -> u64 {
+        self.leaving = true;
+        let keys: Vec<u64> = self.links.keys().copied().collect();
+        let mut asked = 0;
+        for key in keys {
+            if self.links.get(&key).is_some_and(|it| it.ask_to_leave()) {
+                asked += 1;
+                self.drive(key);
+            }
+        }
+        asked
+    }
+
     fn drain(&mut self, reply: Sender<()>, caller: Weak<()>) {
         let listeners: Vec<u64> = self.listeners.keys().copied().collect();
         for key in listeners {
@@ -486,5 +520,23 @@ impl Reactor {
             self.take_over(key);
             self.drive(key);
         }
+    }
+}
+
+/// Returns the names of a listener's transports, for the log.
+fn names_of(transports: &[Transport]) -> String {
+    let names: Vec<String> = transports.iter().map(Transport::to_string).collect();
+    names.join(" and ")
+}
+
+/// Returns the text for a listener that lacks RDMA because of this error. On a host without a
+/// device that is expected, and no warning.
+fn without_rdma(error: &Error) -> (Level, String) {
+    if has_rdma_device() {
+        let text = format!("TCP only, because RDMA failed: {error}");
+        (Level::Warn, text)
+    } else {
+        let text = format!("TCP only, because this host has no RDMA device: {error}");
+        (Level::Info, text)
     }
 }

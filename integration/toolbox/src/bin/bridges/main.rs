@@ -77,3 +77,19 @@ fn main() -> Result<()> {
         Err(lab.own_arguments().exec())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use toolbox::check_help;
+
+    use super::*;
+
+    #[test]
+    fn script_prints_the_help_of_its_tool() {
+        check_help(
+            "bridges",
+            &Options::command().render_long_help().to_string(),
+        );
+    }
+}

@@ -62,3 +62,19 @@ fn main() -> Result<ExitCode> {
         _ => ExitCode::FAILURE,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use toolbox::check_help;
+
+    use super::*;
+
+    #[test]
+    fn script_prints_the_help_of_its_tool() {
+        check_help(
+            "services",
+            &Options::command().render_long_help().to_string(),
+        );
+    }
+}
