@@ -44,6 +44,9 @@ pub trait Completions {
     /// events are readable once after each [`arm_and_poll`](Self::arm_and_poll).
     fn stays_readable(&self) -> bool;
 
+    /// Returns whether the calling thread has polled the queue before it began to wait.
+    fn was_polled(&self) -> bool;
+
     /// Returns a handle of the same queue for a thread that takes no message itself. A poll through
     /// this handle puts all messages into the connection's channel.
     fn without_handoff(&self) -> Self

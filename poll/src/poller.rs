@@ -209,6 +209,13 @@ impl Poller {
         self.visited(visit);
     }
 
+    /// Counts a poll by a thread that waits, before it leads. Returns false if the thread has to
+    /// call [`visit_as_thread`](Self::visit_as_thread), because threads may not be the only owner.
+    #[inline]
+    pub fn visit_as_owner(&self) -> bool {
+        self.word.visit_as_owner()
+    }
+
     /// Counts a poll by an event loop or a runtime. If none of the users in `but` relies on the
     /// engine's thread, the loop becomes the owner, and the engine's thread stops polling until a
     /// check finds events that the loop has not taken.

@@ -81,9 +81,9 @@ impl Poller {
         self.visit_as_thread();
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
-        } else if queue.stays_readable() {
-            // A poll would cost a system call. The sleep returns at once if a completion has
-            // arrived.
+        } else if queue.stays_readable() || queue.was_polled() {
+            // A poll would cost a system call, or was just made. The sleep returns at once if a
+            // completion has arrived.
             None
         } else {
             // If the poll finds nothing, `sleep` calls `ready` before the thread sleeps.

@@ -218,6 +218,14 @@ impl Word {
         })
     }
 
+    /// Counts a poll by a thread that waits. Returns whether threads are the owner and are checked
+    /// by the engine, and no user relies on the engine.
+    #[inline]
+    pub(super) fn visit_as_owner(&self) -> bool {
+        let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
+        word & (OWNER | ATTENDED | RELIANCE) == THREADS | ATTENDED
+    }
+
     /// Counts a poll by an event loop or a runtime. The loop becomes the owner if none of the users
     /// in `but` relies on the engine.
     #[inline]
@@ -374,4 +382,26 @@ fn owner(word: u64) -> Owner {
 #[inline]
 fn visits(word: u64) -> u32 {
     (word >> 32) as u32
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_visits_as_owner_only_if_nobody_relies() {
+        let word = Word::new();
+        assert!(!word.visit_as_owner(), "the engine is the owner");
+        assert_eq!(word.visit_as_thread(), Visit::Acquired { tell: true });
+        assert!(word.visit_as_owner());
+        word.rely(Reliance::Group);
+        assert!(!word.visit_as_owner(), "a group relies on the engine");
+        word.stop_relying(Reliance::Group);
+        let seen = word.visits();
+        assert!(word.visit_as_owner());
+        assert_eq!(word.check_owner(seen), OwnerCheck::Visited(seen + 1));
+        word.fall_asleep();
+        assert_eq!(word.check_owner(seen + 1), OwnerCheck::Left);
+        assert!(!word.visit_as_owner(), "the engine has stopped its checks");
+    }
 }

@@ -208,26 +208,27 @@ impl RecvCredit {
             "no more is released than was received"
         );
         self.released = self.released.wrapping_add(1);
-        let more = match account {
-            None => 1,
-            Some(account) => {
-                // If the peer has used up its credit, the number of promised receives doubles.
-                // Otherwise it does not grow, so that a peer that sends little takes few receives
-                // from busy connections.
-                let twice = if self.used_up { 2 + self.promised() } else { 1 };
-                let wanted = twice.min(self.window - self.promised());
-                match self.promised().checked_sub(self.floor) {
-                    None => 1 + account.trade(0, 0, wanted - 1),
-                    Some(more) => account.trade(1, more, wanted),
-                }
-            }
-        };
+        let more = account.map_or(1, |account| self.trade(account));
         //= PROTOCOL.md#credits
         //# A side must have receives posted for all data frames that it has granted and not
         //# received, in addition to those for control frames.
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
         self.may_delay_grants |= self.delays_grants & (self.held() == 0);
+    }
+
+    /// Returns the number of receives that the account promises instead of the released one.
+    #[inline(never)]
+    fn trade(&self, account: &Account) -> u32 {
+        // If the peer has used up its credit, the number of promised receives doubles. Otherwise
+        // it does not grow, so that a peer that sends little takes few receives from busy
+        // connections.
+        let twice = if self.used_up { 2 + self.promised() } else { 1 };
+        let wanted = twice.min(self.window - self.promised());
+        match self.promised().checked_sub(self.floor) {
+            None => 1 + account.trade(0, 0, wanted - 1),
+            Some(more) => account.trade(1, more, wanted),
+        }
     }
 
     /// Counts a receive that is not posted again because the connection is ending.
@@ -273,6 +274,13 @@ impl RecvCredit {
         //# side's window, rounded up, since it was last sent in any frame, (b) the peer has used up
         //# everything that was granted, or it reports large messages taken.
         more >= self.window.div_ceil(2) || (enough && self.is_awaited())
+    }
+
+    /// Whether no grant is due, and the peer waits for none.
+    #[inline]
+    pub(super) fn is_ample(&self) -> bool {
+        let more = self.limit.wrapping_sub(self.announced);
+        more < self.window.div_ceil(2) && self.announced != self.received
     }
 
     /// Whether the peer waits for a grant that this side delays until the application releases more

@@ -1,4 +1,4 @@
-use std::{io::IoSlice, time::Duration};
+use std::{io::IoSlice, sync::atomic::Ordering, time::Duration};
 
 use crossbeam_channel::TryRecvError;
 
@@ -258,7 +258,7 @@ impl Endpoint {
 
     /// Sends the message if it is short, has no id, and there is room for it.
     #[inline(always)]
-    fn send_at_once(&self, message: &Outgoing<'_>) -> bool {
+    pub(super) fn send_at_once(&self, message: &Outgoing<'_>) -> bool {
         match (&message.content, message.id) {
             (Content::Bytes(bytes), None) => self.inner.link.send_at_once(bytes),
             _ => false,
@@ -400,11 +400,27 @@ impl Endpoint {
         }
     }
 
+    #[inline]
     fn recv_until(&self, deadline: &Deadline) -> Result<Message, Error> {
         let handoff = Handoff::default();
-        self.inner
-            .link
-            .wait_until(deadline, Some(&handoff), || self.take_from(&handoff))
+        let link = &self.inner.link;
+        let was_polled = !link.may_have_unread.load(Ordering::Relaxed) && link.poll_first(&handoff);
+        match handoff.take() {
+            Some(message) => Ok(message),
+            None => self.wait_for_message(was_polled, deadline, &handoff),
+        }
+    }
+
+    #[inline(never)]
+    fn wait_for_message(
+        &self,
+        was_polled: bool,
+        deadline: &Deadline,
+        handoff: &Handoff,
+    ) -> Result<Message, Error> {
+        let ready = || self.take_from(handoff);
+        let link = &self.inner.link;
+        link.wait_after_poll(was_polled, deadline, handoff, ready)
             .unwrap_or(Err(Error::TimedOut))
     }
 
@@ -424,7 +440,11 @@ impl Endpoint {
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
-        inner.completions.is_empty() && inner.link.is_receiving() && !inner.has_bytes()
+        let is_empty = inner.completions.is_empty();
+        if is_empty {
+            inner.link.may_have_unread.store(false, Ordering::Relaxed);
+        }
+        is_empty && inner.link.is_receiving() && !inner.has_bytes()
     }
 
     #[inline(never)]

@@ -122,6 +122,9 @@ impl Endpoint {
         seat: Seat,
         message: Outgoing<'_>,
     ) -> Poll<Result<(), Error>> {
+        if self.send_at_once(&message) {
+            return Poll::Ready(Ok(()));
+        }
         let polled = self.with_sending(message, |sending| {
             match self.poll_for_room(cx, seat, || self.inner.link.try_send(sending)) {
                 Poll::Ready(sent) => sent.map_err(TrySendError::Failed),

@@ -123,7 +123,12 @@ impl Link {
     /// it needs [`try_send`](Self::try_send).
     #[inline]
     pub(crate) fn send_at_once(self: &Arc<Self>, message: &[u8]) -> bool {
-        self.with_core(|core| core.send_at_once(message))
+        let mut core = self.core();
+        let sent = core.send_at_once(message);
+        if !sent || !core.deferred.is_nothing() {
+            self.conclude(core);
+        }
+        sent
     }
 
     /// Sends the first of these messages in one frame, and returns their number. There is at least

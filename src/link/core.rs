@@ -16,7 +16,7 @@ use super::{
     cork::Cork,
     deferred::{Deferred, DeferredAction},
     liveness::PeerLiveness,
-    message::{Batches, Handoff, Message, MessageOwner, Place},
+    message::{Batches, Handoff, Message, MessageOwner},
     outbox::Outbox,
     reports::report_failed,
     sent_order::{CompletedSend, SentOrder, Unproven},
@@ -206,16 +206,21 @@ impl Core {
     }
 
     /// Passes a completion to the state machine, and carries out its outputs.
+    #[inline(never)]
     pub(super) fn handle_done<H: MessageOwner + 'static>(
         &mut self,
         done: Done,
         to: &Recipient<'_, H>,
     ) {
-        self.take_in(done, to);
+        let before = self.conn.peer_activity();
+        self.take_in(done);
         self.apply_outputs(to);
+        if let Some(liveness) = &self.liveness {
+            liveness.add(before, self.conn.peer_activity());
+        }
     }
 
-    fn take_in<H: MessageOwner + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
+    fn take_in(&mut self, done: Done) {
         let Some(queues) = &self.queues else { return };
         let conn = &mut self.conn;
         if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {
@@ -223,17 +228,7 @@ impl Core {
         }
         match done {
             Done::Received { buffer, len } => {
-                let frame = queues.frame(buffer, len);
-                if let Some(len) = conn.take_message(frame) {
-                    let message = Arrival::Message {
-                        buffer,
-                        offset: HEADER_LEN as u32,
-                        len,
-                    };
-                    self.deliver(message, to);
-                } else {
-                    conn.handle_recv(buffer, frame, SystemClock);
-                }
+                conn.handle_recv(buffer, queues.frame(buffer, len), SystemClock);
             }
             Done::Immediate {
                 buffer,
@@ -425,7 +420,11 @@ impl Core {
 
     /// Hands a message to the application. The channel has a place for every message that the peer
     /// has credit for.
-    fn deliver<H: MessageOwner + 'static>(&mut self, arrival: Arrival, to: &Recipient<'_, H>) {
+    pub(super) fn deliver<H: MessageOwner + 'static>(
+        &mut self,
+        arrival: Arrival,
+        to: &Recipient<'_, H>,
+    ) {
         let Some(queues) = &mut self.queues else {
             return;
         };
@@ -458,7 +457,8 @@ impl Core {
                     self.conn.copied(len);
                     self.deferred.wake = true;
                     self.deferred.arrived = true;
-                    return self.release(buffer);
+                    self.release(buffer);
+                    return;
                 }
                 Completion::Received(Message::eager(owner(), bytes))
             }
@@ -562,40 +562,6 @@ impl Core {
                 self.deferred.arrived = true;
             }
             Err(refused) => self.deferred.later.push(DeferredAction::Drop(refused)),
-        }
-    }
-
-    /// Takes back a message's place in the ring of the session's connection of this generation.
-    pub(crate) fn give_back(&mut self, place: Place, generation: u32) {
-        if generation != self.generation && place != Place::Control {
-            return self.give_back_late(place);
-        }
-        match place {
-            Place::Buffer(buffer) => self.release(buffer),
-            Place::Part(buffer) if self.batches.take(buffer) => self.release(buffer),
-            // The receive is posted again with the last message of the batch. The credits of the
-            // other messages return without a receive.
-            Place::Part(_) if self.conn.accepts_receives() => self.conn.release(SystemClock),
-            Place::Part(_) => self.conn.give_up_receive(),
-            Place::Copied(len) => self.conn.release_copied(len, SystemClock),
-            Place::Large(len) => self.conn.release_large(len, SystemClock),
-            Place::Control => self.conn.take_control_message(),
-        }
-    }
-
-    /// Posts a buffer that the application has released, and then notifies the state machine, so
-    /// that no grant is sent before the receive is posted.
-    fn release(&mut self, buffer: u32) {
-        let posted = match (&mut self.share, &mut self.queues) {
-            // Other connections can use the buffer, even if this connection has ended.
-            (Some(share), _) => share.give_back(buffer),
-            (None, Some(queues)) if self.conn.accepts_receives() => queues.post_recv(buffer),
-            (None, _) => return self.conn.give_up_receive(),
-        };
-        match posted {
-            Ok(()) if self.conn.accepts_receives() => self.conn.release(SystemClock),
-            Ok(()) => {}
-            Err(error) => self.conn.handle_post_failure(error, Instant::now()),
         }
     }
 }

@@ -40,8 +40,14 @@ pub(super) enum DeferredAction {
 impl Deferred {
     /// Takes the work, or returns `None` if there is none.
     pub(super) fn take(&mut self) -> Option<Self> {
+        (!self.is_nothing()).then(|| mem::take(self))
+    }
+
+    /// Whether there is no work.
+    #[inline]
+    pub(super) fn is_nothing(&self) -> bool {
         // `arrived`, `finished` and `room` come with a wake.
-        (self.drive || self.wake || !self.later.is_empty()).then(|| mem::take(self))
+        !self.drive && !self.wake && self.later.is_empty()
     }
 
     /// Whether any deferred work is left for

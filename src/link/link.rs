@@ -15,8 +15,9 @@ use super::{
     completion::{Completion, Ended},
     core::{Core, Recipient},
     deferred::{Deferred, DeferredAction},
-    message::{Handoff, MessageOwner, Place},
+    message::{MessageOwner, Place},
     outbox::Taker,
+    release::Ring,
     session::{LinkSession, Side},
     stall,
     ways::{Route, Way},
@@ -87,6 +88,9 @@ pub(crate) struct Link {
     allocator: Mutex<Option<Arc<Allocator>>>,
     /// The number of completions that a `recv` took from the channel and set aside.
     pub(crate) set_aside: Arc<AtomicUsize>,
+    /// Whether the connection's own channel may have completions. It is a hint for calls that look
+    /// into the channel later in any case.
+    pub(crate) may_have_unread: AtomicBool,
     /// The thread that takes completions from the connection's own channel.
     pub(crate) taker: Taker,
     /// Whether the engine was notified and has not driven the connection since.
@@ -137,6 +141,7 @@ impl Link {
             line: Line::new(key, notices),
             allocator: Mutex::new(None),
             set_aside,
+            may_have_unread: AtomicBool::new(false),
             taker: Taker::default(),
             drive_wanted: AtomicBool::new(false),
             engine_waits: AtomicBool::new(false),
@@ -295,6 +300,7 @@ impl Link {
     // The state machine.
 
     /// Reads the state machine without changing it.
+    #[inline(always)]
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
     }
@@ -302,42 +308,53 @@ impl Link {
     /// Runs `f` on the state machine and carries out its outputs. Notifies the engine's thread of
     /// the outputs that only that thread can carry out.
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
-        let (result, deferred) = self.run(None, |core, _| f(core));
-        if let Some(deferred) = deferred {
+        let mut core = self.core();
+        let result = f(&mut core);
+        self.conclude(core);
+        result
+    }
+
+    /// Carries out the outputs of the state machine after a change by the calling thread, and
+    /// releases the lock.
+    pub(super) fn conclude(self: &Arc<Self>, core: MutexGuard<'_, Core>) {
+        if let Some(deferred) = self.carry_out(core) {
             self.notify_engine(deferred.drive);
             self.run_deferred(deferred);
         }
-        result
     }
 
     /// As [`with_core`](Self::with_core), for the engine's thread, which drives the connection
     /// next.
     pub(crate) fn in_engine<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
-        let (result, deferred) = self.run(None, |core, _| f(core));
-        if let Some(deferred) = deferred {
+        let mut core = self.core();
+        let result = f(&mut core);
+        if let Some(deferred) = self.carry_out(core) {
             self.run_deferred(deferred);
         }
         result
     }
 
-    /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns
-    /// the deferred work, for [`run_deferred`](Self::run_deferred): the caller may hold the lock of
-    /// `poll`.
-    pub(super) fn run<T>(
-        self: &Arc<Self>,
-        handoff: Option<&Handoff>,
-        f: impl FnOnce(&mut Core, &Recipient<'_, Self>) -> T,
-    ) -> (T, Option<Deferred>) {
-        let to = Recipient {
+    /// Carries out the outputs of the state machine, wakes waiting threads, and releases the lock.
+    /// Returns the deferred work, for [`run_deferred`](Self::run_deferred): the caller may hold the
+    /// lock of `poll`.
+    #[inline]
+    pub(super) fn carry_out(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
+        core.apply_outputs(&Recipient {
             owner: self,
-            handoff,
-        };
-        let mut core = lock(&self.core);
-        let result = f(&mut core, &to);
-        core.apply_outputs(&to);
-        let Some(mut deferred) = core.deferred.take() else {
-            return (result, None);
-        };
+            handoff: None,
+        });
+        self.settle(core)
+    }
+
+    /// As [`carry_out`](Self::carry_out), after the outputs were carried out.
+    #[inline(always)]
+    pub(super) fn settle(&self, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
+        let deferred = core.deferred.take()?;
+        Some(self.wake_after(core, deferred))
+    }
+
+    #[inline(never)]
+    fn wake_after(&self, core: MutexGuard<'_, Core>, mut deferred: Deferred) -> Deferred {
         if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
         }
@@ -355,6 +372,7 @@ impl Link {
                 deferred.room = true;
             }
             if deferred.arrived {
+                self.may_have_unread.store(true, Ordering::Relaxed);
                 self.announce_readable(&core);
             }
             if deferred.room {
@@ -367,7 +385,7 @@ impl Link {
             // this wake before the lock is free. The call runs no foreign code.
             self.poller.wake();
         }
-        (result, Some(deferred))
+        deferred
     }
 
     /// Does the deferred work: wakes tasks, drops messages that have no receiver, and writes log
@@ -619,31 +637,7 @@ impl MessageOwner for Link {
     }
 
     fn give_back(self: Arc<Self>, place: Place) {
-        self.with_core(|core| core.give_back(place, 0));
-    }
-}
-
-/// The owner of the messages of a connection that resumes a session: it returns buffers to the
-/// connection of its generation only.
-struct Ring {
-    link: Arc<Link>,
-    generation: u32,
-}
-
-impl MessageOwner for Ring {
-    fn is_inherited(&self) -> bool {
-        self.link.is_inherited()
-    }
-
-    fn give_back(self: Arc<Self>, place: Place) {
-        let link = &self.link;
-        link.with_core(|core| core.give_back(place, self.generation));
-    }
-}
-
-impl fmt::Display for Ring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.link.fmt(f)
+        self.take_back(place, 0);
     }
 }
 

@@ -34,6 +34,12 @@ impl PeerLiveness {
         }
     }
 
+    /// Counts a sign of life.
+    #[inline]
+    pub(super) fn add_sign(&self) {
+        self.0.signs.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Returns the number of signs of life on all connections.
     pub(super) fn activity(&self) -> Activity {
         Activity {

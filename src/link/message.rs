@@ -1,4 +1,10 @@
-use std::{cell::RefCell, fmt, ops::Deref, sync::Arc};
+use std::{
+    cell::Cell,
+    fmt,
+    mem::{self, ManuallyDrop},
+    ops::Deref,
+    sync::Arc,
+};
 
 use crate::{
     os::{Process, leak},
@@ -61,6 +67,7 @@ enum Inner {
 }
 
 impl Message {
+    #[inline]
     pub(super) fn eager(owner: Arc<dyn MessageOwner>, bytes: RecvSlice) -> Self {
         Self {
             inner: Some(Inner::Eager { bytes, owner }),
@@ -139,7 +146,7 @@ impl Message {
     #[must_use]
     pub fn into_vec(mut self) -> Vec<u8> {
         match &mut self.inner {
-            Some(Inner::Own(bytes)) => std::mem::take(bytes),
+            Some(Inner::Own(bytes)) => mem::take(bytes),
             _ => self.to_vec(),
         }
     }
@@ -311,22 +318,34 @@ pub(crate) enum Place {
 
 /// A direct handoff: the thread that waits for a message and polls the completion queue itself gets
 /// the next message without the channel, if the channel is empty.
-#[derive(Debug, Default)]
-pub(crate) struct Handoff(RefCell<Option<Message>>);
+#[derive(Default)]
+pub(crate) struct Handoff {
+    message: Cell<Option<Message>>,
+    /// Whether there is a message. A check of `message` would move it.
+    is_full: Cell<bool>,
+}
 
 impl Handoff {
     #[inline]
     pub(crate) fn take(&self) -> Option<Message> {
-        // `RefCell::take` moves a whole message even if there is none.
-        if self.is_empty() { None } else { self.0.take() }
+        if self.is_full.take() {
+            self.message.take()
+        } else {
+            None
+        }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.borrow().is_none()
+        !self.is_full.get()
     }
 
+    #[inline(always)]
     pub(super) fn put(&self, message: Message) {
-        self.0.replace(Some(message));
+        debug_assert!(self.is_empty(), "a message waits");
+        // `Cell::set` would move the absent message to drop it.
+        let _absent = ManuallyDrop::new(self.message.replace(Some(message)));
+        self.is_full.set(true);
     }
 }
 

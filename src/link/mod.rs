@@ -22,6 +22,7 @@
 //! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
 //! connection only as their [`MessageOwner`](message::MessageOwner).
 
+mod arrival;
 mod calls;
 mod claims;
 mod completion;
@@ -40,6 +41,7 @@ mod message;
 mod name;
 mod outbox;
 mod polling;
+mod release;
 mod reports;
 mod send;
 mod sent_order;

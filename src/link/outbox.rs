@@ -66,6 +66,12 @@ impl Outbox {
         self.member.is_none() && self.is_empty()
     }
 
+    /// Whether a message may be handed over, and would not be put into an [`Inflow`] otherwise.
+    #[inline]
+    pub(super) fn hands_over(&self) -> bool {
+        self.member.is_none() && self.inflow.is_none() && self.own.is_empty()
+    }
+
     /// Puts further messages into an [`Inflow`], which it returns.
     pub(super) fn carry_bytes(&mut self) -> Arc<Inflow> {
         Arc::clone(self.inflow.get_or_insert_default())

@@ -12,7 +12,12 @@ use std::{
 
 use log::Level;
 
-use super::{deferred::Deferred, link::Link, message::Handoff};
+use super::{
+    core::{Core, Recipient},
+    deferred::Deferred,
+    link::Link,
+    message::Handoff,
+};
 use crate::{
     interest::Interest,
     os::{lock, try_lock},
@@ -52,6 +57,8 @@ struct Queue<'a> {
     link: &'a Arc<Link>,
     /// Gets the first message directly, without the channel.
     handoff: Option<&'a Handoff>,
+    /// Whether the calling thread has polled before it began to wait.
+    was_polled: bool,
 }
 
 /// Whether a poll requests an event for the next completion first, under the same lock.
@@ -166,6 +173,35 @@ impl Link {
             .wait_until(&self.queue(handoff), deadline, ready)
     }
 
+    /// Polls once for a thread that is about to wait for a message, if a poll costs no system call
+    /// and threads own the connection. Returns whether it polled. The first message is in `handoff`
+    /// then, unless others wait in the channel.
+    #[inline]
+    pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
+        if self.is_over_tcp() || !self.poller.visit_as_owner() {
+            return false;
+        }
+        let queue = self.queue(Some(handoff));
+        queue.poll_by_thread(Arming::No, 1, Answers::MayWait);
+        true
+    }
+
+    /// As [`wait_until`](Self::wait_until), after [`poll_first`](Self::poll_first), which returned
+    /// `was_polled`.
+    pub(crate) fn wait_after_poll<T>(
+        self: &Arc<Self>,
+        was_polled: bool,
+        deadline: &Deadline,
+        handoff: &Handoff,
+        ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        let queue = Queue {
+            was_polled,
+            ..self.queue(Some(handoff))
+        };
+        self.poller.wait_until(&queue, deadline, ready)
+    }
+
     /// As [`wait_until`](Self::wait_until), for a task: see [`Poller::poll_task`].
     pub(crate) fn poll_task<T>(
         self: &Arc<Self>,
@@ -192,6 +228,7 @@ impl Link {
         Queue {
             link: self,
             handoff,
+            was_polled: false,
         }
     }
 
@@ -274,21 +311,21 @@ impl Link {
     /// Ends the connection, because a poll or the request for an event failed.
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
-        let ((), failed) = self.run(None, |core, _| {
-            // The first error is the reason for the connection's end. Further errors are
-            // consequences of it, so each is logged at debug level only.
-            let note = Note::new(Level::Debug, format_args!("ends, cannot poll: {error}"));
-            core.deferred.log(note);
-            core.conn.handle_post_failure(error, Instant::now());
-        });
-        Deferred::join(deferred, failed);
+        let mut core = self.core();
+        // The first error is the reason for the connection's end. Further errors are consequences
+        // of it, so each is logged at debug level only.
+        let note = Note::new(Level::Debug, format_args!("ends, cannot poll: {error}"));
+        core.deferred.log(note);
+        core.conn.handle_post_failure(error, Instant::now());
+        Deferred::join(deferred, self.carry_out(core));
     }
 
     /// Handles an empty queue while draining: all receives have completed.
     #[cold]
     fn drained(self: &Arc<Self>, deferred: &mut Option<Deferred>) {
-        let ((), drained) = self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
-        Deferred::join(deferred, drained);
+        let mut core = self.core();
+        core.conn.handle_drained(DrainSide::Recv);
+        Deferred::join(deferred, self.carry_out(core));
     }
 
     /// Acts on the first `count` completions of the last poll.
@@ -300,20 +337,34 @@ impl Link {
         handoff: Option<&Handoff>,
         deferred: &mut Option<Deferred>,
     ) {
-        let (drains_when_empty, done) = self.run(handoff, |core, to| {
-            let before = core.conn.peer_activity();
-            let mut drains = false;
-            for done in side.done(count) {
-                drains |= matches!(done, Done::Drained(DrainSide::Send));
-                core.handle_done(done, to);
+        let to = Recipient {
+            owner: self,
+            handoff,
+        };
+        let mut core = self.core();
+        let mut has_messages = false;
+        for number in 0..count {
+            if let Some(frame) = side.frame(number)
+                && core.take_message(frame, &to)
+            {
+                has_messages = true;
+            } else {
+                Self::act_on_other(side, number, &mut core, &to);
             }
-            if let Some(liveness) = &core.liveness {
-                liveness.add(before, core.conn.peer_activity());
-            }
-            drains && !core.marks_receives()
-        });
-        Deferred::join(deferred, done);
-        if drains_when_empty {
+        }
+        if has_messages && let Some(liveness) = &core.liveness {
+            liveness.add_sign();
+        }
+        Deferred::join(deferred, self.settle(core));
+    }
+
+    /// Acts on a completion that is not just the arrival of a message.
+    #[inline(never)]
+    fn act_on_other(side: &mut PollSide, number: usize, core: &mut Core, to: &Recipient<'_, Self>) {
+        let done = side.done(number);
+        let is_last_send = matches!(done, Done::Drained(DrainSide::Send));
+        core.handle_done(done, to);
+        if is_last_send && !core.marks_receives() {
             side.drains_when_empty();
         }
     }
@@ -358,6 +409,10 @@ impl Completions for Queue<'_> {
         let side = lock(&self.link.poll);
         let side = side.as_ref()?;
         Some((Arc::clone(side.events()?), side.has_ended()))
+    }
+
+    fn was_polled(&self) -> bool {
+        self.was_polled
     }
 
     fn stays_readable(&self) -> bool {

@@ -36,6 +36,9 @@ impl Core {
             return;
         };
         let in_flight = &mut queues.in_flight;
+        if in_flight.slots.complete_frames(slot) {
+            return self.conn.handle_sent(slot, SystemClock);
+        }
         in_flight.slots.complete(slot);
         let mut wake = false;
         let mut last = None;

@@ -205,9 +205,7 @@ impl Core {
         let Some(transmit) = self.conn.send_at_once(message.len()) else {
             return false;
         };
-        let parts = [IoSlice::new(message)];
-        let posted = queues.post_send(&transmit, &parts, false);
-        if let Err(outcome) = posted
+        if let Err(outcome) = queues.post_message(&transmit, message)
             && self.heed(outcome).is_err()
         {
             return false;

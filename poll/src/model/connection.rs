@@ -266,6 +266,10 @@ impl Completions for &Connection {
         self
     }
 
+    fn was_polled(&self) -> bool {
+        false
+    }
+
     fn awaits_large(&self) -> bool {
         false
     }

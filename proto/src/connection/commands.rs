@@ -174,6 +174,7 @@ impl Connection {
 
     /// As [`send`](Self::send), if the message fits into a frame and can be sent now. Otherwise
     /// returns `None`, requests no event and counts no stall.
+    #[inline(always)]
     pub fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match &mut self.state {
             State::Open(open) => open.send_at_once(len),
@@ -317,11 +318,12 @@ impl Connection {
     }
 
     /// Records that the receive of a delivered message has been posted again, for this connection
-    /// or for all connections that share receives.
-    #[inline]
-    pub fn release(&mut self, now: impl Clock) {
-        if let Some((open, side)) = self.open() {
-            open.release(side, now);
+    /// or for all connections that share receives. Returns whether there is certainly no output.
+    #[inline(always)]
+    pub fn release(&mut self, now: impl Clock) -> bool {
+        match self.open() {
+            Some((open, side)) => open.release(side, now),
+            None => false,
         }
     }
 

@@ -178,8 +178,8 @@ impl Connection {
     /// Handles a completed receive on the fast path, if the frame contains only a message: it
     /// reports no large message as taken, and no undelivered large message is queued.
     ///
-    /// Returns the message's length in bytes. The caller delivers the message before it polls
-    /// outputs. For any other frame, returns `None` and changes nothing:
+    /// Returns the message's length in bytes. The caller delivers the message. There is no output.
+    /// For any other frame, returns `None` and changes nothing:
     /// [`handle_recv`](Self::handle_recv) handles the frame.
     #[inline]
     pub fn take_message(&mut self, frame: &[u8]) -> Option<u32> {

@@ -65,9 +65,12 @@ impl Open {
             || transfer.accepts != Accepts::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            // A peer that uses the last credit that it knows of waits for a grant.
+            // A peer that uses the last credit that it knows of waits for a grant. Otherwise the
+            // message makes no grant due.
             || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
+            // The grant may make room for a refused send.
+            || transfer.is_blocked()
         {
             return None;
         }
@@ -78,8 +81,6 @@ impl Open {
         transfer.activity.here += 1;
         transfer.counters.messages_received += 1;
         transfer.counters.bytes_received += u64::from(header.len);
-        self.grant_if_due(side);
-        self.report_writable(side);
         Some(header.len)
     }
 

@@ -69,19 +69,28 @@ impl Open {
         self.transfer.sent(slot, side.acknowledges_sends());
         self.send_control(side);
         self.report_writable(side);
-        self.read_on(side, now);
+        if !self.transfer.inbound.is_clear() {
+            self.read_on(side, now);
+        }
         self.disconnect_if_done(side, now);
     }
 
-    /// Counts a receive that has been posted again.
-    #[inline]
-    pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) {
-        self.transfer.recv_credit.release(side.account.as_deref());
-        self.promise(side, now);
+    /// Counts a receive that has been posted again. Returns false if there may be outputs.
+    #[inline(always)]
+    pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) -> bool {
+        let transfer = &mut self.transfer;
+        transfer.recv_credit.release(side.account.as_deref());
+        let is_quiet = transfer.recv_credit.is_ample()
+            && !transfer.inbound.report_due()
+            && self.is_established();
+        if !is_quiet {
+            self.promise(side, now);
+        }
+        is_quiet
     }
 
     /// Grants receives to the peer, or waits until more receives can be granted at once.
-    #[inline]
+    #[inline(never)]
     pub(super) fn promise(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
         match self.phase {
@@ -136,7 +145,7 @@ impl Open {
     /// driver, with messages that it held back.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
-        if self.is_connected() && self.transfer.take_writable() {
+        if self.transfer.is_blocked() && self.is_connected() && self.transfer.take_writable() {
             side.outputs.push(Output::Event(Event::Writable));
         }
     }

@@ -395,7 +395,13 @@ impl Transfer {
     }
 
     /// Whether a send that was refused can be retried now. If so, forgets the refusal.
+    #[inline]
     pub(super) fn take_writable(&mut self) -> bool {
+        self.is_blocked() && self.take_room()
+    }
+
+    #[inline(never)]
+    fn take_room(&mut self) -> bool {
         let writable = self
             .blocked
             .is_some_and(|lack| self.send_credit.available() > 0 && self.has(lack));

@@ -39,6 +39,11 @@ impl CompletionQueue {
         self.batch[number].clone()
     }
 
+    /// Returns the buffer and the length, if this completion is that of a frame.
+    pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
+        self.batch[number].frame()
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     status::OsError,
     transport::{
-        queues::{Buffers, Frame, PostError, SendFlags, SendOp, Sge, WorkId},
+        queues::{Buffers, Frame, PostError, SendOp, Sge, WorkId},
         tcp::{Receive, ReceiveQueue, Request, Span, Unposted},
     },
 };
@@ -86,15 +86,11 @@ impl QueuePair {
         &self,
         id: WorkId,
         op: SendOp,
-        sges: &[Sge],
-        flags: SendFlags,
+        sge: Option<Sge>,
+        signalled: bool,
     ) -> PostError {
-        assert!(
-            sges.len() <= 1 && !flags.inline,
-            "nothing is inline where none fits"
-        );
-        let memory = span(sges.first().copied());
-        self.post(id, op, memory, flags.signalled);
+        let memory = span(sge);
+        self.post(id, op, memory, signalled);
         PostError::PollBoth
     }
 

@@ -32,6 +32,7 @@ pub(crate) struct RecvSlice {
 impl RecvSlice {
     /// Creates a slice of `len` bytes at `offset` of a region that is long enough, in the receive
     /// buffer with this number.
+    #[inline]
     pub(crate) fn new(memory: Registration, buffer: u32, offset: usize, len: u32) -> Self {
         Self {
             memory,
@@ -47,6 +48,7 @@ impl RecvSlice {
     }
 
     /// Narrows the slice to a part. The state machine has checked that the part lies inside.
+    #[inline(always)]
     pub(crate) fn part(self, offset: u32, len: u32) -> Self {
         assert!(
             offset <= self.len && len <= self.len - offset,

@@ -61,7 +61,7 @@ impl Buffers {
     /// # Panics
     ///
     /// If it never was.
-    #[inline]
+    #[inline(always)]
     pub(super) fn posted(&self, buffer: u32) -> Place<'_> {
         let memory = self.pieces[self.layout.piece_of(buffer)].get();
         self.place(memory.expect("a buffer is posted with its memory"), buffer)

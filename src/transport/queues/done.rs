@@ -45,6 +45,23 @@ pub(crate) enum Done {
 }
 
 impl Done {
+    /// Returns the receive buffer and the length of a frame.
+    #[inline]
+    pub(crate) fn frame(&self) -> Option<(u32, u32)> {
+        match *self {
+            Self::Received { buffer, len } => Some((buffer, len)),
+            Self::Immediate { .. }
+            | Self::Sent { .. }
+            | Self::ReceiveFailed { .. }
+            | Self::SendFailed { .. }
+            | Self::Invalidated
+            | Self::InvalidationFailed { .. }
+            | Self::Drained(_)
+            | Self::Violated(_)
+            | Self::OutOfMemory(_) => None,
+        }
+    }
+
     /// Returns the receive buffer that was used.
     #[inline]
     pub(crate) fn receive_buffer(&self) -> Option<u32> {

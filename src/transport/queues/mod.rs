@@ -26,5 +26,5 @@ pub(crate) use self::{
     send_slots::{Operation, OperationKind, Outcome, Posted},
     shared_receives::{SharedPools, SharedReceives},
     work_queues::{TransportParts, WorkQueues},
-    work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge, WorkId},
+    work_request::{Frame, RemoteAddr, SendOp, Sge, WorkId},
 };

@@ -86,15 +86,24 @@ impl PollSide {
         })
     }
 
-    /// Returns the first `count` completions that the last poll took.
+    /// Returns the completion with this number among those that the last poll took.
     #[inline]
-    pub(crate) fn done(&self, count: usize) -> impl Iterator<Item = Done> + '_ {
-        (0..count).map(|number| {
-            by_transport!(CompletionQueue, &self.queue, {
-                Rdma(queue) => queue.done(number),
-                Tcp(queue) => queue.done(number),
-                Memory(queue) => queue.done(number),
-            })
+    pub(crate) fn done(&self, number: usize) -> Done {
+        by_transport!(CompletionQueue, &self.queue, {
+            Rdma(queue) => queue.done(number),
+            Tcp(queue) => queue.done(number),
+            Memory(queue) => queue.done(number),
+        })
+    }
+
+    /// Returns the receive buffer and the length of the frame, if the completion with this number
+    /// is that of a frame. `None` if [`done`](Self::done) has to tell.
+    #[inline]
+    pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
+        by_transport!(CompletionQueue, &self.queue, {
+            Rdma(queue) => queue.frame(number),
+            Tcp(queue) => queue.frame(number),
+            Memory(queue) => queue.frame(number),
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     buffers::Buffers,
-    work_request::{Frame, SendFlags, SendOp, Sge, WorkId},
+    work_request::{Frame, SendOp, Sge, WorkId},
 };
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
@@ -165,28 +165,50 @@ impl QueuePair {
         })
     }
 
-    /// Posts a work request on the send queue, with at most two elements.
+    /// Posts a send whose bytes are copied into the work request: a header and a payload, of at
+    /// most [`max_inline`](Self::max_inline) bytes together.
+    ///
+    /// # Safety
+    ///
+    /// The send queue has a place for it. No other thread posts on the queue pair at the same time.
+    #[inline(always)]
+    pub(super) unsafe fn post_inline(
+        &self,
+        id: WorkId,
+        parts: [&[u8]; 2],
+        signalled: bool,
+    ) -> Result<(), PostError> {
+        by_transport!(self, {
+            // SAFETY: the caller guarantees the place, and that no other thread posts.
+            Rdma(qp) => Ok(unsafe { qp.post_inline(id, parts, signalled) }?),
+            Tcp(_) => unreachable!("{id:?}: no bytes are inline"),
+            Memory(_) => unreachable!("{id:?}: no bytes are inline"),
+        })
+    }
+
+    /// Posts a work request on the send queue. Its completion also covers earlier requests that are
+    /// not `signalled`.
     ///
     /// # Safety
     ///
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
-    /// destroyed, the memory is registered, unless it is inline, and no access conflicts with the
+    /// destroyed, the memory is registered, and no access conflicts with the
     /// device. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(super) unsafe fn post_send(
         &self,
         id: WorkId,
         op: SendOp,
-        sges: &[Sge],
-        flags: SendFlags,
+        sge: Option<Sge>,
+        signalled: bool,
     ) -> Result<(), PostError> {
         by_transport!(self, {
             // SAFETY: the caller guarantees the conditions on the memory.
-            Rdma(qp) => Ok(unsafe { qp.post_send(id, op, sges, flags) }?),
+            Rdma(qp) => Ok(unsafe { qp.post_send(id, op, sge, signalled) }?),
             // SAFETY: as above.
-            Tcp(qp) => Ok(unsafe { qp.post_send(id, op, sges, flags) }?),
+            Tcp(qp) => Ok(unsafe { qp.post_send(id, op, sge, signalled) }?),
             // SAFETY: as above.
-            Memory(qp) => Err(unsafe { qp.post_send(id, op, sges, flags) }),
+            Memory(qp) => Err(unsafe { qp.post_send(id, op, sge, signalled) }),
         })
     }
 }
@@ -212,12 +234,8 @@ impl QueuePair {
                 // SAFETY: the slot is not the device's yet, and the caller guarantees the
                 // conditions on its memory.
                 unsafe { frame.copy_to(slot.start) };
-                let flags = SendFlags {
-                    signalled,
-                    inline: false,
-                };
                 // SAFETY: the caller guarantees the conditions on the memory.
-                Ok(unsafe { qp.post_send(id, SendOp::Send, &[slot], flags) }?)
+                Ok(unsafe { qp.post_send(id, SendOp::Send, Some(slot), signalled) }?)
             },
             // SAFETY: as above.
             Tcp(qp) => Ok(unsafe { qp.post_frame(id, frame, slot, signalled) }?),

@@ -45,8 +45,8 @@ impl ReceiveShare {
     pub(crate) fn take_all(&self, side: &mut PollSide) {
         // Until the queue is empty or a poll fails.
         while let Ok(count @ 1..) = side.poll(Answers::AtOnce) {
-            for done in side.done(count) {
-                if let Some(buffer) = done.receive_buffer() {
+            for number in 0..count {
+                if let Some(buffer) = side.done(number).receive_buffer() {
                     self.take(buffer);
                 }
             }

@@ -66,7 +66,9 @@ pub(crate) struct SendSlots {
     oldest: u32,
     /// The number of slots, from `oldest` on, that completions have covered.
     covered: u32,
-    /// How many of them are one-sided operations.
+    /// The number of slots that hold something other than [`Posted::Frame`].
+    recorded: usize,
+    /// The number of slots that hold one-sided operations.
     operations: usize,
 }
 
@@ -87,11 +89,13 @@ impl SendSlots {
             slots: (0..slots).map(|_| slot()).collect(),
             oldest: 0,
             covered: 0,
+            recorded: 0,
             operations: 0,
         }
     }
 
     pub(crate) fn put(&mut self, slot: u32, posted: Posted) {
+        self.recorded += usize::from(posted.is_recorded());
         self.operations += usize::from(posted.is_operation());
         let waits = posted.is_answered();
         self.slots[slot as usize] = Slot { posted, waits };
@@ -100,6 +104,23 @@ impl SendSlots {
     /// How many of them are one-sided operations.
     pub(crate) fn operations(&self) -> usize {
         self.operations
+    }
+
+    /// Takes the completion of the request in `slot` if all slots hold frames whose completions
+    /// are not reported. Returns false if there are other requests: then the caller calls
+    /// [`complete`](Self::complete).
+    #[inline]
+    pub(crate) fn complete_frames(&mut self, slot: u32) -> bool {
+        let has_frames_only = self.recorded == 0 && self.covered == 0;
+        if has_frames_only {
+            let next = slot + 1;
+            self.oldest = if (next as usize) < self.slots.len() {
+                next
+            } else {
+                0
+            };
+        }
+        has_frames_only
     }
 
     /// Takes the completion of the request in `slot`. [`pop_done`](Self::pop_done) returns the
@@ -139,6 +160,7 @@ impl SendSlots {
         let slot = &mut self.slots[slot as usize];
         slot.waits = false;
         let posted = std::mem::replace(&mut slot.posted, Posted::Frame);
+        self.recorded -= usize::from(posted.is_recorded());
         self.operations -= usize::from(posted.is_operation());
         posted
     }
@@ -163,6 +185,14 @@ impl SendSlots {
 }
 
 impl Posted {
+    /// Whether the slot records more than that it is in use.
+    fn is_recorded(&self) -> bool {
+        match self {
+            Self::Frame => false,
+            Self::Message | Self::ReadChunk { .. } | Self::Operation(_) => true,
+        }
+    }
+
     fn is_operation(&self) -> bool {
         match self {
             Self::Operation(_) => true,
@@ -223,6 +253,21 @@ mod tests {
             slots.complete(3);
             assert_eq!(done(&mut slots), [2, 3]);
         }
+    }
+
+    #[test]
+    fn frames_complete_at_once_while_nothing_is_recorded() {
+        let mut slots = SendSlots::new(4);
+        assert!(slots.complete_frames(1));
+        slots.put(2, Posted::Message);
+        assert!(!slots.complete_frames(2));
+        slots.complete(2);
+        assert_eq!(done(&mut slots), [2]);
+        assert!(slots.complete_frames(3));
+        slots.put(1, READ);
+        slots.complete(2);
+        assert_eq!(done(&mut slots), [0], "the oldest slot is the first again");
+        assert!(!slots.complete_frames(3));
     }
 
     #[test]

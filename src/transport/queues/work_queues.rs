@@ -39,7 +39,7 @@ use super::{
     receive_share::ReceiveShare,
     send_slots::{Operation, OperationKind, Posted, SlotBytes},
     shared_receives::SharedReceives,
-    work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge, WorkId},
+    work_request::{Frame, RemoteAddr, SendOp, Sge, WorkId},
 };
 use crate::{
     proto::{FragmentCopy, HEADER_LEN, MovedBytes, Read, Transmit},
@@ -62,7 +62,8 @@ pub(crate) struct WorkQueues {
     /// After `qp`, as `buffers`.
     pub(crate) in_flight: InFlight,
     layout: Layout,
-    max_inline: Option<usize>,
+    /// The length in bytes of the longest frame that is copied into the work request. 0 if none is.
+    max_inline: usize,
     /// Whether a drain marker completes after the last receive.
     marks_receives: bool,
 }
@@ -91,7 +92,7 @@ impl WorkQueues {
             shared.is_some(),
             "the layout says where the receives are"
         );
-        let max_inline = qp.max_inline();
+        let max_inline = qp.max_inline().unwrap_or(0);
         let mut queues = Self {
             exposures: Exposures::default(),
             qp,
@@ -183,31 +184,14 @@ impl WorkQueues {
             slot, ref header, ..
         } = *transmit;
         let len = HEADER_LEN + payload.iter().map(|part| part.len()).sum::<usize>();
-        assert!(
-            slot < self.layout.send_count(),
-            "the state machine names slots that exist"
-        );
-        assert!(
-            len <= self.layout.size(),
-            "the state machine checked the length"
-        );
+        self.check(slot, len);
         let signalled = transmit.signalled || reported;
         if reported {
             self.in_flight.slots.put(slot, Posted::Message);
         }
-        if self.max_inline.is_some_and(|most| len <= most) && payload.len() <= 1 {
-            // The driver copies inline data before the call returns, so the data may be in any
-            // memory, and the lkey is ignored.
-            let sges = [
-                inline_sge(header),
-                inline_sge(payload.first().map_or(&[], |part| part)),
-            ];
-            let count = if len == HEADER_LEN { 1 } else { 2 };
-            let flags = SendFlags {
-                signalled,
-                inline: true,
-            };
-            self.send(WorkId::Send(slot), &sges[..count], flags)
+        if len <= self.max_inline && payload.len() <= 1 {
+            let payload = payload.first().map_or(&[][..], |part| part);
+            self.post_inline(transmit, payload, signalled)
         } else {
             let frame = Frame {
                 header,
@@ -226,6 +210,43 @@ impl WorkQueues {
         }
     }
 
+    /// As [`post_send`](Self::post_send), for a message whose completion is not reported.
+    #[inline(always)]
+    pub(crate) fn post_message(
+        &mut self,
+        transmit: &Transmit,
+        payload: &[u8],
+    ) -> Result<(), PostError> {
+        let len = HEADER_LEN + payload.len();
+        if len > self.max_inline {
+            return self.post_send(transmit, &[IoSlice::new(payload)], false);
+        }
+        self.check(transmit.slot, len);
+        self.post_inline(transmit, payload, transmit.signalled)
+    }
+
+    #[inline]
+    fn check(&self, slot: u32, len: usize) {
+        assert!(
+            slot < self.layout.send_count() && len <= self.layout.size(),
+            "the state machine names slots that exist, and checked the length"
+        );
+    }
+
+    /// Posts a frame that is copied into the work request.
+    #[inline(always)]
+    fn post_inline(
+        &self,
+        transmit: &Transmit,
+        payload: &[u8],
+        signalled: bool,
+    ) -> Result<(), PostError> {
+        let (id, parts) = (WorkId::Send(transmit.slot), [&transmit.header[..], payload]);
+        // SAFETY: the queue holds all slots and the marker, and each is posted once at a time. The
+        // callers hold `self` mutably (top of this file).
+        unsafe { self.qp.post_inline(id, parts, signalled) }
+    }
+
     /// Posts the frames of one message, each with its payload. The completion of the last one is
     /// `reported`.
     pub(crate) fn post_sends(
@@ -238,10 +259,7 @@ impl WorkQueues {
         };
         let frame = |(transmit, payload): &'_ (Transmit, Vec<IoSlice<'_>>)| {
             let len = HEADER_LEN + payload.iter().map(|part| part.len()).sum::<usize>();
-            assert!(
-                transmit.slot < self.layout.send_count() && len <= self.layout.size(),
-                "the state machine names slots that exist, and checked the length"
-            );
+            self.check(transmit.slot, len);
             len
         };
         let frames: Vec<_> = sends
@@ -298,7 +316,7 @@ impl WorkQueues {
     pub(crate) fn post_nudge(&mut self, slot: u32) -> Result<(), PostError> {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let op = SendOp::Write(nowhere);
-        self.post(WorkId::Send(slot), op, &[], SIGNALLED)
+        self.post(WorkId::Send(slot), op, None)
     }
 
     /// Posts a one-sided operation on a part of the application's memory, which is kept until it is
@@ -358,7 +376,7 @@ impl WorkQueues {
                 Err(error) => return Err(error.into()),
             };
         }
-        self.send(WorkId::DrainSend, &[], SIGNALLED)
+        self.post(WorkId::DrainSend, SendOp::Send, None)
     }
 
     /// Whether a drain marker completes after the last receive. Without one, all receives have
@@ -403,7 +421,7 @@ impl WorkQueues {
     }
 
     /// Returns the memory, offset and length of a receive buffer.
-    #[inline]
+    #[inline(always)]
     fn receive(&self, buffer: u32) -> (&Registration, usize, usize) {
         let (memory, offset) = match &self.receives {
             Receives::Own => {
@@ -431,41 +449,23 @@ impl WorkQueues {
         unsafe { self.qp.post_recv(id, sge) }
     }
 
-    #[inline(always)]
-    fn send(&self, id: WorkId, sges: &[Sge], flags: SendFlags) -> Result<(), PostError> {
-        self.post(id, SendOp::Send, sges, flags)
-    }
-
     fn one_sided(&self, slot: u32, op: SendOp, sge: Sge) -> Result<(), PostError> {
         assert!(
             slot < self.layout.send_count(),
             "the state machine names slots that exist"
         );
-        self.post(WorkId::Send(slot), op, &[sge], SIGNALLED)
+        self.post(WorkId::Send(slot), op, Some(sge))
     }
 
-    /// Inlined, because the compiler removes most of this code where the operation is a constant.
-    #[inline(always)]
-    fn post(
-        &self,
-        id: WorkId,
-        op: SendOp,
-        sges: &[Sge],
-        flags: SendFlags,
-    ) -> Result<(), PostError> {
+    /// Posts a request that completes individually.
+    fn post(&self, id: WorkId, op: SendOp, sge: Option<Sge>) -> Result<(), PostError> {
         // SAFETY: the queue holds all slots and the marker, and each is posted once at a time.
-        // Memory that is not inline belongs to `buffers` or `in_flight`, which outlive the queue
-        // pair, and is in no other use until a completion covers its slot. The callers hold `self`
-        // mutably (top of this file).
-        unsafe { self.qp.post_send(id, op, sges, flags) }
+        // The memory belongs to `buffers` or `in_flight`, which outlive the queue pair, and is in
+        // no other use until a completion covers its slot. The callers hold `self` mutably (top of
+        // this file).
+        unsafe { self.qp.post_send(id, op, sge, true) }
     }
 }
-
-/// The flags of operations that always complete individually.
-const SIGNALLED: SendFlags = SendFlags {
-    signalled: true,
-    inline: false,
-};
 
 /// A part of a region for the device. It is less than 4 GiB long: a buffer is at most 1 MiB and a
 /// header (`Config::check`).
@@ -474,15 +474,6 @@ fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
         start: memory.as_ptr().wrapping_add(offset),
         len: len as u32,
         lkey: memory.lkey(),
-    }
-}
-
-/// An element that names memory whose bytes the driver copies before `ibv_post_send` returns.
-fn inline_sge(bytes: &[u8]) -> Sge {
-    Sge {
-        start: bytes.as_ptr().cast_mut(),
-        len: bytes.len() as u32,
-        lkey: 0,
     }
 }
 

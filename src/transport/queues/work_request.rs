@@ -70,7 +70,6 @@ impl SendOp {
 pub(crate) struct Sge {
     pub(crate) start: *mut u8,
     pub(crate) len: u32,
-    /// Ignored if the bytes are inline.
     pub(crate) lkey: u32,
 }
 
@@ -121,16 +120,6 @@ impl Frame<'_> {
             skip -= skipped;
         }
     }
-}
-
-/// How a work request of the send queue is posted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SendFlags {
-    /// Whether the request has its own completion. The completion of the next signalled request
-    /// covers requests without one.
-    pub(crate) signalled: bool,
-    /// Whether the bytes are copied before the call returns.
-    pub(crate) inline: bool,
 }
 
 /// The id of a work request, which its completion returns. It encodes the purpose, because the

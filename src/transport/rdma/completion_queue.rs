@@ -40,6 +40,19 @@ impl CompletionQueue {
         done(&self.batch[number])
     }
 
+    /// Returns the buffer and the length, if this completion is that of a frame.
+    #[inline]
+    pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
+        let wc = &self.batch[number];
+        if let WorkId::Recv(buffer) = WorkId::decode(wc.wr_id())
+            && wc.is_success()
+            && wc.opcode() != WcOpcode::RECV_RDMA_WITH_IMM
+        {
+            return Some((buffer, wc.byte_len()));
+        }
+        None
+    }
+
     #[inline]
     pub(crate) fn arm(&self) -> Result<(), OsError> {
         self.cq.req_notify(false)

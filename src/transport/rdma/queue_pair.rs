@@ -3,11 +3,9 @@
 //! name is sound.
 #![allow(unsafe_code)]
 
-use std::ptr;
-
 use crate::{
     status::OsError,
-    transport::queues::{RemoteAddr, SendFlags, SendOp, Sge, WorkId},
+    transport::queues::{RemoteAddr, SendOp, Sge, WorkId},
     verbs::{self, AccessFlags, MemoryRegion, MemoryWindow, RawRecv, RawSend, RawSge},
 };
 
@@ -74,29 +72,56 @@ impl QueuePair {
         unsafe { self.0.post_recvs_raw(&receives) }
     }
 
-    /// Posts a work request on the send queue, with at most two elements.
+    /// Posts a send whose bytes are copied into the work request, of at most
+    /// [`max_inline`](Self::max_inline) bytes. An empty second part is left out.
+    ///
+    /// # Safety
+    ///
+    /// The send queue has a place for it. No other thread posts on the queue pair at the same time.
+    #[inline(always)]
+    pub(crate) unsafe fn post_inline(
+        &self,
+        id: WorkId,
+        parts: [&[u8]; 2],
+        signalled: bool,
+    ) -> Result<(), OsError> {
+        // The driver copies inline data before the call returns, so the data may be in any memory,
+        // and the lkey is ignored.
+        let elements =
+            parts.map(|part| RawSge::new(part.as_ptr().cast_mut(), part.len() as u32, 0));
+        let request = RawSend {
+            wr_id: id.encode(),
+            op: verbs::SendOp::Send,
+            sges: &elements[..2 - usize::from(parts[1].is_empty())],
+            signalled,
+            inline: true,
+        };
+        // SAFETY: as in `post_recv`.
+        unsafe { self.0.post_send_raw(request) }
+    }
+
+    /// Posts a work request on the send queue.
     ///
     /// # Safety
     ///
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
-    /// destroyed, the memory is registered, unless it is inline, and no access conflicts with the
+    /// destroyed, the memory is registered, and no access conflicts with the
     /// device. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(crate) unsafe fn post_send(
         &self,
         id: WorkId,
         op: SendOp,
-        sges: &[Sge],
-        flags: SendFlags,
+        sge: Option<Sge>,
+        signalled: bool,
     ) -> Result<(), OsError> {
-        let element = |number: usize| raw(sges.get(number).copied().unwrap_or(EMPTY));
-        let elements = [element(0), element(1)];
+        let sge = sge.map(raw);
         let request = RawSend {
             wr_id: id.encode(),
             op: operation(op),
-            sges: &elements[..sges.len().min(elements.len())],
-            signalled: flags.signalled,
-            inline: flags.inline,
+            sges: sge.as_slice(),
+            signalled,
+            inline: false,
         };
         // SAFETY: as in `post_recv`.
         unsafe { self.0.post_send_raw(request) }
@@ -190,12 +215,6 @@ impl SharedReceiveQueue {
         unsafe { self.queue.post_recvs_raw(&receives) }
     }
 }
-
-const EMPTY: Sge = Sge {
-    start: ptr::null_mut(),
-    len: 0,
-    lkey: 0,
-};
 
 fn raw_recv((id, sge): (WorkId, Sge)) -> RawRecv {
     RawRecv {

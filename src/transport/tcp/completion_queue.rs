@@ -52,6 +52,11 @@ impl CompletionQueue {
         self.batch[number].clone()
     }
 
+    /// Returns the buffer and the length, if this completion is that of a frame.
+    pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
+        self.batch[number].frame()
+    }
+
     /// Whether the fd stays readable because the stream has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.stream.has_ended()

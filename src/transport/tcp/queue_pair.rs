@@ -13,7 +13,7 @@ use super::{
 use crate::{
     proto::MovedBytes,
     status::OsError,
-    transport::queues::{Buffers, Frame, SendFlags, SendOp, Sge, WorkId},
+    transport::queues::{Buffers, Frame, SendOp, Sge, WorkId},
 };
 
 /// A reliable-connected queue pair in user space, over a TCP stream.
@@ -79,15 +79,11 @@ impl QueuePair {
         &self,
         id: WorkId,
         op: SendOp,
-        sges: &[Sge],
-        flags: SendFlags,
+        sge: Option<Sge>,
+        signalled: bool,
     ) -> Result<(), OsError> {
-        assert!(
-            sges.len() <= 1 && !flags.inline,
-            "nothing is inline where none fits"
-        );
-        let memory = span(sges.first().copied());
-        self.0.post_send(id, op, memory, flags.signalled);
+        let memory = span(sge);
+        self.0.post_send(id, op, memory, signalled);
         Ok(())
     }
 

@@ -189,7 +189,8 @@ impl Pair {
             match kept {
                 Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
                     side.repost(buffer);
-                    side.conn.release(self.now);
+                    let settled = side.conn.release(self.now);
+                    assert!(!settled || side.conn.is_settled(), "it said so");
                 }
                 Some(Kept::Part(buffer)) => {
                     let left = side.batches.get_mut(&buffer).unwrap();

@@ -365,6 +365,7 @@ impl Pair {
                         let short = !side.received.is_multiple_of(3);
                         match short.then(|| side.conn.take_message(&frame)).flatten() {
                             Some(len) => {
+                                assert!(side.conn.is_settled(), "a message makes no output");
                                 side.buffers.insert(buffer, frame);
                                 side.arrive(Arrival::Message {
                                     buffer,

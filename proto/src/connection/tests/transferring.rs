@@ -6,6 +6,7 @@ use super::{
     pair,
     pair::{A, B, Pair, Step},
     params,
+    side::Completion,
 };
 use crate::{CONTROL_SENDS, CloseReason, Params};
 
@@ -285,6 +286,33 @@ fn sender_without_slot_is_notified_of_room() {
     pair.take(Step::Cq(A));
     assert!(pair.sides[A].writable);
     assert!(pair.send(A));
+}
+
+#[test]
+fn message_for_blocked_sender_takes_general_path() {
+    let mut pair = pair();
+    while pair.send(A) {}
+    assert!(pair.send(B));
+    pair.take(Step::Wire(B));
+    let side = &mut pair.sides[A];
+    let Some(Completion::Recv { frame, .. }) = side.cq.front() else {
+        panic!("a frame has arrived");
+    };
+    let frame = frame.clone();
+    assert_eq!(side.conn.take_message(&frame), None);
+    pair.run();
+    pair.release_all(A);
+    pair.release_all(B);
+    pair.run();
+    assert!(pair.sides[A].writable);
+    assert!(pair.send(B));
+    pair.take(Step::Wire(B));
+    let side = &mut pair.sides[A];
+    let Some(Completion::Recv { frame, .. }) = side.cq.pop_front() else {
+        panic!("a frame has arrived");
+    };
+    assert_eq!(side.conn.take_message(&frame), Some(4));
+    assert!(side.conn.is_settled());
 }
 
 /// B's sends do not complete, so that B's Grant frames use up the slots that are reserved for

@@ -326,7 +326,7 @@ impl QueuePair {
     ///
     /// Returns the errors of
     /// [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html).
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_recv_raw(&self, wr_id: u64, sge: Option<RawSge>) -> Result<(), OsError> {
         let mut wr = raw::recv_wr(wr_id, sge.as_ref());
         let mut bad_wr = ptr::null_mut();

@@ -49,7 +49,7 @@ pub struct RawSend<'a> {
 
 impl RawSend<'_> {
     /// Calls `post` with the request as a C structure, which points to the elements of `self`.
-    #[inline]
+    #[inline(always)]
     pub(in crate::verbs) fn with_wr<T>(self, post: impl FnOnce(*mut ffi::ibv_send_wr) -> T) -> T {
         let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
         // SAFETY: `ibv_send_wr` consists of integers, raw pointers and unions of both, for which

@@ -1,0 +1,100 @@
+//! Returns the places of messages that the application has dropped: their receive buffers to the
+//! device, and their credits to the peer.
+
+use std::{fmt, sync::Arc, time::Instant};
+
+use super::{
+    core::{Core, SystemClock},
+    link::Link,
+    message::{MessageOwner, Place},
+};
+
+impl Link {
+    /// Takes back a message's place in the ring of the session's connection of this generation.
+    #[inline(always)]
+    pub(super) fn take_back(self: &Arc<Self>, place: Place, generation: u32) {
+        let mut core = self.core();
+        if !core.give_back(place, generation) {
+            self.conclude(core);
+        }
+    }
+}
+
+/// The owner of the messages of a connection that resumes a session: it returns buffers to the
+/// connection of its generation only.
+pub(super) struct Ring {
+    pub(super) link: Arc<Link>,
+    pub(super) generation: u32,
+}
+
+impl MessageOwner for Ring {
+    fn is_inherited(&self) -> bool {
+        self.link.is_inherited()
+    }
+
+    fn give_back(self: Arc<Self>, place: Place) {
+        self.link.take_back(place, self.generation);
+    }
+}
+
+impl fmt::Display for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.link.fmt(f)
+    }
+}
+
+impl Core {
+    /// Takes back a message's place in the ring of the session's connection of this generation.
+    /// Returns whether there is certainly no output.
+    #[inline(always)]
+    pub(crate) fn give_back(&mut self, place: Place, generation: u32) -> bool {
+        match place {
+            Place::Buffer(buffer) if generation == self.generation => self.release(buffer),
+            place => {
+                self.give_back_other(place, generation);
+                false
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn give_back_other(&mut self, place: Place, generation: u32) {
+        if generation != self.generation && place != Place::Control {
+            return self.give_back_late(place);
+        }
+        match place {
+            Place::Buffer(buffer) => _ = self.release(buffer),
+            Place::Part(buffer) if self.batches.take(buffer) => _ = self.release(buffer),
+            // The receive is posted again with the last message of the batch. The credits of the
+            // other messages return without a receive.
+            Place::Part(_) if self.conn.accepts_receives() => _ = self.conn.release(SystemClock),
+            Place::Part(_) => self.conn.give_up_receive(),
+            Place::Copied(len) => self.conn.release_copied(len, SystemClock),
+            Place::Large(len) => self.conn.release_large(len, SystemClock),
+            Place::Control => self.conn.take_control_message(),
+        }
+    }
+
+    /// Posts a buffer that the application has released, and then notifies the state machine, so
+    /// that no grant is sent before the receive is posted. Returns whether there is certainly no
+    /// output.
+    #[inline(always)]
+    pub(super) fn release(&mut self, buffer: u32) -> bool {
+        let posted = match (&mut self.share, &mut self.queues) {
+            // Other connections can use the buffer, even if this connection has ended.
+            (Some(share), _) => share.give_back(buffer),
+            (None, Some(queues)) if self.conn.accepts_receives() => queues.post_recv(buffer),
+            (None, _) => {
+                self.conn.give_up_receive();
+                return false;
+            }
+        };
+        match posted {
+            Ok(()) => self.conn.accepts_receives() && self.conn.release(SystemClock),
+            Err(error) => {
+                self.conn.handle_post_failure(error, Instant::now());
+                false
+            }
+        }
+    }
+}
