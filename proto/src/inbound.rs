@@ -555,9 +555,9 @@ impl Inbound {
         self.incomplete == 0
     }
 
-    /// Whether *taken* is due in a Grant frame: half of the large messages that may be in flight
-    /// are unreported, or at least one is and no read is in progress. While a read is in progress,
-    /// the report waits, so that one frame reports several messages.
+    /// Whether a Grant frame must report *taken*, the number of large messages that were read. It
+    /// must if `LARGE_IN_FLIGHT / 2` messages or more are unreported, or if at least one is and no
+    /// read is in progress. Fewer wait for the read, so that one frame reports several messages.
     #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);

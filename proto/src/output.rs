@@ -258,8 +258,8 @@ pub struct TransportTraits {
     /// it completes as soon as its buffer can be overwritten, because TCP has copied the bytes.
     pub acknowledges_sends: bool,
     /// Whether a work request that is posted in the queue pair's error state completes with an
-    /// error, so that the driver can use it as a marker behind all others. Drivers of iWARP devices
-    /// can refuse such a work request, or never complete it.
+    /// error. If so, the driver of this state machine can use such a request as a marker behind all
+    /// others. The device drivers of iWARP devices can refuse it, or never complete it.
     pub flushes: bool,
 }
 

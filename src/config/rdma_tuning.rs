@@ -52,9 +52,9 @@ pub struct RdmaTuning {
     /// In most cases the peer notices a lost packet sooner, by the packet after it. A shorter time
     /// is not safer, because the device then repeats packets to a host that is only busy. The total
     /// time of [`retry_count`](Self::retry_count) repetitions depends on the device, which may wait
-    /// longer before each further one. Software RoCE repeats packets for longer than keepalive
-    /// waits with the defaults, so there even a busy sender detects a dead host by
-    /// [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
+    /// longer before each further one. On software RoCE with the default `retry_count` that takes
+    /// longer than keepalive, so keepalive alone detects a dead host there, also while this side
+    /// sends ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]

@@ -619,9 +619,9 @@ impl Endpoint {
 
     /// Waits until everything that was sent so far has arrived at the peer's library.
     ///
-    /// Everything includes one-sided operations. It takes one exchange with the peer, and the time
-    /// in which the peer reads large messages. It does not confirm that the peer's
-    /// program has received the messages.
+    /// This includes one-sided operations. The call takes one round trip, and the time in which the
+    /// peer reads large messages. It does not confirm that the peer's program has received the
+    /// messages.
     ///
     /// # Errors
     ///

@@ -308,7 +308,7 @@ pub(crate) enum Place {
     /// A credit, and a share of this receive buffer, which holds the other messages of the batch
     /// too.
     Part(u32),
-    /// This many copied bytes of a stream.
+    /// No receive buffer: the message was copied from a stream, and has this length in bytes.
     Copied(u64),
     /// This many bytes of the memory for large messages.
     Large(u64),

@@ -145,8 +145,8 @@ impl Outbox {
         self.session.is_some()
     }
 
-    /// Returns the number of completions with ids that wait to be taken. Messages do not count:
-    /// the peer has credit for those.
+    /// Returns the number of completions with ids that the application has not taken. Received
+    /// messages do not count, because the peer's credit limits their number.
     pub(super) fn reports(&mut self) -> usize {
         if !self.reports.is_empty() {
             let taken = self.taken();

@@ -131,7 +131,7 @@ pub(super) struct Copied {
     long: Vec<u8>,
 }
 
-/// The length in bytes of messages whose copies need no memory of their own.
+/// The maximum length in bytes of a message whose copy is in [`Copied`] itself.
 const SHORT: usize = 64;
 
 impl Default for Copied {

@@ -103,8 +103,8 @@ impl Reading {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies bytes that have arrived without taking them, and returns their number.
-    /// [`fill`](Self::fill) has waited for some.
+    /// Copies bytes that have arrived without taking them, and returns their number. The caller
+    /// waits with [`fill`](Self::fill) before.
     pub(crate) fn peek(&self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let bytes = self.bytes();
         let here = bytes.len().min(to.len());

@@ -150,7 +150,7 @@ pub struct HeldFrames {
     /// `None` without a connection.
     wire: Option<WireControl>,
     link: Arc<Link>,
-    /// Keeps an engine without a thread, which delivers the frames.
+    /// Keeps the engine alive, which delivers the frames at the drop.
     engine: Engine,
 }
 
@@ -180,7 +180,7 @@ impl Drop for HeldFrames {
 pub struct WithheldCredit {
     withholding: Arc<Withholding>,
     link: Arc<Link>,
-    /// Keeps an engine without a thread, which delivers the credit.
+    /// Keeps the engine alive, which delivers the credit at the drop.
     engine: Engine,
 }
 

@@ -99,7 +99,8 @@ impl RequestListener {
         request.await.map(Request::from)
     }
 
-    /// As [`request`](Self::request), without a future. One task at a time waits in this way.
+    /// As [`request`](Self::request), without a future. Of several tasks that poll, only the last
+    /// one is woken.
     ///
     /// # Errors
     ///

@@ -257,9 +257,8 @@ impl Link {
         Ok(len)
     }
 
-    /// Reads bytes that have arrived. `None` if there are none yet.
-    ///
-    /// At the end of the stream, that is 0 bytes if the peer has closed it, otherwise an error.
+    /// Reads bytes that have arrived, or returns `None` if there are none. At the end of the stream
+    /// it returns 0 bytes if the peer has closed it or has disconnected, otherwise an error.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let range = self.session.readable();
         let len = range.len().min(into.len());

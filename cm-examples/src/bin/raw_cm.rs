@@ -179,7 +179,8 @@ struct Connection {
     memory: MemoryRegion,
     /// Whether the send has not completed: the device may still read its slot.
     sending: bool,
-    /// The slot and the length of a received message. The program replies before the next arrives.
+    /// The slot and the length of a received message. There is at most one, because each side sends
+    /// its next message after it has taken the last one of the peer.
     received: Option<(usize, usize)>,
 }
 

@@ -318,7 +318,7 @@ fn fd_reports_room_after_refused_send() {
             server.recv_timeout(TIME_LIMIT).unwrap();
         }
         wait_readable(fd);
-        // Room does not make the descriptor for messages readable.
+        // Room for sends does not make the descriptor for received messages readable.
         wait_until_unreadable(&client, other);
         client.try_send(b"y").unwrap();
         assert!(

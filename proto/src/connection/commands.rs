@@ -173,7 +173,8 @@ impl Connection {
     }
 
     /// As [`send`](Self::send), if the message fits into a frame and can be sent now. Otherwise
-    /// returns `None`, requests no event and counts no stall.
+    /// returns `None`, without the [`Writable`](crate::Event::Writable) that follows a refused
+    /// `send`, and counts no stall.
     #[inline(always)]
     pub fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match &mut self.state {

@@ -494,8 +494,8 @@ impl Open {
     }
 }
 
-/// Checks that this may arrive on a connection that does not count as established, because the
-/// answer to the request has not been sent.
+/// Checks that `incoming` may arrive before the Answer to a long request. Until the Answer the
+/// connection does not count as established.
 fn check_greets(incoming: &Incoming) -> Result<(), Violation> {
     //= PROTOCOL.md#long-requests
     //# Until the Answer, both sides must send nothing else than Ping, Pong, Grant, Abort and

@@ -17,7 +17,7 @@ use crate::stop::Stop;
 #[derive(Debug)]
 pub(super) struct Keys {
     pressed: Receiver<u8>,
-    /// The mode of the terminal before, if its keys are read.
+    /// The mode of the terminal before this program changed it. `None` if it was not changed.
     before: Option<Termios>,
 }
 

@@ -212,7 +212,7 @@ impl Reactor {
             let result = if works { "works" } else { "does not work" };
             debug!(
                 Connection,
-                "{}: tried RDMA to the peer, which {result}: {reason}", entry.link
+                "{}: RDMA to the peer {result}: the trial connection ended: {reason}", entry.link
             );
             entry
                 .link

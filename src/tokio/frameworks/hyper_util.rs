@@ -40,8 +40,8 @@ pub struct HttpConnector {
 }
 
 impl HttpConnector {
-    /// Creates a connector of URIs that connects as `connector` does. The default uses
-    /// [`Connector::new`].
+    /// Creates an `HttpConnector` that uses `connector` to connect to the host of each URI.
+    /// [`HttpConnector::default`] uses [`Connector::new`].
     #[must_use]
     pub fn new(connector: Connector) -> Self {
         Self {

@@ -280,8 +280,8 @@ impl QueuePair {
 
 /// Memory windows, which only devices have.
 impl QueuePair {
-    /// Posts a bind that lets the peer read the first `len` bytes of `memory`. It completes only if
-    /// it fails, as the request `id`.
+    /// Posts an unsignalled bind that lets the peer read the first `len` bytes of `memory`. The
+    /// device reports a completion, with `id`, only if the bind fails.
     pub(super) fn bind(
         &self,
         id: WorkId,

@@ -115,8 +115,8 @@ impl ConnectionId {
         self.id()?.disconnect()
     }
 
-    /// Makes the transport on the device to which the id is bound. With an error that says less
-    /// than there is to say, the [problem](Self::take_problem) says the rest.
+    /// Makes the transport on the device to which the id is bound. If an [`OsError`] cannot
+    /// describe a failure completely, [`take_problem`](Self::take_problem) returns the whole error.
     pub(crate) fn create_transport(
         &mut self,
         manager: &mut ConnectionManager,

@@ -21,7 +21,8 @@ use crate::{
 /// that it has outstanding.
 pub(super) const READS: u8 = 16;
 
-/// The number of calls in a row, so that a peer which keeps receiving does not delay others.
+/// The maximum number of writes to the socket in a row. The engine's thread makes the others later,
+/// so that a peer that receives fast does not delay other connections.
 const MAX_CALLS: usize = 16;
 
 /// The requests and answers that wait to be sent, and the requests that wait for an answer.

@@ -348,8 +348,8 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
     scene.finish();
 }
 
-/// The first cause stays the reason of the end, and the library disconnects immediately: waiting
-/// for `close_timeout` would exceed the time limit of this test.
+/// The peer's Close stays the reason of the end, although a forbidden frame follows. The library
+/// disconnects immediately: waiting for `close_timeout` would exceed the time limit of this test.
 #[test]
 fn forbidden_frame_after_close_ends_connection() {
     let scene = Scene::new();

@@ -179,8 +179,7 @@ impl ConnectionManager {
         else {
             debug!(
                 Listener,
-                "listener {listener}: dropped a connection whose first bytes are those of another \
-                 protocol: {arrived:?}"
+                "listener {listener}: dropped a connection without a connect request: {arrived:?}"
             );
             return;
         };

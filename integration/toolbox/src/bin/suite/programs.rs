@@ -11,8 +11,9 @@ use toolbox::words;
 
 use crate::only::Only;
 
-/// Returns the command for tests that need no device, of all packages. With fewer packages cargo
-/// would select fewer features and build again. `None` if none is selected.
+/// Returns the cargo command for the tests that need no device. It names the same packages as the
+/// build: with fewer packages cargo would select fewer features and build again. Returns `None` if
+/// no test is selected.
 pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = format!("cargo test {} --locked", only.packages());
     if only.takes(track) {

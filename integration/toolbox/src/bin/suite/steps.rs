@@ -114,8 +114,8 @@ impl Steps {
         taken.with_context(|| step.what.clone())
     }
 
-    /// Runs a command, which must end with status 0. If a guest of the lab stops before a failure,
-    /// runs the command once more.
+    /// Runs a command, which must end with status 0. If a guest of the lab stops, and the output
+    /// has not reported a failure before, runs the command once more.
     fn run(&self, track: &str, command: &mut Command) -> Result<()> {
         let (mut status, has_failed) = run_once(track, command)?;
         if status.code() == Some(LAB_STOPPED) && !has_failed {

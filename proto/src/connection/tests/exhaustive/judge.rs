@@ -80,7 +80,8 @@ fn check_receives(me: &Side) {
     }
 }
 
-/// Checks that no more control frames are unprocessed than there are receives for their kinds.
+/// Checks, for each kind of control frame, that `me` has sent at most as many frames that `peer`
+/// has not processed as `peer` keeps receives for.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
         WorkKind::Frame(frame) => Some(frame),

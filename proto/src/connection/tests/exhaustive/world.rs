@@ -48,8 +48,8 @@ pub(super) enum SideEvent {
     LoseMarkers,
     /// The system has memory for large messages again.
     Feed,
-    /// Lets time pass until the next deadline, although other transitions are possible. The event
-    /// counts for A, but time passes for both sides.
+    /// Lets time pass until the next deadline, although other transitions are possible. One side's
+    /// budget has the event, but time passes for both sides.
     Wait,
     /// Rejects the peer's request, which had a frame of its own.
     Reject,
