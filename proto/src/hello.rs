@@ -29,8 +29,8 @@ const LEN: usize = 36;
 
 /// The maximum number of the application's bytes behind the hello in a connect request.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The maximum number of the application's bytes for a request. Those that do not fit behind the
-/// hello have a frame of their own.
+/// The maximum length in bytes of private data in a request. Private data that do not fit behind
+/// the hello have a frame of their own.
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The maximum number of the application's bytes behind the hello in a reply.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;

@@ -222,8 +222,8 @@ impl Handle {
         }
     }
 
-    /// Waits for a reply of the engine, until the deadline at most. Handles the deadlines of an
-    /// engine without a thread meanwhile.
+    /// Waits for a reply of the engine, until the deadline at most. While it waits, the calling
+    /// thread handles the deadlines of an engine without a thread.
     pub(super) fn receive_until<T>(
         &self,
         replies: &Receiver<T>,

@@ -182,17 +182,16 @@ impl Entry {
 
     /// Brings the request to its listener, unless the backlog is full or the listener was closed.
     fn bring(&mut self) {
-        let limit = self.config.listening.backlog;
-        let incoming = self.incoming.take();
-        let Some(incoming) = incoming.filter(|it| it.listener_items.waiting() < limit.into())
-        else {
-            report_refusal(
-                Refusal::Backlog,
-                self.peer,
-                &format_args!("the listener was closed, or its backlog of {limit} is full"),
-            );
+        let Some(incoming) = self.incoming.take() else {
+            // The close of the listener has counted the refusal.
             return self.link.reject_untaken();
         };
+        let limit = self.config.listening.backlog;
+        if incoming.listener_items.waiting() >= limit.into() {
+            let reason = format_args!("backlog is {limit}, and that many wait");
+            report_refusal(Refusal::Backlog, self.peer, &reason);
+            return self.link.reject_untaken();
+        }
         match incoming.listener_items {
             ListenerItem::Connections(queue) => {
                 self.reply = Some(Reply::Backlog(queue));

@@ -139,7 +139,8 @@ pub(super) struct Reactor {
     exiting: bool,
     /// Set by `AskToLeave`: ask the peers of accepted connections to leave.
     leaving: bool,
-    /// The replies to send when there are no connections, each as long as its caller waits.
+    /// The replies to send when there are no connections. The reference is dead when the caller no
+    /// longer waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
     /// The bindings of listeners that have ended and whose connections resume.
     places: Vec<ClosedPlace>,

@@ -10,7 +10,8 @@ use super::{
 };
 
 impl Link {
-    /// Takes back a message's place in the ring of the session's connection of this generation.
+    /// Takes back the place of a message that arrived on the session's connection with this
+    /// generation.
     #[inline(always)]
     pub(super) fn take_back(self: &Arc<Self>, place: Place, generation: u32) {
         let mut core = self.core();
@@ -44,8 +45,8 @@ impl fmt::Display for Ring {
 }
 
 impl Core {
-    /// Takes back a message's place in the ring of the session's connection of this generation.
-    /// Returns whether there is certainly no output.
+    /// Takes back the place of a message, as [`Link::take_back`]. Returns whether there is
+    /// certainly no output.
     #[inline(always)]
     pub(crate) fn give_back(&mut self, place: Place, generation: u32) -> bool {
         match place {

@@ -76,9 +76,9 @@ impl Core {
         };
         let mut work = Work::Send { slot };
         let status = match status {
-            // The peer or the TCP connection ended. A driver that completes a request when TCP has
-            // accepted its bytes reports that as an error of this side. The connection manager's
-            // event has the cause.
+            // The peer or the TCP connection has ended. A driver that completes a request when TCP
+            // has accepted its bytes reports this end as a local error. The event of the connection
+            // manager has the cause.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
                 let text = format_args!("a request could not be put into TCP: {status}");
                 self.deferred.log(Note::new(Level::Debug, text));

@@ -2,7 +2,7 @@
 //!
 //! The active side sends them in a frame as soon as the queue pairs work, and the passive side
 //! answers in a frame. Only then the connection counts as established. Each wait has a
-//! deadline, so a peer that stops half way costs as much as one that never answers a request.
+//! deadline of `connect_timeout`, which bounds the cost of a peer that stops half way.
 
 use std::{sync::Arc, time::Instant};
 

@@ -86,7 +86,7 @@ impl PollSide {
         })
     }
 
-    /// Returns the completion with this number among those that the last poll took.
+    /// Returns a completion of the last poll. Their numbers begin at 0.
     #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         by_transport!(CompletionQueue, &self.queue, {

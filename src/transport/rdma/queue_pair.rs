@@ -96,7 +96,8 @@ impl QueuePair {
             signalled,
             inline: true,
         };
-        // SAFETY: as in `post_recv`.
+        // SAFETY: the caller guarantees the place, and that no other thread posts. `parts` borrows
+        // the bytes until the call returns, and by then the driver has copied them.
         unsafe { self.0.post_send_raw(request) }
     }
 

@@ -80,8 +80,8 @@ fn check_receives(me: &Side) {
     }
 }
 
-/// Checks, for each kind of control frame, that `me` has sent at most as many frames that `peer`
-/// has not processed as `peer` keeps receives for.
+/// Counts the control frames of `me` that `peer` has not processed. Checks for each kind that the
+/// number does not exceed that of the receives that `peer` keeps for it.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
         WorkKind::Frame(frame) => Some(frame),
