@@ -53,7 +53,7 @@ struct Options {
     all: bool,
     /// Take the chosen steps N times, one after the other, while a busy process for each processor
     /// runs as well; at the end, print how many times each step passed
-    #[arg(long, value_name = "N", requires = "only", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     again: Option<u32>,
 }
 
