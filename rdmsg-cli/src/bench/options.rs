@@ -8,7 +8,7 @@ use crate::{carrier::Carrier, duration::positive, measure::Size};
 ///
 /// Each test runs over RDMA and over TCP, with each size and each number of connections. A table
 /// and a plot of text show both transports side by side. If this host has no RDMA device and
-/// --transport is not given, it measures TCP alone and says so.
+/// --transport is not given, it measures TCP alone and reports that on stderr.
 ///
 ///   latency     a message goes to the peer and back, one at a time on each connection: round trip
 ///   bandwidth   messages go to the peer, until the window is full: bytes per second

@@ -14,7 +14,7 @@ use crate::duration::positive;
 /// itself, both MTUs, an RDMA connection, and messages of several sizes. It names the step and the
 /// side that fail.
 ///
-/// With --transport tcp, for hosts without RDMA, it checks only what connections over TCP need.
+/// With --transport tcp it checks only TCP, for hosts without RDMA.
 ///
 /// Each finding contains the reason and the commands that solve the problem: first for this moment,
 /// then permanently. Nothing is changed without --fix. The peer sends the commands for the peer:
