@@ -19,14 +19,8 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
-    // Code uses `cfg(rdma)` for both features, which enable RDMA by linking the libraries and by
-    // opening them at run time.
-    println!("cargo:rustc-check-cfg=cfg(rdma)");
-    if has("RDMA") || has("DLOPEN") {
-        println!("cargo:rustc-cfg=rdma");
-    }
-    if !has("RDMA") {
+    // Without the feature `linked` the libraries are opened at run time.
+    if env::var_os("CARGO_FEATURE_LINKED").is_none() {
         return;
     }
     for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {

@@ -92,8 +92,8 @@ pub(super) enum Test {
 }
 
 impl Options {
-    /// Returns the transports to compare. Without a choice these are RDMA, if this host has a device,
-    /// and TCP.
+    /// Returns the transports to compare. Without a choice these are RDMA, if this host has a
+    /// device, and TCP.
     pub(super) fn carriers(&self, has_device: bool) -> Vec<Carrier> {
         match (&*self.carriers, has_device) {
             ([], true) => vec![Carrier::Rdma, Carrier::Tcp],
