@@ -234,7 +234,7 @@ impl Connection {
     ///
     /// Before the first part, the caller has checked that [`way`](Self::way) returns
     /// [`Way::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller must post all
-    /// parts without other frames in between.
+    /// parts immediately.
     pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_fragment(len, offset))
