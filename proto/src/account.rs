@@ -25,7 +25,7 @@ pub struct Account {
     total: u32,
     free: AtomicU32,
     /// The number of free receives that are reserved for future connections. Negative if the
-    /// minimum of the present connections exceeds half of all receives.
+    /// present connections' minimums add up to more than half of all receives.
     kept: AtomicI32,
 }
 
@@ -83,8 +83,8 @@ impl Account {
     }
 
     /// Frees `given` receives of a connection, and reserves up to `wanted` receives for the same
-    /// connection. `more` is the number of the connection's other receives above its floor. Returns
-    /// the number of reserved receives.
+    /// connection. `more` is the number of other receives that the connection has above its floor.
+    /// Returns the number of reserved receives.
     ///
     /// A connection above its [`SHARE`] of the spare receives reserves fewer receives than it
     /// frees. Busy connections therefore end up with equal shares, regardless of the order in which
@@ -95,11 +95,10 @@ impl Account {
             let kept = self.kept.load(Ordering::Relaxed).max(0).cast_unsigned();
             let spare = (free + given).saturating_sub(kept);
             // Each call reserves at most a quarter of the room, because otherwise the number of
-            // receives would alternate between two values from call to call.
+            // receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
-            // A busy connection usually reserves as many receives as it frees, so this path writes
-            // to no shared cache line.
+            // In this usual case of a busy connection, the function writes to no shared cache line.
             if taken == given {
                 return taken;
             }

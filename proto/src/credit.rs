@@ -82,9 +82,9 @@ impl SendCredit {
         self.window
     }
 
-    /// Returns an upper bound on the number of sent data frames that the peer has not received. A
-    /// grant exceeds the number of received frames by at most the window, so the peer has received
-    /// all earlier frames.
+    /// Returns an upper bound on the number of sent data frames that the peer has not received. The
+    /// bound follows from the grant, which exceeds the number of received frames by at most the
+    /// window.
     #[inline]
     pub(super) fn unconfirmed(&self) -> u32 {
         self.window - self.available().min(self.window)
@@ -137,7 +137,7 @@ pub(super) struct RecvCredit {
     released: u32,
     /// The number of data frames for which a receive was posted since the connection was
     /// established. Of these receives, `limit` − `released` are promised to the peer or contain its
-    /// messages. That is the whole window, unless connections share receives.
+    /// messages. Without shared receives, this difference is always the window.
     limit: u32,
     /// The value of `limit` that was last sent to the peer.
     announced: u32,
@@ -264,10 +264,10 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Returns whether a Grant frame is due. It is due if the limit has grown by half the window.
-    /// It is also due if the peer has used up its credit, and the limit has grown by at least the
-    /// number of messages that the application holds. Without this minimum, each message that a
-    /// slow application releases would cause a Grant frame.
+    /// Returns whether a Grant frame is due, because the limit has grown by half the window, or
+    /// because the peer has used up its credit. In the second case, the limit must have grown by at
+    /// least the number of messages that the application holds. Otherwise each message that a slow
+    /// application releases would cause a Grant frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);

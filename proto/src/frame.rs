@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Control(Control),
 }
 
-/// The kind of a frame without a message.
+/// The kind of a control frame without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Control {
@@ -45,7 +45,7 @@ pub(crate) enum Control {
     Ping,
     /// Answers a Ping: the sender of the Pong has processed all frames that preceded the Ping.
     Pong,
-    /// Announces that the sender will send only control frames from now on.
+    /// Announces that only control frames follow.
     Close,
     /// Ends the connection immediately. `arg` is the application's code.
     Abort,
@@ -137,8 +137,8 @@ pub(crate) const NOT_TAKEN: u32 = 3;
 /// `keepalive_interval` and `keepalive_timeout`.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
-/// The `arg` of a Failure: the sender could not read any byte of the peer's large message within
-/// `read_timeout`.
+/// The `arg` of a Failure: the sender could not read any byte of a large message from the peer
+/// within `read_timeout`.
 pub(crate) const READ_TIMEOUT: u32 = 5;
 
 /// The answer of the passive side's application to a Request.
@@ -188,7 +188,7 @@ pub(crate) struct Header {
     /// - Answer: the number of an [`Answer`]
     /// - ControlMessage: the number of the message
     /// - Permit: the total number of control messages permitted
-    /// - all other kinds: the number of the peer's large messages that the sender has read, modulo 2³²
+    /// - other kinds: the number of large messages from the peer that the sender has read, modulo 2³²
     pub arg: u32,
 }
 
@@ -258,8 +258,8 @@ impl Descriptor {
 }
 
 impl Header {
-    /// Returns the number of the peer's large messages that the sender of this frame has read, or
-    /// `None` if `arg` has another meaning in this kind of frame.
+    /// Returns the number of large messages from the peer that the sender of this frame has read,
+    /// or `None` if `arg` has another meaning in this kind of frame.
     #[inline]
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
@@ -399,7 +399,7 @@ impl Sequence {
         number
     }
 
-    /// Returns whether `number` is the sequence number of the peer's next frame.
+    /// Returns whether `number` is the sequence number that the next frame from the peer must have.
     #[inline]
     pub(super) const fn is_next(&self, number: u16) -> bool {
         number == self.receive

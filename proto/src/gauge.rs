@@ -80,7 +80,7 @@ struct Share {
     /// The waiting claims: later parts of messages before first parts, and older claims before
     /// newer ones.
     waiting: VecDeque<Claim>,
-    /// The value of [`Gauge::turns`] when one of the host's waiting claims was last granted.
+    /// The value of [`Gauge::turns`] when a waiting claim of the host was last granted.
     turn: u64,
 }
 
@@ -136,8 +136,8 @@ impl Level {
 }
 
 impl Share {
-    /// Returns the index of the host's next claim to grant, if the host's share has room for the
-    /// claim.
+    /// Returns the index of the claim to grant next for this host, if the host's share has room for
+    /// the claim.
     fn next(&self) -> Option<usize> {
         let front = self.waiting.front()?;
         if self.level.has_room_for(front) {

@@ -25,7 +25,7 @@ pub(super) struct Inbound {
     queue: VecDeque<Queued>,
     /// The number of large messages in `queue` that are incomplete.
     incomplete: u32,
-    /// The step for which the next read or copy waits.
+    /// The resource for which the next read or copy waits.
     demand: Demand,
     /// The lengths in bytes of the reads in progress, oldest first.
     reads: VecDeque<u64>,
@@ -56,7 +56,7 @@ pub(super) struct Inbound {
     limit: u64,
 }
 
-/// A step of receiving a large message, which the driver performs.
+/// A step in receiving a large message. The driver performs the steps.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Reserve memory for the message.
@@ -120,7 +120,7 @@ enum Source {
     Memory { addr: u64, rkey: u32 },
     /// Fragment frames from the peer.
     Fragments {
-        /// The number of the message's bytes that have arrived.
+        /// The number of bytes of the message that have arrived.
         arrived: u64,
         /// Fragments that have not been copied, oldest first: the receive buffer and the length in
         /// bytes of each fragment.
@@ -156,8 +156,8 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Creates an empty queue. It holds at most `most_held` large messages with a total of `limit`
-    /// bytes at a time, and reads them in chunks of at most `longest_chunk` bytes.
+    /// Creates an empty queue. The queue holds at most `most_held` large messages with a total of
+    /// `limit` bytes at a time, and reads them in chunks of at most `longest_chunk` bytes.
     pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -222,8 +222,8 @@ impl Inbound {
         self.queue.push_back(Queued::Large(large));
     }
 
-    /// Returns the number of bytes that are still to arrive of a message in fragments. Returns
-    /// `None` if no fragment is still to arrive.
+    /// Returns the number of bytes that have not arrived of a message in fragments. Returns `None`
+    /// if all fragments have arrived.
     #[inline]
     pub(super) fn missing(&self) -> Option<u64> {
         match self.queue.back()? {
@@ -399,7 +399,7 @@ impl Inbound {
         !self.reads.is_empty()
     }
 
-    /// Returns whether bytes of a large message are still to arrive: a read is in progress, or
+    /// Returns whether bytes of a large message are on their way: a read is in progress, or
     /// fragments are missing.
     pub(super) fn awaits_bytes(&self) -> bool {
         self.is_reading() || self.missing().is_some()

@@ -22,7 +22,7 @@ pub struct Negotiated {
     /// The maximum length in bytes of a message that this side accepts.
     pub recv_limit: u64,
     /// The time without a sign of life after which this side probes the peer: the smaller interval
-    /// of both sides, where the peer's interval counts as at least 100 ms. `None` if this side's
+    /// of both sides. The peer's interval counts as at least 100 ms. `None` if this side's
     /// configuration has no interval. This side always answers the peer's probes.
     pub keepalive_interval: Option<Duration>,
 }

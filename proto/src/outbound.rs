@@ -11,7 +11,7 @@ use super::reason::Violation;
 /// [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
-/// The large messages that the peer has not read completely (*taken*) yet.
+/// The large messages that are exposed to the peer, because the peer has not read them completely.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Outbound {
@@ -48,7 +48,7 @@ impl Outbound {
                 && self.bytes.saturating_add(len) <= self.limit)
     }
 
-    /// Returns the number of large messages that are exposed and that the peer has not taken.
+    /// Returns the number of exposed large messages.
     #[inline]
     pub(super) fn untaken(&self) -> u32 {
         self.lengths.len() as u32

@@ -41,7 +41,7 @@ pub enum CmInput<'a> {
     DeviceRemoval,
     AddrChange,
     TimewaitExit,
-    /// An event with an unknown number, or one that is unexpected in every state.
+    /// An event with an unknown number, or an event that is unexpected in every state.
     Other(u32),
 }
 
@@ -69,7 +69,7 @@ impl CmInput<'_> {
 }
 
 /// A source of the current time. Inputs that seldom need the time take a `Clock`, because reading
-/// the system's clock costs about as much as processing a message.
+/// the system's clock is about as expensive as processing a message.
 pub trait Clock: Copy {
     /// Returns the current time.
     fn now(self) -> Instant;
@@ -92,7 +92,7 @@ pub enum Work {
     Recv {
         buffer: u32,
     },
-    /// The read of a chunk of the peer's large message, posted for [`Output::Read`].
+    /// The read of a chunk of a large message from the peer, posted for [`Output::Read`].
     Read {
         slot: u32,
     },
@@ -141,10 +141,11 @@ pub enum Output {
     /// the write, but the peer's library does not see it.
     Nudge { slot: u32 },
     /// Move the queue pair to its error state. Then post one marker behind the last send and one
-    /// behind the last receive. All earlier work requests have completed when the markers complete.
+    /// behind the last receive. When a marker completes, all earlier work requests in the same
+    /// queue have completed.
     PostDrainMarkers,
-    /// Call `next_timeout` again, because the next deadline has changed. At the end of the
-    /// connection this output is omitted, although the deadline is gone.
+    /// Call `next_timeout` again, because the next deadline has changed. This output is omitted at
+    /// the end of the connection, when there is no deadline any longer.
     Timer,
     /// Report an event to the application.
     Event(Event),
@@ -353,9 +354,9 @@ pub enum Event {
     /// A message, immediate data or a Finish has arrived and must be delivered. These events are in
     /// the order in which the peer sent.
     Arrived(Arrival),
-    /// A control message of `len` bytes has arrived. It follows the frame's header in this receive
-    /// buffer. The driver must copy the message, because [`Output::Repost`] follows, and must call
-    /// `take_control_message` when the application has taken the message.
+    /// A control message of `len` bytes has arrived. The message follows the frame's header in this
+    /// receive buffer. The driver must copy the message, because [`Output::Repost`] follows, and
+    /// must call `take_control_message` when the application has taken the message.
     ControlMessage {
         buffer: u32,
         len: u32,
@@ -402,7 +403,7 @@ pub enum Arrival {
     Finish,
 }
 
-/// A read that the driver must post, signalled.
+/// A read that the driver must post as signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Read {
@@ -464,8 +465,8 @@ pub struct BatchRoom {
 /// The reason why a message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendRefused {
-    /// The peer has granted no credit, or no slot of the send ring is free. [`Event::Writable`]
-    /// follows.
+    /// The peer has granted no credit, no slot of the send ring is free, or the large messages in
+    /// flight leave no room. [`Event::Writable`] follows.
     Blocked,
     /// The message is longer than `limit`, the maximum length in bytes that the peer accepts.
     TooLong { limit: u64 },

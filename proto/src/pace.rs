@@ -23,7 +23,7 @@ const SLOW: Duration = Duration::from_millis(400);
 /// Chunks are short on a slow link, because only a complete chunk is a sign of progress, for the
 /// keepalive and for connections that wait for memory. The speed of a new connection's link is
 /// unknown, so its first chunks have the minimum length, and few reads are in progress. If a peer
-/// never answers a read, no more memory than these chunks is pinned for the peer.
+/// never answers a read, only the memory of these first chunks is pinned.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Pace {

@@ -92,9 +92,9 @@ impl Params {
         }
     }
 
-    /// Returns half of `stream_buffer`. This is the maximum number of bytes of a stream that the
-    /// application has not read, and also the maximum number of bytes that the driver buffers
-    /// before it sends them.
+    /// Returns half of `stream_buffer`: the maximum number of bytes of a stream that the
+    /// application has not read. The driver also buffers at most this number of bytes before it
+    /// sends them.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
     }

@@ -11,11 +11,11 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// Limits the time in which large messages make no progress, because other connections can be
 /// waiting for the memory of these messages.
 ///
-/// While other connections wait for memory, the required rate of a message grows with its memory:
-/// in each timeout, at least an eighth of the number of bytes received so far must arrive.
+/// While other connections wait for memory, the required rate of a message grows with its memory.
+/// In each timeout, at least an eighth of the number of bytes received so far must arrive.
 ///
 /// The watchdog checks the progress of reads periodically, so that the arrival of a chunk need not
-/// set a timer. It detects stalled reads after 1 to 1.5 times the timeout.
+/// set a timer. A stalled read is detected after 1 to 1.5 times the timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ReadWatchdog {
@@ -40,7 +40,7 @@ enum Watch {
     /// The system has no memory for the next chunk or the next message.
     OutOfMemory {
         error: OsError,
-        /// The time at which the connection ends if no memory is available until then.
+        /// The time at which the connection ends if there is still no memory.
         until: Instant,
         /// The time of the next retry.
         retry: Instant,
@@ -210,8 +210,8 @@ mod tests {
         }
     }
 
-    /// Calls `check` at each deadline, until the verdict is not `Fine`. `came` maps the number of a
-    /// check to the number of chunks that have arrived by then. Returns the number of checks, the
+    /// Calls `check` at each deadline, until the verdict is not `Fine`. `came` returns the number
+    /// of chunks that have arrived by the check with this number. Returns the number of checks, the
     /// last verdict and its time.
     fn checks(
         read_watchdog: &mut ReadWatchdog,

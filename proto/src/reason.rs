@@ -116,8 +116,8 @@ pub enum PeerTimeout {
     Read,
 }
 
-/// The reason why a connection ended or was not established. If one cause led to others, this is
-/// the first one.
+/// The reason why a connection ended or was not established. If one cause led to another, the
+/// reason is the first cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -184,7 +184,7 @@ pub enum CloseReason {
     WorkRequest {
         /// The status of the work completion.
         status: WcStatus,
-        /// The error code of the device's vendor (`vendor_err`).
+        /// The vendor-specific error code of the device (`vendor_err`).
         vendor_err: u32,
     },
     /// The local RDMA device was removed.
@@ -240,7 +240,7 @@ pub enum CloseReason {
     /// for longer than `Config::read_timeout`. The usual cause is the process's limit on locked
     /// memory.
     OutOfMemory(OsError),
-    /// A system call failed. Over TCP, these are all failures of connect(2) except a refused
+    /// A system call failed. Over TCP, this is any failure of connect(2) except a refused
     /// connection.
     Os(OsError),
 }
@@ -318,8 +318,8 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether both sides had received all messages when the connection ended. This is true
-    /// if one side closed the connection and the other side answered the close.
+    /// Returns whether both sides had received all messages when the connection ended. The result
+    /// is true if one side closed the connection and the other side answered the close.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         matches!(self, Self::PeerClosed | Self::LocallyClosed)

@@ -125,8 +125,8 @@ impl Reject {
         }
     }
 
-    /// Returns the message counts of a session if this rejection reports that the peer has closed
-    /// the session.
+    /// Returns the message counts of the session if the cause of this rejection is that the peer
+    /// has closed the session.
     pub(super) fn session_over(&self) -> Option<SessionOver> {
         let is_over = self.code == RejectCode::Over;
         is_over.then_some(SessionOver {

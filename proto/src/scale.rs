@@ -60,7 +60,8 @@ enum Receives {
 enum Event {
     /// Some connection wants to send the next message.
     Wanted,
-    /// A message arrives at the server. Its sender wanted to send it at the time `wanted`.
+    /// A message arrives at the server. `wanted` is the time at which the client wanted to send the
+    /// message.
     Arrives { connection: u32, wanted: u64 },
     /// The server has processed the first message of its queue.
     Served,
@@ -242,8 +243,8 @@ impl Simulation {
 }
 
 impl Outcome {
-    /// Returns the server's average time for a message and its share of the grants, divided by the
-    /// time for the message alone.
+    /// Returns the server's average time per message, including the time for Grant frames, divided
+    /// by the time without Grant frames.
     fn cost(&self) -> f64 {
         1.0 + self.grants_a_message() * GRANT as f64 / SERVICE as f64
     }

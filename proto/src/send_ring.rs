@@ -88,7 +88,7 @@ impl SendRing {
         self.used == 0
     }
 
-    /// Returns whether frames are in flight and none of them is signalled.
+    /// Returns whether frames are in flight and none of these frames is signalled.
     pub(super) fn is_unsignalled(&self) -> bool {
         self.used > 0 && self.used == self.unsignalled
     }

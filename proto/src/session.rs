@@ -5,21 +5,21 @@
 //! side keeps a message until it knows that the peer's library has received the message. The loss
 //! of a connection *suspends* the session. The active side, which established the first connection,
 //! then connects again: its request contains the number of messages that it has received, and the
-//! reply contains the number that the passive side has received. Each side then resends all
-//! messages from the other side's number on, before any new message.
+//! reply contains the number of messages that the passive side has received. Each side then resends
+//! the messages that the other side has not received, before any new message.
 //!
-//! One rule ensures that every message is delivered once, *fence before count*: a side states the
+//! One rule, *fence before count*, ensures that every message is delivered once: a side states the
 //! number of messages that it has received only after its last connection can deliver nothing more.
 //! The active side drains its connection before it sends the request. The passive side drains its
 //! connection when the request arrives, before it replies. Only the active side connects, and each
 //! of its attempts has a higher epoch, so the passive side does not mistake a late request for a
-//! new one.
+//! new request.
 //!
 //! Grants show which messages have been received: a side grants at most its window beyond the
-//! messages that it has released, so at most `window - available` of the messages sent to it are
-//! not known to be received. A message above the eager size, and each message behind it, is known
-//! to be received only when the peer reports the large message as taken. Sessions need no
-//! additional frames or acknowledgements for this purpose.
+//! messages that it has released, so at most `window - available` of the messages sent to this side
+//! are not known to be received. A message above the eager size, and each message behind it, is
+//! known to be received only when the peer reports the large message as taken. Sessions therefore
+//! need no additional frames or acknowledgements.
 
 use std::{
     collections::VecDeque,
@@ -189,7 +189,7 @@ impl<M> Default for Session<M> {
 }
 
 impl<M: Default> Session<M> {
-    // These functions are called while a connection works.
+    // Functions for a session whose connection works.
 
     /// Keeps a message that was sent. `write` stores the message in place of an earlier message.
     #[inline(always)]
@@ -260,7 +260,7 @@ impl<M: Default> Session<M> {
             .take(self.kept() as usize)
     }
 
-    // These functions are called after the loss of a connection.
+    // Functions for a session whose connection was lost.
 
     /// Suspends the session after the loss of a connection. The connection has delivered `received`
     /// messages, and can deliver nothing more. Returns the number of messages that were sent over

@@ -5,8 +5,8 @@ use std::fmt;
 pub enum Stall {
     /// The peer has not granted credit for another message.
     Window {
-        /// The maximum number of messages that are in flight to the peer or held by the peer's
-        /// application.
+        /// The maximum number of messages that are in flight to the peer or that the peer's
+        /// application holds.
         window: u16,
     },
     /// All slots of the send ring are in use.

@@ -11,7 +11,8 @@ pub struct Statistics {
     pub messages_sent: u64,
     /// Bytes of the messages sent.
     pub bytes_sent: u64,
-    /// Messages above the eager size that were sent. The peer reads them from this side's memory.
+    /// Messages above the eager size that were sent, and that the peer reads from this side's
+    /// memory.
     pub large_sent: u64,
     /// Messages received, including messages that the application has not taken yet.
     pub messages_received: u64,
@@ -38,7 +39,8 @@ pub struct Statistics {
     /// connections, this is the maximum instead of the sum.
     pub longest_gap_ms: u64,
     /// Receive buffers that are not posted now, because they contain messages that wait in the
-    /// channel or that the application holds. These messages are no longer than the eager size.
+    /// channel or that the application holds. Messages above the eager size occupy no receive
+    /// buffer.
     pub buffers_held: u64,
     /// Bytes of messages above the eager size that are being received now, or that the application
     /// holds.

@@ -19,7 +19,7 @@ const SIGNALLED: u8 = 1;
 /// The flag of the last part of a write or of an answer.
 const LAST: u8 = 2;
 
-/// The header of a PDU. It is followed by [`payload`](Self::payload) bytes.
+/// The header of a PDU. The header is followed by [`payload`](Self::payload) bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pdu {
     /// A frame, which consumes the receiver's next posted receive.
@@ -36,9 +36,9 @@ pub enum Pdu {
         at: RemoteSpan,
         imm_data: u32,
     },
-    /// Requests bytes of the receiver's memory.
+    /// Requests bytes from the memory of the receiver of this PDU.
     Read { at: RemoteSpan },
-    /// Requests an atomic operation on eight bytes of the receiver's memory.
+    /// Requests an atomic operation on eight bytes in the memory of the receiver of this PDU.
     Atomic {
         addr: u64,
         rkey: u32,

@@ -20,7 +20,7 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A connect request from the peer, from its arrival to the event ESTABLISHED.
+/// A connect request from the peer, between its arrival and the event ESTABLISHED.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Accepting {
@@ -36,8 +36,8 @@ pub(super) struct Accepting {
 enum Step {
     /// The application has not decided yet.
     Requested,
-    /// The application has accepted the request. The reply will contain these bytes. It waits until
-    /// the engine gives this connection a turn.
+    /// The application has accepted the request. The reply will contain these bytes, and waits
+    /// until the engine gives this connection a turn.
     Accepted(PrivateBytes),
     /// The reply, with these bytes, waits for the driver to create the transport.
     Preparing(PrivateBytes),

@@ -10,8 +10,8 @@
 //! after the large messages of both sides have been read.
 //!
 //! Draining ends when a marker behind the last work request of each queue has completed. Counting
-//! completions would not suffice, because an unsignalled send that succeeded before the error never
-//! completes.
+//! completions would not suffice, because an unsignalled send that succeeded before the error
+//! produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,8 @@ enum Role {
     /// This side aborts. It disconnects after the peer's device has acknowledged its Abort or
     /// Failure.
     Aborter,
-    /// This side aborts because the peer gives no sign of life. After it disconnects, it does not
-    /// wait for the event DISCONNECTED.
+    /// This side aborts because the peer gives no sign of life. After disconnecting, this side does
+    /// not wait for the event DISCONNECTED.
     Abandoner,
 }
 
@@ -85,7 +85,7 @@ impl Closing {
     }
 }
 
-/// The state of a connection while its work requests are being flushed.
+/// The state of a connection whose work requests are being flushed.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Draining {
@@ -111,8 +111,8 @@ impl Draining {
         self.deadline
     }
 
-    /// Returns whether the peer is suspected of a violation. The alternative is that the peer's
-    /// process has ended.
+    /// Returns whether the peer is suspected of a violation. Another possible cause is that the
+    /// peer's process has ended.
     pub(super) fn is_suspecting(&self) -> bool {
         self.blame.is_some()
     }
@@ -409,10 +409,10 @@ impl Open {
         }
     }
 
-    /// Ends the connection because a READ of a large message was refused. If the peer's process has
-    /// ended, the kernel releases its memory first and disconnects afterwards. Otherwise the
-    /// refusal is a violation by the peer. This side does not disconnect immediately, because it
-    /// could no longer distinguish these two cases.
+    /// Ends the connection because a READ of a large message was refused. Either the peer has
+    /// violated the protocol, or the peer's process has ended: the kernel then releases the memory
+    /// of the process first, and disconnects afterwards. Therefore this side does not disconnect
+    /// immediately, but waits to see whether the peer disconnects.
     fn suspect(&mut self, side: &mut Side, blame: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
         //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
@@ -494,8 +494,8 @@ impl Open {
         new
     }
 
-    /// Returns the reason for the end after all work requests are flushed and the reason is known.
-    /// Returns `None` before.
+    /// Returns the reason for the end if all work requests are flushed and the reason is known.
+    /// Otherwise returns `None`.
     pub(super) fn end(&self) -> Option<CloseReason> {
         let Phase::Draining(Draining {
             sends_done: true,

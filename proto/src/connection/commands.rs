@@ -21,7 +21,8 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The number of Pongs received when the peer has processed all frames before this point.
+    /// The number of Pongs that have arrived when the peer has processed all frames before this
+    /// point.
     answered: u64,
     /// The number of large messages that were sent before this point.
     taken: u32,
@@ -31,12 +32,14 @@ pub struct Flush {
 /// arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The number of Pongs received when the peer has processed all frames before this point.
+    /// The number of Pongs that have arrived when the peer has processed all frames before this
+    /// point.
     answered: u64,
 }
 
 impl Proof {
-    /// Creates a proof that holds after this number of Pongs. For the tests of drivers.
+    /// Creates a proof that needs this number of Pongs. Only the tests of drivers use this
+    /// function.
     pub fn after(answered: u64) -> Self {
         Self { answered }
     }
@@ -53,10 +56,10 @@ impl Connection {
     /// Accepts the request. The reply contains the application's `data`, at most
     /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
     ///
-    /// If [`has_long_request`](Self::has_long_request) returns true, the driver calls this function
-    /// twice. The first call, with data of the driver, accepts before the application has decided.
-    /// The second call, after [`Event::Requested`](crate::Event::Requested), accepts on behalf of
-    /// the application.
+    /// If [`has_long_request`](Self::has_long_request) returns true, the driver must call this
+    /// function twice. The first call, before the application has decided, only lets the rest of
+    /// the request arrive. Its `data` come from the driver. The second call, after
+    /// [`Event::Requested`](crate::Event::Requested), accepts on behalf of the application.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         match &mut self.state {
             State::Setup(Setup::Accepting(accepting)) => {
@@ -73,8 +76,8 @@ impl Connection {
     }
 
     /// Rejects the request. The rejection contains the application's `data`, at most
-    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if the request can no
-    /// longer be rejected, because the reply was sent.
+    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if it is too late to
+    /// reject, because the reply was sent.
     pub fn reject(&mut self, data: &[u8], now: Instant) -> bool {
         let reject = Reject {
             code: RejectCode::Application,
@@ -87,8 +90,8 @@ impl Connection {
         }
     }
 
-    /// Rejects the request as busy. Returns false if the request can no longer be rejected, because
-    /// the reply was sent and the peer may consider the connection established.
+    /// Rejects the request as busy. Returns false if it is too late to reject: the reply was sent,
+    /// so the peer may consider the connection established.
     pub fn reject_unanswered(&mut self, now: Instant) -> bool {
         self.reject_with(&Reject::BUSY, &[], now)
     }
@@ -105,8 +108,9 @@ impl Connection {
     }
 
     /// Rejects the request, or ends the established connection, because the listener ended before
-    /// the program accepted the connection. If the reply was sent but the connection is not
-    /// established yet, the caller calls this function again when it is.
+    /// the program accepted the connection. Has no effect if the reply was sent but the connection
+    /// is not established yet. In that case, the caller calls this function again after the
+    /// establishment.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(_) => {
@@ -175,8 +179,8 @@ impl Connection {
     }
 
     /// Does the same as [`send`](Self::send), if the message fits into a frame and can be sent now.
-    /// Otherwise, returns `None`. Unlike a refused `send`, this causes no
-    /// [`Writable`](crate::Event::Writable) and is not counted as a stall.
+    /// Otherwise returns `None`. In contrast to a refused `send`, no
+    /// [`Writable`](crate::Event::Writable) follows, and no stall is counted.
     #[inline(always)]
     pub fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match &mut self.state {
@@ -429,8 +433,8 @@ impl Connection {
         self.side.control_messages.start_at(start, window);
     }
 
-    /// Takes over the control messages of the session from its last connection, which has ended.
-    /// Must be called before this connection is established.
+    /// Takes over the session's control messages from `last`, the session's last connection, which
+    /// has ended. Must be called before this connection is established.
     pub fn resume_control_messages(&mut self, last: &mut Self) {
         let fresh = ControlMessages::new();
         let mut messages = mem::replace(&mut last.side.control_messages, fresh);
@@ -442,8 +446,8 @@ impl Connection {
 /// Commands for messages that the driver has accepted from the application and holds back.
 impl Connection {
     /// Delays any Finish and Close until [`release_ending`](Self::release_ending), because the
-    /// driver holds back messages of the application. Returns whether the connection is in a state
-    /// in which this is possible.
+    /// driver holds back messages of the application. Returns false if the connection is in a state
+    /// in which messages cannot be held back.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -510,13 +514,13 @@ impl Connection {
             .max(frame)
     }
 
-    /// Returns whether the caller should copy a message of `len` bytes. This is the case if unread
-    /// messages occupy too many receives, and the stream buffer has room for the copy in addition
-    /// to `buffered`, the number of unread bytes in receives.
+    /// Returns whether the caller should copy a message of `len` bytes, because unread messages
+    /// occupy too many receives. The stream buffer must have room for the copy in addition to
+    /// `buffered`, the number of unread bytes in receives.
     ///
     /// Too many means more than half of the receives, or more than three quarters if `comes` is
-    /// set: a reader will soon take the messages without a copy. This limit leaves the peer credit
-    /// for some messages.
+    /// set: a reader will soon take the messages without a copy. The rest of the receives leaves
+    /// the peer credit for some messages.
     ///
     /// The caller must then copy the message, release its receive immediately, and report the copy
     /// with [`copied`](Self::copied).

@@ -1,4 +1,5 @@
-//! The active side of a connection: attempts to connect until one succeeds or the deadline passes.
+//! The active side of a connection, which attempts to connect until one attempt succeeds or the
+//! deadline passes.
 
 use std::{
     collections::VecDeque,
@@ -91,8 +92,8 @@ const fn is_local_port_error(errno: i32) -> bool {
 
 impl Connection {
     /// Creates the active side of a connection. The request contains the application's `data`, at
-    /// most [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. If there are more than
-    /// [`REQUEST_DATA_MAX`] bytes, they follow in a separate frame.
+    /// most [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Data of more than
+    /// [`REQUEST_DATA_MAX`] bytes follow in a separate frame.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,
@@ -221,8 +222,8 @@ impl Connecting {
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
                 self.try_again_if(is_transient, side, cause, now)
             }
-            // If the peer disconnects before it answers, it can be a server that is ending and is
-            // replaced by another server.
+            // If the peer disconnects before it answers, the peer can be a server that is ending
+            // and will be replaced by another server.
             (Step::Requested(_), CmInput::Disconnected) => {
                 let is_transient = side.params.retry_refused;
                 self.try_again_if(is_transient, side, CloseReason::PeerDisconnected, now)
@@ -288,9 +289,9 @@ impl Connecting {
         }
     }
 
-    /// Handles the failure of the call that resolves the address. Errors that concern the address
-    /// can be temporary, like those of the event ADDR_ERROR. Errors that concern other arguments
-    /// are permanent.
+    /// Handles the failure of the call that resolves the address. An error that concerns the
+    /// address can be temporary, like the error in the event ADDR_ERROR. An error that concerns
+    /// another argument is permanent.
     pub(super) fn on_resolve_addr_failure(
         &mut self,
         side: &mut Side,
@@ -335,8 +336,8 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Waits and then starts the next attempt if `is_transient` is true, which means that another
-    /// attempt can succeed. Otherwise returns the cause.
+    /// Starts the next attempt after a wait if `is_transient` is true: another attempt can succeed.
+    /// Otherwise returns the cause as an error.
     fn try_again_if(
         &mut self,
         is_transient: bool,

@@ -16,7 +16,7 @@ pub(super) struct ControlQueue {
     close: bool,
     close_ack: bool,
     grant: bool,
-    /// Whether an Abort or a Failure was queued. Nothing else is sent after such a frame.
+    /// Whether nothing else may be sent, because an Abort, a Failure or a rejection was queued.
     is_last: bool,
     /// Whether the driver holds back messages that must be sent before a Finish or a Close.
     held: bool,
@@ -24,7 +24,7 @@ pub(super) struct ControlQueue {
     final_frame: FinalFrame,
 }
 
-/// The state of this side's last frame, which is a CloseAck, an Abort or a Failure.
+/// The progress of this side's last frame, which is a CloseAck, an Abort, a Failure or a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum FinalFrame {
@@ -67,8 +67,8 @@ impl ControlQueue {
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Records that an Answer with a rejection of the peer's request is queued. The caller has
-    /// dropped all other queued frames.
+    /// Records that the caller has queued an Answer that rejects a request. The caller has dropped
+    /// all other queued frames.
     pub(super) fn queue_rejection(&mut self) {
         self.is_last = true;
         self.final_frame = FinalFrame::Queued;

@@ -16,7 +16,7 @@ impl Connection {
     /// within `keepalive_timeout` if that is shorter.
     ///
     /// Before this call, the caller must report all available completions. If the keepalive is off,
-    /// the Ping alone detects the interruption, because the device reports the Ping as failed after
+    /// the Ping still detects an interruption, because the device reports the Ping as failed after
     /// its own retries.
     pub fn suspect_path(&mut self, timeout: Duration, now: Instant) {
         if let Some((open, side)) = self.open() {

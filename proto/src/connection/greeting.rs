@@ -2,8 +2,7 @@
 //!
 //! The active side sends its private data in a frame as soon as the queue pairs work, and the
 //! passive side answers in a frame. Only then does the connection count as established. Each wait
-//! has a deadline of `connect_timeout`, which limits the cost of a peer that does not complete the
-//! exchange.
+//! has a deadline of `connect_timeout`, because a peer might not complete the exchange.
 
 use std::{sync::Arc, time::Instant};
 

@@ -14,9 +14,9 @@ use crate::{
 
 /// Inputs from the connection manager and the engine.
 impl Connection {
-    /// Performs the setup steps that cost the engine time, for which the connection has requested a
-    /// turn with [`CmOp::AwaitTurn`](crate::CmOp). The turn lasts as long as
-    /// [`has_turn`](Self::has_turn) returns true.
+    /// Performs the setup steps that cost the engine time. The connection has requested the turn
+    /// with [`CmOp::AwaitTurn`](crate::CmOp). The turn lasts until [`has_turn`](Self::has_turn)
+    /// returns false.
     pub fn take_turn(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             return self.handle_timeout(now);
@@ -86,8 +86,8 @@ impl Connection {
                 | CmCall::Accept,
                 _,
             ) => self.fail(CloseReason::Os(error), now),
-            // These failures have no lasting effect: the peer's deadline, the default RNR timer or
-            // the destruction of the id replaces the call.
+            // A failure of these calls has no lasting effect. The peer's deadline, the default RNR
+            // timer or the destruction of the id has the same effect later.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
                 let text = format_args!("a connection manager call failed: {error}");
                 self.side.outputs.note(Level::Debug, text);
@@ -122,8 +122,8 @@ impl Connection {
     }
 
     /// Completes a keepalive check and sets its next deadline, if the peer has given signs of life
-    /// on this connection or on another connection of its engine. Returns false if the peer has
-    /// given none, if a Ping is due, or if another deadline has also passed.
+    /// on this connection or on another connection of its engine. Returns false if there were no
+    /// signs of life, if a Ping is due, or if another deadline has also passed.
     pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         let Some((open, side)) = self.open() else {
             return false;
@@ -178,8 +178,9 @@ impl Connection {
 
 /// Inputs from the device.
 impl Connection {
-    /// Handles a completed receive on the fast path. This path is for a frame that contains only a
-    /// message: it reports no large message as taken, and no undelivered large message is queued.
+    /// Handles a completed receive on the fast path, if the frame contains only a message. The
+    /// frame must not report a large message as taken, and no undelivered large message may be
+    /// queued.
     ///
     /// Returns the message's length in bytes. The caller must deliver the message, and has no
     /// output to perform. For any other frame, returns `None` and changes nothing. The caller must
@@ -223,8 +224,8 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a signalled send. This also completes all sends that were posted
-    /// before it.
+    /// Handles the completion of a signalled send. All sends that were posted earlier have
+    /// completed too.
     #[inline]
     pub fn handle_sent(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
@@ -232,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a read. This also completes everything that was posted before it.
+    /// Handles the completion of a read. Everything that was posted earlier has completed too.
     pub fn handle_read(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.on_read(side, slot, now);

@@ -1,4 +1,4 @@
-//! The keepalive, which detects a dead peer, and the sending of Pings.
+//! The keepalive, which detects a dead peer, and the Pings for keepalive and flushes.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::{
 const TOLERANCE: Duration = Duration::from_millis(50);
 
 /// The number of checks per Ping while the peer's engine gives signs of life on other connections
-/// only. The peer must answer each such Ping within the timeout. There are two checks per interval,
-/// so the connection sends a Ping every 16 intervals.
+/// only. The peer must answer this Ping within the timeout. There are two checks per interval, so
+/// the connection sends a Ping every 16 intervals.
 const CHECKS_PER_PING: u64 = 32;
 
 /// The time in which the peer must answer after the transport has retransmitted bytes.
@@ -23,15 +23,15 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// Checks twice per interval whether the peer gave a sign of life, so that the arrival of a frame
 /// need not read the clock.
 ///
-/// A check detects a silence between half an interval and one interval after its beginning. If the
-/// peer then gives no sign of life within one timeout, it counts as dead. This happens at most
-/// `interval + timeout` after the last sign of life.
+/// A check detects a silence between half an interval and one interval after the last sign of life.
+/// If the peer then gives no sign of life within one timeout, the peer counts as dead. This happens
+/// at most `interval + timeout` after the last sign of life.
 ///
 /// Over TCP, the peer's system might have had no chance to answer, because the kernel retransmits
 /// lost bytes after increasing pauses. If the peer's system has not acknowledged all bytes, the
 /// peer therefore counts as dead only after the next retransmission, which can be up to one timeout
 /// later. The peer's own bytes can also be lost. If this side's bytes were lost and retransmitted
-/// during the silence, the peer therefore gets a second timeout.
+/// during the silence, the peer therefore has a second timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Keepalive {
@@ -40,8 +40,8 @@ pub(super) struct Keepalive {
     deadline: Instant,
     /// The counters of signs of life at the last check.
     activity: PeerActivity,
-    /// The time of the check that detected the current silence and sent a Ping. `None` if the peer
-    /// gives signs of life.
+    /// The time of the check that detected the current silence and sent a Ping. `None` while the
+    /// peer gives signs of life.
     silent: Option<Instant>,
     /// The number of retransmissions before the current silence was detected.
     repeated_before: u64,
@@ -228,7 +228,7 @@ impl Keepalive {
         self.deadline = since + timeout;
     }
 
-    /// Ends a suspicion and the current silence.
+    /// Stops the suspicion, and ends the current silence.
     pub(super) fn trust(&mut self, now: Instant) {
         if self.suspected.take().is_some() {
             self.silent = None;
@@ -326,7 +326,7 @@ impl Probe {
         wanted
     }
 
-    /// Handles a Pong. Returns false if no Ping was unanswered.
+    /// Handles a Pong. Returns false if there was no unanswered Ping.
     pub(super) fn answer(&mut self) -> bool {
         self.state = match self.state {
             ProbeState::Idle | ProbeState::Wanted => return false,
@@ -356,8 +356,8 @@ impl Open {
         if known && moved.signs > before.signs {
             transfer.activity.here += 1;
         }
-        // If another thread changes the counters during the read, a counter can be too small, and
-        // even decrease.
+        // If another thread changes the counters while the caller reads them, `signs` can be lower
+        // than before.
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 

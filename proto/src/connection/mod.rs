@@ -65,8 +65,8 @@ use super::{
 /// The last output is [`Event::Disconnected`], which occurs exactly once. It reports the first
 /// reason for the end, with two exceptions. A mere symptom (flushed work requests, a DISCONNECTED
 /// without a close) is replaced by its cause, if the completion queue reveals the cause while
-/// draining. A close by this side is replaced by the peer's Abort or Failure, unless the peer has
-/// confirmed the close.
+/// draining. If this side closed the connection and the peer then sends an Abort or a Failure, this
+/// frame becomes the reason, unless the peer has already confirmed the close.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub struct Connection {
@@ -162,9 +162,9 @@ impl Connection {
         }
     }
 
-    /// Removes and returns the next output. A changed deadline is the last output. It is detected
-    /// by comparison with the deadline that was last reported, so inputs need not report a change
-    /// themselves.
+    /// Removes and returns the next output. If the deadline has changed, the last output reports
+    /// the change. Inputs need not report the change themselves, because this function compares the
+    /// deadline with the one reported last.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.side.outputs.pop().or_else(|| self.changed_timer())
@@ -244,8 +244,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether the connection is being established and occupies its turn, because it can
-    /// cost the engine time at any moment.
+    /// Returns whether the connection occupies its turn: it is being established, which can cost
+    /// the engine time at any moment.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
@@ -262,7 +262,7 @@ impl Connection {
         &self.side.peer_data
     }
 
-    /// Returns the identity of the peer's engine, which the peer's hello contains.
+    /// Returns the number that identifies the peer's engine, according to the hello.
     pub fn peer_engine(&self) -> Option<u64> {
         self.peer_hello().map(|peer| peer.engine)
     }
@@ -288,13 +288,13 @@ impl Connection {
             .unwrap_or_default()
     }
 
-    /// Returns the counters of the peer's signs of life on this connection.
+    /// Returns the counters of signs of life from the peer on this connection.
     #[inline]
     pub fn peer_activity(&self) -> Activity {
         self.opened().map(Open::activity).unwrap_or_default()
     }
 
-    /// Returns the established connection, even after it has ended.
+    /// Returns the connection if it was ever established, even after its end.
     #[inline]
     fn opened(&self) -> Option<&Open> {
         match &self.state {

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// The time before the first nudge (`FIRST`), and the maximum time between two nudges (`LAST`). The
-/// time doubles after each nudge.
+/// `FIRST` is the time before the first nudge. The time doubles after each nudge, up to `LAST`.
 const FIRST: Duration = Duration::from_millis(20);
 const LAST: Duration = Duration::from_secs(1);
 
@@ -47,9 +46,9 @@ impl Nudge {
 
 impl Open {
     /// Posts a signalled write of 0 bytes if a refused send waits for slots and no frame in flight
-    /// is signalled. The completion of this write frees the slots. Without it, the slots would
-    /// remain in use until the application sends something else: a message in fragments needs a
-    /// slot for each fragment.
+    /// is signalled. The completion of this write frees the slots. Otherwise the refused send could
+    /// wait forever: a message in fragments needs a slot for each fragment, and the application
+    /// might send nothing else.
     #[cold]
     pub(super) fn signal_last_frame(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;

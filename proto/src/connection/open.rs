@@ -50,8 +50,8 @@ pub(super) enum LostInClose {
     No,
     /// This side does not know the result, and the peer might not know it either.
     Here,
-    /// Only the peer might not know the result, because its device has not acknowledged this side's
-    /// last frame.
+    /// This side knows the result. The peer might not know it, because its device has not
+    /// acknowledged this side's last frame.
     AtPeer,
 }
 
@@ -75,7 +75,7 @@ impl Open {
         }
     }
 
-    /// Sends the first frame, on a transport where the peer must not send first.
+    /// Sends the first frame on a transport that does not permit the peer to send first.
     pub(super) fn send_first_frame(&mut self, side: &mut Side, now: Instant) {
         self.transfer.probe.wanted();
         self.transfer.timers.nudge = Some(Nudge::new(now));
@@ -182,7 +182,7 @@ impl Open {
         }
     }
 
-    /// Returns the counters of the peer's signs of life on this connection.
+    /// Returns the counters of signs of life from the peer on this connection.
     #[inline]
     pub(super) fn activity(&self) -> Activity {
         let transfer = &self.transfer;

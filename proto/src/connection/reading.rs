@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Open {
-    /// Handles the completion of a read. This also completes everything that was posted before it.
+    /// Handles the completion of a read. Everything that was posted earlier has completed too.
     pub(super) fn on_read(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
         let transfer = &mut self.transfer;
         // The completion is a sign of life from the peer's host.
@@ -32,9 +32,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Posts further reads of the peer's large messages while slots and memory are available and
-    /// the queue pair works. Copies fragments that have arrived, even after the queue pair has
-    /// failed.
+    /// Posts further reads of large messages while slots and memory are available and the queue
+    /// pair works. Copies fragments that have arrived, even after the queue pair has failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
         let is_connected = self.is_connected();
         let transfer = &mut self.transfer;

@@ -257,7 +257,7 @@ impl Open {
         }
     }
 
-    /// Handles a Fragment frame. Its part of the message has `len` bytes.
+    /// Handles a Fragment frame, which contains `len` bytes of a message.
     fn on_fragment(
         &mut self,
         side: &mut Side,
@@ -297,8 +297,8 @@ impl Open {
         Ok(())
     }
 
-    /// Handles the immediate data of a write to this side's memory. Such a write has no frame
-    /// header.
+    /// Handles the immediate data of a write to this side's memory. Immediate data arrive without a
+    /// frame header.
     fn on_immediate(
         &mut self,
         side: &mut Side,

@@ -86,7 +86,7 @@ pub(super) fn compatible(
     Ok(())
 }
 
-/// Returns the reason for the end after the event REJECTED.
+/// Returns the reason for the end that follows from a REJECTED event.
 pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
     match Reject::parse(private_data).filter(|_| reason.is_consumer()) {
         Some((
@@ -142,8 +142,8 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
 }
 
 /// Returns whether no program accepted the request, or the peer lacked resources for another
-/// connection. If the listener's process ends, the kernel answers the waiting requests: over RDMA
-/// it rejects them without private data, and over TCP it ends the connections.
+/// connection. If a listener's process ends, its kernel answers the waiting requests: over RDMA
+/// with a rejection without private data, and over TCP by ending the connection.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
@@ -155,8 +155,8 @@ pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     )
 }
 
-/// Returns whether an error usually lasts longer than some seconds: there is no route, or the
-/// process has no permission to use it.
+/// Returns whether an error usually lasts longer than a few seconds: there is no route, or the
+/// process has no permission.
 pub(super) fn is_permanent(errno: i32) -> bool {
     matches!(
         errno,

@@ -91,7 +91,8 @@ impl Open {
         is_quiet
     }
 
-    /// Grants receives to the peer, or delays the grant so that one frame can grant more receives.
+    /// Grants receives to the peer immediately, or delays the grant so that a single frame can
+    /// grant more receives.
     #[inline(never)]
     pub(super) fn promise(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;

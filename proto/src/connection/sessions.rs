@@ -10,8 +10,8 @@ use crate::{
 
 /// Functions for sessions.
 impl Connection {
-    /// Returns the request to resume a session that a connect request's private data contain.
-    /// Returns `None` if the connect request does not resume a session.
+    /// Returns the request to resume a session from a connect request's private data. Returns
+    /// `None` if the connect request does not resume a session.
     #[must_use]
     pub fn resume_request(private_data: &[u8]) -> Option<ResumeRequest> {
         let (hello, data) = Hello::parse(private_data).ok()?;
@@ -38,13 +38,13 @@ impl Connection {
         self.side.over
     }
 
-    /// Makes the reply offer no session. Must be called before the request is accepted.
+    /// Makes the reply offer no session. Must be called before the reply is sent.
     pub fn decline_session(&mut self) {
         self.side.params.session = SessionOffer::None;
     }
 
-    /// Returns whether a session continues after the connection has ended for this reason, because
-    /// the connection was lost, possibly during the close handshake.
+    /// Returns whether the session continues after this reason for the end: the connection was
+    /// lost, possibly during the close handshake.
     #[must_use]
     pub fn is_lost(&self, reason: &CloseReason) -> bool {
         reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here

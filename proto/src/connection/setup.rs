@@ -41,8 +41,8 @@ pub(super) struct Agreed {
 /// The receive buffer and the content of a frame that arrived before the event ESTABLISHED.
 pub(super) type Early = (u32, Result<Incoming, Violation>);
 
-/// The result of an input during the setup: `Some` if the setup is complete, and `None` if it
-/// continues. An error ends the connection.
+/// The result of an input during the setup: `Some` if the setup is complete, and `None` if the
+/// setup continues. An error ends the connection.
 pub(super) type Progress = Result<Option<Agreed>, CloseReason>;
 
 impl Setup {

@@ -30,8 +30,8 @@ pub(super) struct Side {
     /// The message counts in the peer's rejection, if the peer has closed the session that this
     /// side attempts to resume.
     pub(super) over: Option<SessionOver>,
-    /// The account of the receives that this connection shares with others. `None` if it does not
-    /// share receives, or no longer does.
+    /// The account of the receives that this connection shares with others. `None` if the
+    /// connection shares no receives, or has returned them.
     pub(super) account: Option<Arc<Account>>,
     /// Whether this side has ever exposed memory that the peer may write. If so, the peer may send
     /// immediate data.

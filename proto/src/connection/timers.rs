@@ -28,8 +28,8 @@ pub(super) struct DelayedGrant {
     pub(super) announced: u32,
 }
 
-/// The maximum delay of a grant. While grants are delayed, the timer fires at this interval instead
-/// of once for each grant.
+/// The maximum delay of a grant. While grants are delayed, the timer fires at this interval, and is
+/// not set again for each grant.
 pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
 
 impl Timers {
@@ -69,7 +69,8 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
 
 /// A value that records whether it was borrowed mutably.
 ///
-/// Most messages do not touch the timers. An input that does so marks the value automatically.
+/// Most messages do not touch the timers. If a message does, the mutable borrow marks the value
+/// automatically.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
@@ -78,7 +79,7 @@ pub(super) struct Tracked<T> {
 }
 
 impl<T> Tracked<T> {
-    /// Wraps a value. It initially counts as borrowed mutably.
+    /// Wraps a value, which initially counts as borrowed mutably.
     pub(super) fn new(value: T) -> Self {
         Self {
             value,

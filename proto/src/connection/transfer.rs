@@ -65,7 +65,7 @@ pub(super) struct Transfer {
     leave: Leave,
     /// Whether the peer's Leave has arrived.
     pub(super) peer_leaves: bool,
-    /// The number of the peer's data frames that did not complete a message.
+    /// The number of data frames from the peer that did not complete a message.
     pub(super) unended: u32,
     /// The resources that refused sends need: the minimum of each. `None` if no send was refused as
     /// blocked since the last [`Event::Writable`](crate::Event::Writable).
@@ -251,9 +251,9 @@ impl Transfer {
 
     /// Returns whether the peer's library is known to have received everything that was sent.
     ///
-    /// An acknowledgement from the peer's device proves nothing, because the process that reads the
-    /// completion queue might have ended. Nor does a missing acknowledgement: a device sends none
-    /// if its queue pair fails right after it has received a frame.
+    /// An acknowledgement from the peer's device does not prove this, because the process that
+    /// reads the completion queue might have ended. A missing acknowledgement does not disprove it:
+    /// a device sends none if its queue pair fails right after it has received a frame.
     #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
@@ -294,8 +294,7 @@ impl Transfer {
     }
 
     /// Returns whether the large messages of both sides have been read and all posted work requests
-    /// have completed. These include the frame that reports to the peer which of its messages this
-    /// side has read.
+    /// have completed, including the last frame that reports large messages as taken.
     pub(super) fn is_quiescent(&self) -> bool {
         self.inbound.is_idle()
             && !self.inbound.report_due()
@@ -441,7 +440,8 @@ impl Transfer {
     }
 
     /// Sends a message if it fits into a frame, and a credit and a slot are available. The maximum
-    /// message length need not be checked, because it is never below the eager size.
+    /// message length need not be checked, because a message of at most the eager size never
+    /// exceeds it.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         let fits =
@@ -640,13 +640,13 @@ impl Transfer {
         }
     }
 
-    /// Handles the completion of a signalled send. This also completes all sends that were posted
-    /// before it. `acknowledges` states whether the completion proves that the peer's device has
-    /// received these sends.
+    /// Handles the completion of a signalled send. All sends that were posted earlier have
+    /// completed too. `acknowledges` states whether the completion proves that the peer's device
+    /// has received these sends.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
-        // If the peer's device receives a control frame, the peer's library might nevertheless have
-        // stopped, so only a Pong is a sign of life. The receipt of data is a sign of life, because
-        // the device receives data only while the library grants credit.
+        // If the peer's device has received a control frame, the peer's library might nevertheless
+        // have stopped, so only a Pong is a sign of life. The receipt of data is a sign of life,
+        // because the device receives data only while the library grants credit.
         if self.ring.complete(slot) && acknowledges {
             self.activity.here += 1;
         }
@@ -672,8 +672,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// Returns an error if a frame of this kind arrives between two fragments of a message, and
-    /// must not.
+    /// Returns a violation if a frame of this kind must not arrive between two fragments of a
+    /// message.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames

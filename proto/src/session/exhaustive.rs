@@ -37,8 +37,8 @@ const MOST_STATES: usize = 8_000_000;
 
 const SMALLEST: Scope = scope([1, 1], [0, 0], 1, [1, 1], 0);
 
-/// Scopes that are searched in each test run. In most of them, the message numbers wrap around at
-/// 2³².
+/// The scopes that are searched by default. In most of these scopes, the message numbers wrap
+/// around at 2³².
 const SMALL: &[Scope] = &[
     scope([2, 1], [0, 0], 2, [2, 0], u32::MAX),
     scope([3, 2], [0, 0], 1, [1, 1], u32::MAX - 1),
@@ -59,7 +59,7 @@ const SMALL: &[Scope] = &[
     scope([1, 2], [0, 0b01], 1, [1, 1], 0).with_strangers(3),
 ];
 
-/// Larger scopes. Searching them takes about a minute.
+/// Larger scopes. The search of each takes about a minute.
 const LARGE: &[Scope] = &[
     scope([3, 3], [0, 0], 2, [2, 1], u32::MAX - 1),
     scope([2, 1], [0, 0], 1, [3, 1], u32::MAX),

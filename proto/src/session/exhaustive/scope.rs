@@ -33,13 +33,13 @@ pub(super) enum Mistake {
     /// This side states the number of messages that it has received while its last connection can
     /// still deliver messages.
     CountBeforeFence(usize),
-    /// Each side keeps only the most recent messages, as many as the peer's window allows.
+    /// Each side keeps at most the peer's window of messages, and discards older messages.
     KeepWindow,
     /// Each side considers a message received as soon as its device has sent the message.
     TrustDevice,
     /// Each side sends messages before it knows how many messages the peer has received.
     SendBeforeCount,
-    /// Each side resends all kept messages, including those that the peer has received.
+    /// Each side resends all kept messages, even if the peer has received some of them.
     RepeatEverything,
     /// The passive side accepts a request whose epoch is not higher than the last epoch.
     AcceptOldRequest,
@@ -49,7 +49,7 @@ pub(super) enum Mistake {
     TakeRefusedEpoch,
 }
 
-/// Creates a scope from these values, with no trials, no strangers and no mistake.
+/// Creates a scope with these bounds. The scope has no trials, no strangers and no mistake.
 pub(super) const fn scope(
     messages: [u8; 2],
     large: [u8; 2],

@@ -69,8 +69,8 @@ struct Flow {
     /// that the receiver has freed but not reported yet.
     available: u8,
     returned: u8,
-    /// Large messages: `untaken` is the number that the sender considers untaken, and `taken` is
-    /// the number of these that the receiver has read but not reported yet.
+    /// Large messages: `untaken` is the number that the sender considers untaken. `taken` is the
+    /// number that the receiver has read but not reported yet.
     untaken: u8,
     taken: u8,
 }
@@ -95,7 +95,7 @@ struct Side {
     /// The number of messages that the application has received.
     delivered: u8,
     /// The epoch of a connection that still delivers messages to this side after the side has
-    /// stated the number received. Used for the mistake `CountBeforeFence`.
+    /// stated the number of messages received. Used for the mistake `CountBeforeFence`.
     late: Option<u32>,
 }
 
@@ -112,12 +112,13 @@ pub(super) struct World {
     trials: u8,
     strangers: u8,
     /// Whether the passive side has refused a request because its connection worked. If so, it
-    /// gives up the connection at the next request that finds the peer silent.
+    /// gives up the connection at the next request, unless the active side answers Pings over the
+    /// connection.
     is_doubted: bool,
 }
 
-/// The maximum epoch. If the active side needs more attempts, the session cannot be resumed from
-/// this state, and the search reports it.
+/// The maximum epoch. If the active side needs more attempts, the session cannot be resumed, and
+/// the search reports a violation.
 const MOST_EPOCHS: u32 = 16;
 
 type Judged = Result<(), &'static str>;
