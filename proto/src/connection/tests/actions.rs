@@ -64,7 +64,7 @@ impl Pair {
         self.sent(at, sent)
     }
 
-    /// Sends the next message in fragments. Its length `len` is a multiple of 4 bytes. Returns
+    /// Sends the next message in fragments. The length `len` is a multiple of 4 bytes. Returns
     /// whether the connection accepted the message.
     pub(super) fn send_fragments(&mut self, at: usize, len: u32) -> bool {
         let side = &mut self.sides[at];
@@ -110,8 +110,7 @@ impl Pair {
         is_sent
     }
 
-    /// Reports to the peer that this side wants to leave. Returns false if the connection does not
-    /// permit this.
+    /// Reports to the peer that this side wants to leave. Returns false if the connection refuses.
     pub(super) fn ask_to_leave(&mut self, at: usize) -> bool {
         let is_asked = self.sides[at].conn.ask_to_leave().is_ok();
         self.sides[at].leaves |= is_asked;
@@ -133,8 +132,8 @@ impl Pair {
         self.perform_outputs(at);
     }
 
-    /// Accepts a message from the application for which there is no room, and holds it back until
-    /// there is room. Returns whether the message was accepted.
+    /// Accepts a message from the application although there is no room for it, and holds the
+    /// message back. Returns whether the message was accepted.
     pub(super) fn hold_back(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
         let frame = side.conn.negotiated().map_or(0, |sides| sides.send_eager);

@@ -184,7 +184,7 @@ fn control_message_behind_a_close_is_not_delivered() {
 
 #[test]
 fn grant_must_not_exceed_the_sent_control_messages() {
-    // B has sent as many control messages as it may send.
+    // B has sent all control messages that A has permitted.
     for (limit, field) in [(3, None), (4, None), (5, Some("permit"))] {
         let mut pair = pair();
         for _ in 0..CONTROL_WINDOW {
@@ -295,7 +295,8 @@ fn session_delivers_each_control_message_once() {
     for _ in 0..3 {
         assert!(last.send_control_message(A));
     }
-    // Two of three messages arrive before the connection is lost, and the application takes one.
+    // Two of three messages arrive before the connection is lost, and the application takes one of
+    // them.
     for _ in 0..2 {
         last.take(Step::Wire(A));
         last.take(Step::Cq(B));

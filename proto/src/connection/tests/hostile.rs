@@ -384,8 +384,8 @@ fn control_frame_buffers_return_while_draining() {
     assert_eq!(returned_buffers(&mut conn), [0, 1, 2]);
 }
 
-/// After the end, the driver posts all receives of the connection again by itself, so the
-/// connection has no outputs for them.
+/// Checks that a connection posts no receives again after its end. The driver itself posts them all
+/// again.
 #[test]
 fn nothing_is_given_back_one_by_one_after_the_end() {
     let now = Instant::now();
@@ -399,8 +399,8 @@ fn nothing_is_given_back_one_by_one_after_the_end() {
     assert!(conn.poll_output().is_none());
 }
 
-/// Each early frame occupies a receive buffer until the peer's hello is known, and other
-/// connections might need that buffer.
+/// Checks that the number of frames before the hello is limited. Each of these frames occupies a
+/// receive buffer, which other connections might need.
 #[test]
 fn frames_that_overtake_the_hello_are_bounded() {
     let now = Instant::now();

@@ -21,8 +21,8 @@ fn alive() -> Params {
     }
 }
 
-/// Stops the process of the side `at`. Its device continues to work, but its completions are not
-/// polled.
+/// Stops the process of the side `at`: its completions are no longer polled, but its device
+/// continues to work.
 fn stop(pair: &mut Pair, at: usize) {
     pair.sides[at].ended = Some((CloseReason::LocallyAborted, false));
 }
@@ -105,8 +105,8 @@ fn bytes_acked_by_peer_device_are_a_sign_of_life() {
         }
         assert!(pair.sides[A].ended.is_none(), "frame {frame}");
     }
-    // The peer's device also acknowledges the Ping, but that proves nothing about the peer's
-    // library.
+    // The peer's device also acknowledges the Ping, but the acknowledgement proves nothing about
+    // the peer's library.
     let start = pair.now;
     loop {
         let steps = [Step::Wire(A), Step::Ack(A), Step::Cq(A)];
@@ -239,8 +239,8 @@ fn bytes_to_retransmit_extend_timeout_once() {
     }
 }
 
-/// This side's bytes have arrived after a retransmission, but the peer's bytes might still wait for
-/// their own retransmission.
+/// Checks the second timeout. This side's bytes have arrived after a retransmission, but the peer's
+/// bytes might still wait for their own retransmission.
 #[test]
 fn bytes_retransmitted_in_silence_extend_timeout_once() {
     for repeats in [false, true] {
@@ -248,7 +248,7 @@ fn bytes_retransmitted_in_silence_extend_timeout_once() {
         stop(&mut pair, B);
         let start = pair.now;
         while pair.sides[A].conn.close_reason().is_none() {
-            // The counter is already 2 before the silence is detected.
+            // Both retransmissions happened before the silence is detected.
             let late = pair.now - start > INTERVAL;
             let moved = MovedBytes {
                 repeated: if repeats && late { 3 } else { 2 },
@@ -303,7 +303,8 @@ fn engine_alive_elsewhere_needs_few_probes() {
     }
     let probed = pings(&pair);
     assert!((4..=12).contains(&probed), "in 80 intervals: {probed}");
-    // No sign of life arrives on any connection, so the usual timeout applies.
+    // No sign of life arrives on any connection, so the peer must be detected as dead after the
+    // usual timeout.
     let start = pair.now;
     pair.vanish(B);
     pair.finish();
@@ -314,7 +315,7 @@ fn engine_alive_elsewhere_needs_few_probes() {
 #[test]
 fn busy_side_does_not_time_out_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Ten times, neither side polls for 20 s. So a side reads a Pong up to 20 s after its arrival.
+    // Neither side polls for 20 s, ten times, so a side reads a Pong up to 20 s after its arrival.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));
         assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());

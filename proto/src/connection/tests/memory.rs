@@ -19,8 +19,8 @@ fn announced(pair: &mut Pair) {
     pair.take(Step::Cq(B));
 }
 
-/// The peer has offered no responder resources, so its device never answers a READ. Otherwise, the
-/// peer behaves correctly.
+/// Checks the timeout of a READ that the peer's device never answers, because the peer has offered
+/// no responder resources. Otherwise the peer behaves correctly.
 #[test]
 fn unanswered_read_ends_connection_with_its_reason() {
     let mut pair = pair();
@@ -83,8 +83,8 @@ fn slow_message_does_not_time_out() {
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
-/// A slow link shows signs of life while it transfers a message, so the keepalive must not consider
-/// the peer dead.
+/// Checks that the keepalive does not consider the peer dead while a slow link transfers a message,
+/// because the link shows signs of life.
 #[test]
 fn slow_link_with_progress_is_alive() {
     let keepalive = Params {
@@ -95,8 +95,8 @@ fn slow_link_with_progress_is_alive() {
     announced(&mut pair);
     pair.take(Step::Memory(B));
     for _ in 0..20 {
-        // In this time, a link of 1 Mbit/s transfers 64 KiB and some bytes of other connections.
-        // Pings wait behind these bytes.
+        // In 1.9 s, a link of 1 Mbit/s transfers 64 KiB and some bytes of other connections. Pings
+        // wait behind these bytes.
         pair.wait(Duration::from_millis(1900));
         for step in [Step::Wire(B), Step::Ack(B), Step::Cq(B)] {
             pair.take(step);
@@ -105,7 +105,8 @@ fn slow_link_with_progress_is_alive() {
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
-/// The peer reads the message late, but answers Pings in the meantime.
+/// Checks that a close continues while the peer answers Pings, although the peer reads the message
+/// late.
 #[test]
 fn slow_close_continues_while_peer_answers() {
     let patient = Params {
@@ -160,7 +161,8 @@ fn message_waits_until_memory_is_available() {
     assert_eq!(pair.sides[B].received, 1);
 }
 
-/// Without this notice, the peer would see a disconnect without a reason.
+/// Checks that the peer receives a Failure, because it would otherwise see a disconnect without a
+/// reason.
 #[test]
 fn peer_learns_of_missing_memory_for_message() {
     let mut pair = pair();
@@ -177,7 +179,7 @@ fn peer_learns_of_missing_memory_for_message() {
         (10..50).contains(&pair.sides[B].failed_allocations),
         "now and then"
     );
-    // The application aborts too late to send another frame.
+    // A later abort by the application sends no further frame.
     pair.abort(B, 7);
     assert_eq!(pair.sides[B].sending.len(), 1);
     pair.finish();

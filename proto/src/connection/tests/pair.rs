@@ -1,6 +1,7 @@
-//! Simulates two connections, the wire between them, which keeps the order of each direction, and
-//! queues of completions and connection manager events. The test chooses the next step, so events
-//! and completions can overtake each other, and acknowledgements can be delayed arbitrarily.
+//! Simulates two connections and the wire between them, which keeps frames in order in each
+//! direction. Completions and connection manager events wait in queues. The test chooses the next
+//! step, so events and completions can overtake each other, and acknowledgements can be delayed
+//! arbitrarily.
 
 use std::{
     collections::VecDeque,
@@ -44,13 +45,13 @@ pub(super) struct Pair {
 pub(super) enum Step {
     /// The frame at the front of this side's send queue arrives at the other side.
     Wire(usize),
-    /// This side's oldest frame is acknowledged by the peer's device.
+    /// The peer's device acknowledges the oldest frame of this side.
     Ack(usize),
     /// This side's driver polls the next completion.
     Cq(usize),
     /// This side's driver handles the next connection manager event.
     Cm(usize),
-    /// This side's driver reserves memory for the large message that waits for it.
+    /// This side's driver reserves memory for the large message that waits for memory.
     Memory(usize),
 }
 
@@ -360,7 +361,7 @@ impl Pair {
                 match side.cq.pop_front().unwrap() {
                     Completion::Recv { buffer, frame } => {
                         // The fast path and the general path must have the same effect, so the test
-                        // alternates between both.
+                        // uses both in turn.
                         let short = !side.received.is_multiple_of(3);
                         match short.then(|| side.conn.take_message(&frame)).flatten() {
                             Some(len) => {

@@ -37,8 +37,8 @@ enum Op {
     Kill(usize),
     RemoveDevice(usize),
     GiveUp(usize),
-    /// An action of the connections that share receives with this side: they claim receives,
-    /// receive a message, or release one.
+    /// An action of another connection that shares receives with this side: it claims receives,
+    /// receives a message, or releases a message.
     Stranger {
         at: usize,
         kind: u8,
@@ -100,7 +100,7 @@ fn sizes() -> impl Strategy<Value = Params> {
             shared,
             send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
-            // Time passes while neither side polls. That alone must not make a side consider its
+            // Neither side polls while time passes, which alone must not make a side consider its
             // peer dead.
             keepalive_timeout: Duration::from_secs(86_400),
             ..params()
@@ -205,8 +205,8 @@ proptest! {
         }
     }
 
-    /// Whichever side ends the connection, and in whatever way, each side must end once and in
-    /// bounded time, and messages must stay in order. If a side reports complete delivery, a clean
+    /// Checks that each side ends once and in bounded time, and that messages stay in order, for
+    /// each way to end the connection and each side. If a side reports complete delivery, a clean
     /// end or a truncated end, the report must be true.
     #[test]
     fn every_ending_operation_ends_the_connection(
@@ -251,8 +251,8 @@ proptest! {
         }
     }
 
-    /// Random bytes from a peer must not make the state machine panic, and every invalid frame must
-    /// end the connection.
+    /// Checks that random bytes from a peer do not make the state machine panic, and that every
+    /// invalid frame ends the connection.
     #[test]
     fn random_frames_do_no_harm(
         frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4),

@@ -47,8 +47,8 @@ fn rejection_reasons_are_distinguished() {
         }
     );
 
-    // Another version and a receive window of 0 are incompatibilities. The error names the values
-    // of both sides.
+    // A different version and a receive window of 0 are incompatibilities. The error names the
+    // values of both sides.
     for (version, window, text) in [
         (
             9,
@@ -132,7 +132,7 @@ fn foreign_rejection_names_the_likely_protocol() {
     assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
 }
 
-/// The test contains the bytes of version 2 as literals, because they never change.
+/// Contains the bytes of version 2 as literals, because these bytes never change.
 #[test]
 fn version_2_and_this_version_refuse_each_other() {
     let now = Instant::now();
@@ -268,7 +268,8 @@ fn synchronous_connect_error_equals_event_error() {
     }
 }
 
-/// This retry does not need `retry_refused`, because the peer has not refused the connection.
+/// Checks a retry that does not depend on `retry_refused`, because the peer has not refused the
+/// connection.
 #[test]
 fn local_port_in_use_is_retried_with_another() {
     let now = Instant::now();
@@ -309,7 +310,7 @@ fn transient_refusal_is_retried_if_configured() {
     for (reason, private_data, cause, passes) in [
         (consumer, &busy[..], CloseReason::PeerBusy, true),
         (consumer, &resources, CloseReason::PeerOutOfResources, true),
-        // The listener's process ended before it answered.
+        // The listener's process ended before it answered the request.
         (consumer, &[], CloseReason::RejectedWithoutCause, true),
         (
             consumer,

@@ -76,8 +76,8 @@ pub(super) struct Reading {
     pub(super) completed: u64,
 }
 
-/// Receives that a side's connection shares with other connections. The simulation represents all
-/// other connections as one, which it calls the stranger.
+/// Receives that a side's connection shares with other connections. A single imaginary connection,
+/// the *stranger*, represents all other connections.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) account: Arc<Account>,
@@ -110,7 +110,7 @@ pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
 pub(super) struct Side {
     pub(super) conn: Connection,
     pub(super) params: Params,
-    /// The posted receives, by buffer.
+    /// The buffers of the posted receives, oldest first.
     pub(super) posted: VecDeque<u32>,
     /// The posted sends. The first one is the next to arrive at the peer.
     pub(super) sending: VecDeque<InFlight>,
@@ -322,8 +322,8 @@ impl Side {
             .map(|reading| reading.id)
     }
 
-    /// Prepares memory for a chunk, or sometimes only for its beginning. Returns the number of
-    /// bytes for which memory is prepared.
+    /// Prepares memory for a chunk, or sometimes only for the beginning of the chunk. Returns the
+    /// number of bytes for which memory is prepared.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
         let reading = self.reads.back().expect("it was started");
         assert!(reading.has_memory && len > 0 && len <= self.params.longest_chunk);
@@ -335,8 +335,8 @@ impl Side {
         }
     }
 
-    /// Copies a fragment to the message's memory, and checks that it is the next fragment of the
-    /// message.
+    /// Copies a fragment to the message's memory, and checks that the fragment is the next one of
+    /// its message.
     pub(super) fn copy(&mut self, copy: FragmentCopy) {
         let bytes = &self.buffers[&copy.buffer][HEADER_LEN..];
         assert_eq!(bytes.len(), copy.len as usize);
@@ -490,7 +490,7 @@ impl Side {
             .push_back(Completion::Failed(work, WcStatus::WR_FLUSH_ERR));
     }
 
-    /// Moves the queue pair to its error state, and flushes its work requests in order.
+    /// Moves the queue pair to its error state, which flushes all work requests in order.
     pub(super) fn enter_error_state(&mut self) {
         self.broken = true;
         // Shared receives are not flushed, because other connections use them.

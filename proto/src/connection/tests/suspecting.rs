@@ -32,7 +32,8 @@ fn pings(pair: &Pair) -> u64 {
     pair.sides[A].conn.statistics().pings_sent
 }
 
-/// Runs until side A has ended. Returns the time that this takes.
+/// Runs until both sides have ended, and returns the time that passed. Checks that side A ended
+/// because of its keepalive.
 fn time_to_end(pair: &mut Pair) -> Duration {
     let start = pair.now;
     pair.finish();
@@ -104,7 +105,7 @@ fn link_that_returns_ends_a_suspicion() {
     );
 }
 
-/// The current deadline stays, because the path was not suspected.
+/// Checks that the current deadline does not change, because the path was not suspected.
 #[test]
 fn return_of_a_link_that_was_not_lost_changes_nothing() {
     let mut pair = Pair::established(alive(), alive());

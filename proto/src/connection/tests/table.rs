@@ -1,5 +1,5 @@
-//! A table of the effect of each input in each state. It contains all combinations of inputs and
-//! states.
+//! Tests of all combinations of inputs and states. A table contains the resulting state of each
+//! combination.
 
 use std::time::{Duration, Instant};
 

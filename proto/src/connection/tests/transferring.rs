@@ -121,8 +121,8 @@ fn batch_takes_one_credit_per_message() {
     pair.release(B, true);
     pair.release(B, false);
     pair.run();
-    // One credit is less than half of the window, so B grants it in its next frame instead of a
-    // Grant.
+    // B grants the other credit in its next frame, not in a Grant, because one credit is less than
+    // half of the window.
     assert_eq!(pair.send_batch(A, 10), 2);
     pair.run();
     assert_eq!(pair.sides[B].received, 6);
@@ -152,7 +152,7 @@ fn receiver_that_holds_most_credits_grants_the_rest() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
-    // B's application holds three messages forever. The other messages pass one at a time, with the
+    // B's application holds three messages forever. The other messages pass one at a time with the
     // fourth credit of the window. B detects this state once, after it has delayed the first grant.
     for number in 0..50 {
         pair.release(B, false);
@@ -316,7 +316,8 @@ fn message_for_blocked_sender_takes_general_path() {
     assert!(side.conn.is_settled());
 }
 
-/// B's sends do not complete, so B's Grants fill the slots that are reserved for control frames.
+/// Checks a Grant that finds no free slot. B's sends do not complete, so B's Grants fill the slots
+/// that are reserved for control frames.
 #[test]
 fn grant_without_slot_is_sent_at_next_completion() {
     let tiny = Params {

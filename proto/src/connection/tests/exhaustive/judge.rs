@@ -238,7 +238,7 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::PeerClosed => there(SideEvent::Close),
         CloseReason::Truncated { missing } => there(SideEvent::Close) && *missing > 0,
         CloseReason::LocallyAborted => here(SideEvent::Abort),
-        // If a request is unanswered at its deadline, the active side sends an Abort with code 0.
+        // The active side sends an Abort with code 0 if its request is unanswered at the deadline.
         CloseReason::PeerAborted(0) | CloseReason::TimedOut(_) => {
             world.has_done(SideEvent::Wait, B)
         }
@@ -253,8 +253,8 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
             world.has_done(SideEvent::Wait, A)
         }
-        // If the peer has closed, the Close is the cause, even if this side processes the Close
-        // later.
+        // If the peer has sent its Close, the Close is the cause, even if this side processes the
+        // Close later.
         CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
         _ => false,
     };

@@ -30,7 +30,7 @@ pub(super) enum Mistake {
     LoseCompletion,
     /// The side's driver does not repost the receive of a released message.
     KeepReceive,
-    /// The side's library never reports room to a send that waits for it.
+    /// The side's library does not report room to a send that waits for room.
     ForgetWritable,
 }
 
@@ -49,7 +49,8 @@ impl Mistake {
                 side.unacknowledged.is_empty() && next.is_some() && !next_is_read
             }
             Self::GrantMore => next_header(side).is_some(),
-            // This mistake occurs in every transition instead: see [`repeat`](Self::repeat).
+            // This mistake occurs after every transition instead of once: see
+            // [`repeat`](Self::repeat).
             Self::AcknowledgeClose => false,
             Self::TakeEarly => next_header(side).is_some() && !side.reads.is_empty(),
             Self::DrainEarly => {
@@ -62,7 +63,8 @@ impl Mistake {
         }
     }
 
-    /// Makes the one mistake that occurs after every transition.
+    /// Makes the mistake after a transition, if it is the mistake that occurs after every
+    /// transition.
     pub(super) fn repeat(self, world: &mut World) {
         if self != Self::AcknowledgeClose {
             return;

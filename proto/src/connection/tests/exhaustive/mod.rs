@@ -62,7 +62,8 @@ use self::{
 };
 use super::pair::{A, B};
 
-/// The maximum number of states in a search, which bounds its memory. The search then stops.
+/// The maximum number of states in a search. At this number the search stops, because its memory is
+/// limited.
 const MOST_STATES: usize = 5_000_000;
 
 /// Searches a scope. Prints the number of its states and the time in seconds.
@@ -118,7 +119,7 @@ fn visit_every_state_of_small_scopes() {
         assert!(found.is_complete, "{}", scope.name);
         ends.extend(found.outcomes);
     }
-    // The search would prove little if it did not reach these ends.
+    // Checks that the scopes lead to these ends, because otherwise the search would prove little.
     for reason in [
         "LocallyClosed, true",
         "LocallyClosed, false",

@@ -105,9 +105,9 @@ fn has_acknowledged(side: &Side) -> bool {
     open.transfer.control.has_final_frame() && !side.sending.iter().any(is_ack)
 }
 
-/// Returns the arrival or the acknowledgement of a frame that the side `at` has sent. Returns
-/// `None` if the peer can disconnect, because the peer could disconnect before this step. The side
-/// itself cannot, because it disconnects only after all its frames have been acknowledged.
+/// Returns the arrival or the acknowledgement of a frame from the side `at`. Returns `None` if the
+/// peer can disconnect, because the disconnect could precede this step. The side `at` itself cannot
+/// disconnect before all its frames are acknowledged.
 fn carried(world: &World, at: usize) -> Option<Act> {
     if !is_live(world) || may_disconnect(world, 1 - at) {
         return None;

@@ -41,9 +41,8 @@ pub(super) const SMALLEST: Scope = Scope {
     side_events: &[],
 };
 
-/// Creates a list of scopes, one per line. A line consists of a name, the sizes that differ from
-/// the smallest scope, and, after the arrow, each side event with its maximum numbers at A and at
-/// B.
+/// Creates a list of scopes, one per line. A line consists of a name and the sizes that differ from
+/// the smallest scope. After the arrow, each side event has two maximum numbers: at A and at B.
 macro_rules! scopes {
     ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {
@@ -59,7 +58,7 @@ macro_rules! scopes {
     };
 }
 
-/// The scopes that each test run searches, which takes a few seconds.
+/// The scopes that each test run searches. The search takes a few seconds in all.
 pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a close" => Send 1 0, Close 1 0;
     "a large message and a close" => Large 1 0, Close 1 0;
@@ -67,7 +66,7 @@ pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a lost host" => Send 1 0, Vanish 0 1;
 };
 
-/// The scopes that take about a minute to search.
+/// The scopes whose search takes about a minute in all.
 pub(super) const SMALL: &[Scope] = scopes! {
     "messages both ways, both close" => Send 1 1, Close 1 1;
     "two messages one way, both close" => Send 2 0, Close 1 1;
@@ -143,7 +142,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "there is no memory" => Large 1 0, LoseMemory 0 1, Feed 0 1;
 };
 
-/// The scopes that take hours to search.
+/// The scopes whose search takes hours in all.
 pub(super) const LARGE: &[Scope] = scopes! {
     "three messages, window 2, both close" window 2, slots 2 => Send 2 1, Close 1 1;
     "messages both ways, window 3, both close" window 3, slots 4 => Send 2 2, Close 1 1;

@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 1000;
 /// A search of a scope for a violation.
 pub(super) struct Search {
     pub(super) first: World,
-    /// Whether the search omits redundant orders of transitions that commute.
+    /// Whether the search omits redundant orders of commuting transitions.
     pub(super) reduces: bool,
     /// The number of states at which the search stops.
     pub(super) most_states: usize,
@@ -90,7 +90,7 @@ impl Search {
                 let count = acts.len();
                 for (done, act) in acts.into_iter().enumerate() {
                     found.transitions += 1;
-                    // The last transition can use the state itself instead of a copy.
+                    // The last transition needs no copy of the state.
                     let is_last = done + 1 == count;
                     let to = if is_last {
                         world.take()
@@ -182,7 +182,7 @@ fn outcome(world: &World) -> String {
     format!("A {}, B {}", seen(A), seen(B))
 }
 
-/// Calls a function. If it panics, returns the panic message as an error.
+/// Calls a function. If the function panics, returns the panic message as an error.
 fn caught(call: impl FnOnce()) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| message(&*panic))
 }

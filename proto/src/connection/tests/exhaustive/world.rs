@@ -46,14 +46,14 @@ pub(super) enum SideEvent {
     Accept,
     /// Prevents the drain markers from completing within the drain timeout.
     LoseMarkers,
-    /// Makes the system have memory for large messages again.
+    /// Provides memory for large messages again.
     Feed,
     /// Lets time pass until the next deadline, although other transitions are possible. The event
     /// is charged to one side's budget, but time passes for both sides.
     Wait,
     /// Rejects the peer's long request.
     Reject,
-    /// Makes the system run out of memory for large messages.
+    /// Removes all memory for large messages, so that allocations fail.
     LoseMemory,
     Abort,
     /// The process ends.
@@ -121,7 +121,7 @@ pub(super) struct World {
     pub(super) pair: Pair,
     /// The number of times that each side event can still occur, by side.
     pub(super) left: [[u8; 2]; SIDE_EVENTS],
-    /// The pending flushes: the side, the flush, and the number of messages sent before it.
+    /// The pending flushes: the side, the flush, and the number of messages sent before the flush.
     pub(super) flushes: Vec<(usize, Flush, u32)>,
     /// The mistake that can occur in this search.
     pub(super) mistake: Option<Mistake>,
@@ -196,8 +196,8 @@ impl World {
         copy
     }
 
-    /// Returns the possible transitions. If `reduces` is true, omits transitions that commute with
-    /// the returned ones.
+    /// Returns the possible transitions. If `reduces` is true, omits redundant transitions that
+    /// commute with the returned transitions.
     pub(super) fn next(&self, reduces: bool) -> Next {
         let mut acts = self.steps();
         let is_idle = acts.is_empty();
@@ -366,7 +366,7 @@ impl World {
                 let sent = pair.sides[at].sent;
                 self.flushes.push((at, pair.flush(at), sent));
             }
-            // `steps` checks for this event, and then offers no releases.
+            // This event only prevents releases: see `steps`.
             SideEvent::Keep => {}
             SideEvent::Finish => pair.finish_sending(at),
             SideEvent::Close => pair.close(at),
