@@ -3,9 +3,9 @@
 //!
 //! Each direction numbers its control messages from 0. A grant is absolute, like a grant for data
 //! frames: it is the total number of control messages that the peer may send. Each side grants the
-//! number of messages that its application has taken plus [`CONTROL_WINDOW`]. A sender keeps each
-//! message until a grant shows that the peer has received the message: a grant of `n` shows that
-//! the application has taken all messages below `n` − [`CONTROL_WINDOW`].
+//! number of messages that its application has taken plus [`CONTROL_WINDOW`]. A grant of `n`
+//! therefore shows that the application has taken all messages below `n` − [`CONTROL_WINDOW`]. A
+//! sender keeps each message until a grant shows that the peer has received the message.
 //!
 //! Numbers and grants continue on the next connection of a session. The sender repeats all messages
 //! that it has kept, and the receiver ignores the messages that it has received before. The number

@@ -18,28 +18,30 @@ use super::{
 /// side:
 ///
 /// * **Grants: 2.** A Grant frame is sent when the limit has grown by at least half the window,
-///   rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such frames in
-///   a row: g3 ≥ g1 + window. The limit is at most the number of frames released plus the window, so
-///   when g3 is sent, frame number g1 has been received. The peer sends that frame only after it has
-///   processed a limit of at least g1, and the first of the three frames was the first to carry such
-///   a limit. So the first of the three is processed before the third is sent. A Grant frame is also
-///   sent, for any growth, when the peer has used up its credit. In that case the peer has sent the
-///   frame whose number was last announced, so it has processed every earlier Grant. Such a Grant
-///   finds no other Grant unprocessed, so the argument also holds if any of the three is such a Grant.
+///   rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such frames
+///   in a row: g3 ≥ g1 + window. The limit is at most the number of frames released plus the
+///   window, so when g3 is sent, frame number g1 has been received. The peer sends that frame only
+///   after it has processed a limit of at least g1, and the first of the three frames was the first
+///   to carry such a limit. So the first of the three is processed before the third is sent. A
+///   Grant frame is also sent, for any growth, when the peer has used up its credit. In that case
+///   the peer has sent the frame whose number was last announced, so it has processed every earlier
+///   Grant. Such a Grant finds no other Grant unprocessed, so the argument also holds if any of the
+///   three is such a Grant.
 /// * **Grants that report large messages taken: 4**, one for each large message in flight, because
 ///   each Grant reports at least one more message.
 /// * **Ping or Leave: 1**, because a side sends the next one after the Pong of the previous one.
 /// * **Pong: 1**, because only one Ping is unanswered at a time.
-/// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is sent
-///   once, and a side sends either an Abort or a Failure.
-/// * **Control messages: 2**, the window. Let g be the last grant that the peer has processed, or the
-///   window on a new connection: the peer has not sent the message with number g. This side sent that
-///   grant when its application had taken g − window messages, all of which had arrived. This side
-///   sends a later grant only after all messages below g have arrived on this connection, so none of
-///   them is unprocessed then.
+/// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
+///   sent once, and a side sends either an Abort or a Failure.
+/// * **Control messages: 2**, the window. Let g be the last grant that the peer has processed, or
+///   the window on a new connection: the peer has not sent the message with number g. This side
+///   sent that grant when its application had taken g − window messages, all of which had arrived.
+///   This side sends a later grant only after all messages below g have arrived on this connection,
+///   so none of them is unprocessed then.
 /// * **Permit: 1**, because this side sends a Permit only when the peer has used up its credit, and
-///   the peer has more credit only after it has processed the Permit. So the messages that this Permit
-///   allows arrive after it was processed, and the next Permit is sent after those messages arrive.
+///   the peer has more credit only after it has processed the Permit. So the messages that this
+///   Permit allows arrive after it was processed, and the next Permit is sent after those messages
+///   arrive.
 ///
 /// The last two items also hold on a connection that resumes a session. There, the peer's first
 /// message has the number of the last grant that it has processed, less the window, and this side

@@ -188,7 +188,8 @@ pub(crate) struct Header {
     /// - Answer: the number of an [`Answer`]
     /// - ControlMessage: the number of the message
     /// - Permit: the total number of control messages permitted
-    /// - other kinds: the number of large messages from the peer that the sender has read, modulo 2³²
+    /// - other kinds: the number of large messages from the peer that the sender has read, modulo
+    ///   2³²
     pub arg: u32,
 }
 

@@ -175,8 +175,8 @@ pub enum CloseReason {
     PeerIncompatible(Mismatch),
     /// The peer violated the protocol.
     ///
-    /// A violation of the [field](Violation::field) `rkey` can also mean that the peer's process
-    /// was killed while this side was reading a message above the eager size, because the peer's
+    /// A violation of the [field](Violation::field) `rkey` can have another cause: the peer's
+    /// process was killed while this side was reading a message above the eager size. The peer's
     /// kernel revokes the message's key before it disconnects.
     ProtocolViolation(Violation),
     /// A work request failed. The status `RETRY_EXC_ERR` means that the peer's host, or the path to

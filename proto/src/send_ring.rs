@@ -9,9 +9,9 @@
 /// The number of slots that are reserved for control frames, so that a grant never waits behind
 /// data.
 ///
-/// This is the maximum number of control frames that are not known to be completed: two Pings, two
-/// Pongs, two Grants, a Finish, and one of each kind of frame that ends a connection. If no slot is
-/// free, a control frame waits for the next completion.
+/// This is the maximum number of control frames whose completion is not known. There can be two
+/// Pings, two Pongs, two Grants, a Finish, and one of each kind of frame that ends a connection. If
+/// no slot is free, a control frame waits for the next completion.
 pub const CONTROL_SENDS: u32 = 10;
 
 /// The number of slots that are reserved for reads of large messages, so that data and reads do not

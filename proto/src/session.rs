@@ -4,22 +4,22 @@
 //! Each side numbers the messages that it sends, from 0, over all connections of the session. Each
 //! side keeps a message until it knows that the peer's library has received the message. The loss
 //! of a connection *suspends* the session. The active side, which established the first connection,
-//! then connects again: its request contains the number of messages that it has received, and the
+//! then connects again. Its request contains the number of messages that it has received, and the
 //! reply contains the number of messages that the passive side has received. Each side then resends
 //! the messages that the other side has not received, before any new message.
 //!
-//! One rule, *fence before count*, ensures that every message is delivered once: a side states the
-//! number of messages that it has received only after its last connection can deliver nothing more.
-//! The active side drains its connection before it sends the request. The passive side drains its
-//! connection when the request arrives, before it replies. Only the active side connects, and each
-//! of its attempts has a higher epoch, so the passive side does not mistake a late request for a
-//! new request.
+//! One rule, *fence before count*, ensures that every message is delivered once: before a side
+//! states the number of messages that it has received, its last connection must be unable to
+//! deliver more. The active side drains its connection before it sends the request. The passive
+//! side drains its connection when the request arrives, before it replies. Only the active side
+//! connects, and each of its attempts has a higher epoch, so the passive side does not mistake a
+//! late request for a new request.
 //!
-//! Grants show which messages have been received: a side grants at most its window beyond the
-//! messages that it has released, so at most `window - available` of the messages sent to this side
-//! are not known to be received. A message above the eager size, and each message behind it, is
-//! known to be received only when the peer reports the large message as taken. Sessions therefore
-//! need no additional frames or acknowledgements.
+//! Grants show which messages have been received, because a side grants at most its window beyond
+//! the messages that it has released. At most `window - available` of the messages sent to a side
+//! are therefore not known to be received. A message above the eager size, and each message behind
+//! it, is known to be received only when the peer reports the large message as taken. Sessions
+//! therefore need no additional frames or acknowledgements.
 
 use std::{
     collections::VecDeque,

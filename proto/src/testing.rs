@@ -81,8 +81,9 @@ pub fn number_frames(start: u16, received: u16) {
 }
 
 /// Sends messages in one direction and grants in the other, in the order that `steps` describes.
-/// Checks that each message has a credit and a receive, that at most two Grant frames are in
-/// flight, and that more than half of the credits are left after all messages are released.
+///
+/// Checks that each message has a credit and a receive, and that at most two Grant frames are in
+/// flight. Also checks that more than half of the credits are left after all messages are released.
 pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut exchange = Exchange {
@@ -177,9 +178,11 @@ impl Exchange {
 }
 
 /// Sends control messages in one direction and grants in the other, in the order that `steps`
-/// describes. The session's connection can be lost at any step. Checks that each message is
-/// delivered once and in order, that at most `window` messages are in flight or not taken, that at
-/// most one Permit is in flight, and that the sender has credit after all messages are taken.
+/// describes. The session's connection can be lost at any step.
+///
+/// Checks that each message is delivered once and in order, and that at most `window` messages are
+/// in flight or not taken. Also checks that at most one Permit is in flight, and that the sender
+/// has credit after all messages are taken.
 pub fn exchange_control_messages(window: u32, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut sender = ControlMessages::starting_at(start, window);
@@ -337,9 +340,12 @@ mod tests {
                 count += usize::from(Header::parse(&bytes).is_ok());
             });
         }
-        // The accepted frames are: without payload, all kinds except Rendezvous and Fragment; with
-        // one byte of payload, Data, Batch, ControlMessage, Request and Answer; a Fragment with
-        // length 1 and one byte of payload, or with length 24 and one to three bytes of payload.
+        // The accepted frames are:
+        //
+        // - without payload: all kinds except Rendezvous and Fragment
+        // - with one byte of payload: Data, Batch, ControlMessage, Request and Answer
+        // - Fragments with length 1 and one byte of payload
+        // - Fragments with length 24 and one to three bytes of payload
         assert_eq!(count, 15 + 5 * 3 + 3 + (3 + 9 + 27));
     }
 

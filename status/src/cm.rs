@@ -183,9 +183,9 @@ impl RejectReason {
     /// Returns a text that explains the usual cause of this reason, for a rejection without private
     /// data from the peer's program. Returns `None` if the reason's name already states the cause.
     ///
-    /// The connection manager on the peer's host rejects with `CONSUMER_DEFINED` by itself in two
-    /// cases: a listener uses the port but another address, or the program ended before it accepted
-    /// the request.
+    /// In two cases, the connection manager on the peer's host rejects with `CONSUMER_DEFINED` by
+    /// itself: a listener uses the port but another address, or the program ended before it
+    /// accepted the request.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
         const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // The status on iWARP.

@@ -2,8 +2,8 @@ use std::{fmt, io};
 
 /// `ENOTSUPP` from the kernel header `linux/errno.h`.
 ///
-/// This number is not part of the kernel's interface to user space, and the C library has no text
-/// for it. Nevertheless, RDMA drivers return it.
+/// The kernel does not export this number to user space, and the C library has no text for it.
+/// Nevertheless, RDMA drivers return it.
 const ENOTSUPP: i32 = 524;
 
 /// An error that the operating system, librdmacm or libibverbs has reported.

@@ -2,12 +2,12 @@
 //!
 //! Closing precedes draining. While the queue pairs of both sides still work, each side sends a
 //! Close and acknowledges the other side's Close. The messages of a side are *delivered* when the
-//! CloseAck for its Close has arrived. Acknowledgements by devices do not prove delivery: a device
-//! also acknowledges frames for a process that never reads them, and does not acknowledge a frame
-//! if its queue pair fails right after it has received the frame. The side that closed first
-//! disconnects after the peer's device has acknowledged its CloseAck. The other side waits for the
-//! event DISCONNECTED. A side acknowledges a Close after it has read everything, and disconnects
-//! after the large messages of both sides have been read.
+//! CloseAck for its Close has arrived. Acknowledgements by devices do not prove delivery, because a
+//! device also acknowledges frames for a process that never reads them. Conversely, a device does
+//! not acknowledge a frame if its queue pair fails right after it has received the frame. The side
+//! that closed first disconnects after the peer's device has acknowledged its CloseAck. The other
+//! side waits for the event DISCONNECTED. A side acknowledges a Close after it has read everything,
+//! and disconnects after the large messages of both sides have been read.
 //!
 //! Draining ends when a marker behind the last work request of each queue has completed. Counting
 //! completions would not suffice, because an unsignalled send that succeeded before the error

@@ -501,9 +501,9 @@ impl Connection {
         self.side.params.stream_piece()
     }
 
-    /// Returns the maximum number of bytes of a byte stream that the driver may hold back: half of
-    /// the stream buffer minus the bytes that the peer has yet to read from this side's memory, but
-    /// at least one frame.
+    /// Returns the maximum number of bytes of a byte stream that the driver may hold back. The
+    /// maximum is half of the stream buffer, minus the bytes that the peer has yet to read from
+    /// this side's memory, but at least one frame.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;

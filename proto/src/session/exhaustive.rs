@@ -7,12 +7,12 @@
 //!
 //! The model makes three simplifications:
 //!
-//! - A side processes a message as soon as it arrives, because a side that leaves a connection first
-//!   processes everything that has arrived.
-//! - A report of grants takes no time, because a later arrival of the report changes nothing that the
-//!   sender has done before.
-//! - The passive side refuses one request and sends a Ping. At the next request, it knows whether the
-//!   active side has answered. Further refused requests are equivalent to lost requests.
+//! - A side processes a message as soon as it arrives, because a side that leaves a connection
+//!   first processes everything that has arrived.
+//! - A report of grants takes no time, because a later arrival of the report changes nothing that
+//!   the sender has done before.
+//! - The passive side refuses one request and sends a Ping. At the next request, it knows whether
+//!   the active side has answered. Further refused requests are equivalent to lost requests.
 
 mod scope;
 mod world;

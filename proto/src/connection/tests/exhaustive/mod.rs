@@ -26,10 +26,10 @@
 //!   sends nothing.
 //! * *Carried.* A frame arrives, or the device acknowledges it, and neither queue pair can fail
 //!   before. The transition appends to a queue that is polled from its front, and consumes the
-//!   oldest receive when the fewest receives are posted. Queue pairs cannot fail if the
-//!   budget has no fault left and no side can disconnect. A side disconnects after both CloseAcks
-//!   have been sent and all frames of the side are acknowledged. A READ is not in the set, because
-//!   its arrival checks memory that the peer can revoke.
+//!   oldest receive when the fewest receives are posted. Queue pairs cannot fail if the budget has
+//!   no fault left and no side can disconnect. A side disconnects after both CloseAcks have been
+//!   sent and all frames of the side are acknowledged. A READ is not in the set, because its
+//!   arrival checks memory that the peer can revoke.
 //! * *One side continues.* Each queue of a side that can receive completions has one, and no queue
 //!   pair can fail. Later completions are polled behind the current ones, so the set contains
 //!   everything that the library and the application of this side can do.
