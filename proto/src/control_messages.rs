@@ -1,5 +1,5 @@
-//! Control messages: short messages with their own order and their own credit. They overtake data
-//! messages that wait for the peer's application.
+//! Control messages: short messages with their own order and their own credit. Control messages
+//! overtake data messages that wait for the peer's application.
 //!
 //! Each direction numbers its control messages from 0. A grant is absolute, like a grant for data
 //! frames: it is the total number of control messages that the peer may send. Each side grants the

@@ -22,7 +22,8 @@ pub struct Gauge {
     hosts: HashMap<Host, Share>,
     /// The number of waiting claims of all hosts.
     waiting: usize,
-    /// Granted claims that their claimants have not fetched yet. Their bytes count as used.
+    /// Granted claims that their claimants have not fetched yet. The bytes of these claims count as
+    /// used.
     granted: Vec<Claim>,
     /// The claimants whose waiting claims were granted since the last call of
     /// [`served`](Self::served).

@@ -144,8 +144,8 @@ pub enum Output {
     /// behind the last receive. When a marker completes, all earlier work requests in the same
     /// queue have completed.
     PostDrainMarkers,
-    /// Call `next_timeout` again, because the next deadline has changed. This output is omitted at
-    /// the end of the connection, when there is no deadline any longer.
+    /// Call `next_timeout` again, because the next deadline has changed. At the end of the
+    /// connection, this output is omitted, because there is no deadline any longer.
     Timer,
     /// Report an event to the application.
     Event(Event),
@@ -389,8 +389,8 @@ pub enum Arrival {
     /// Several messages in one receive buffer, each with a length prefix. The buffer is posted
     /// again after all of these messages are released.
     Batch { buffer: u32, len: u32, count: u32 },
-    /// A large message that was read or copied completely. Its memory counts as in use until the
-    /// call of `release_large`.
+    /// A large message that was read or copied completely. The message's memory counts as in use
+    /// until the call of `release_large`.
     Large { id: u32, len: u64 },
     /// The immediate data of a write, with which the peer wrote `len` bytes to this side's memory.
     /// The write consumed a receive buffer, which is posted again after the call of `release`.

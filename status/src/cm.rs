@@ -152,7 +152,7 @@ open_enum! {
     INVALID_MTU = 26;
     /// The peer does not have enough responder resources.
     INSUFFICIENT_RESP_RESOURCES = 27;
-    /// The peer's program rejected the request. That program supplied the event's private data.
+    /// The peer's program rejected the request, and supplied the event's private data.
     CONSUMER_DEFINED = 28;
     /// The RNR retry count is not valid.
     INVALID_RNR_RETRY = 29;

@@ -42,13 +42,13 @@ pub(super) struct Closing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Role {
-    /// This side closed first, as far as it knows. It disconnects after both sides have
+    /// This side closed first, as far as it knows. This side disconnects after both sides have
     /// acknowledged each other's Close.
     Initiator,
     /// The peer closed first. This side waits until the peer disconnects.
     Responder,
-    /// This side aborts. It disconnects after the peer's device has acknowledged its Abort or
-    /// Failure.
+    /// This side aborts. This side disconnects after the peer's device has acknowledged its Abort
+    /// or Failure.
     Aborter,
     /// This side aborts because the peer gives no sign of life. After disconnecting, this side does
     /// not wait for the event DISCONNECTED.
@@ -97,8 +97,8 @@ pub(super) struct Draining {
     /// The reason for the end of the connection. `PeerDisconnected` while the peer is suspected of
     /// a violation.
     reason: CloseReason,
-    /// The suspected violation. It becomes the reason if the peer does not disconnect before this
-    /// side does. `None` if the peer is not suspected.
+    /// The suspected violation, which becomes the reason if the peer does not disconnect before
+    /// this side does. `None` if the peer is not suspected.
     blame: Option<CloseReason>,
 }
 
@@ -467,9 +467,9 @@ impl Open {
         }
     }
 
-    /// Returns the reason for the end: the current reason, or `new` if it is more significant.
-    /// `new` replaces a mere symptom. It also replaces this side's close if it is the peer's Abort
-    /// or Failure and the peer has not confirmed the close.
+    /// Returns the reason for the end: the current reason, or `new` if it is more significant. A
+    /// mere symptom is replaced by `new`. A close by this side is replaced if `new` is the peer's
+    /// Abort or Failure and the peer has not confirmed the close.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {
             Phase::Greeting(_) | Phase::Established => return new,
@@ -481,7 +481,7 @@ impl Open {
             symptom if is_symptom(symptom) => 0,
             CloseReason::PeerDisconnected => 1,
             notice if unconfirmed_close && is_notice(notice) => 3,
-            // This reason takes precedence, because it assures the caller that the peer's program
+            // `PeerBusy` takes precedence, because it assures the caller that the peer's program
             // has processed no message.
             CloseReason::PeerBusy => 3,
             _ => 2,

@@ -57,9 +57,9 @@ impl Connection {
     /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
     ///
     /// If [`has_long_request`](Self::has_long_request) returns true, the driver must call this
-    /// function twice. The first call, before the application has decided, only lets the rest of
-    /// the request arrive. Its `data` come from the driver. The second call, after
-    /// [`Event::Requested`](crate::Event::Requested), accepts on behalf of the application.
+    /// function twice. The first call, with `data` of the driver, only lets the rest of the request
+    /// arrive. The second call, after [`Event::Requested`](crate::Event::Requested), accepts on
+    /// behalf of the application.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         match &mut self.state {
             State::Setup(Setup::Accepting(accepting)) => {
@@ -197,7 +197,7 @@ impl Connection {
     }
 
     /// Assigns a slot and a header to `count` messages. The messages, each preceded by its length,
-    /// follow the header in the same frame. Their total length is `len` bytes, within
+    /// follow the header in the same frame. The total length is `len` bytes, within
     /// [`batch_room`](Self::batch_room). The caller must post the frame immediately.
     #[inline]
     pub fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {

@@ -100,7 +100,7 @@ impl Open {
     /// Ends the exchange, because this side closes the connection.
     pub(super) fn give_up_greeting(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         if self.is_unanswered() {
-            // This Failure permits the peer to retry.
+            // A Failure with this code permits the peer to retry.
             self.notify_and_disconnect(side, reason, Control::Failure, NOT_TAKEN, now);
         } else {
             // Without this notice, the peer could consider the connection lost, and keep its

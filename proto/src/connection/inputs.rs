@@ -42,7 +42,7 @@ impl Connection {
             (_, CmInput::Other(number)) => {
                 self.unexpected(&format!("connection manager event {number}"));
             }
-            // This event concerns a queue pair that the driver is destroying.
+            // The event concerns a queue pair that the driver is destroying.
             (_, CmInput::TimewaitExit) | (State::Closed(_), CmInput::Disconnected) => {}
             // The kernel reports CONNECT_RESPONSE only for ids without a queue pair, and each id of
             // this library has a queue pair.

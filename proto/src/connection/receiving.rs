@@ -75,7 +75,7 @@ impl Open {
         {
             return None;
         }
-        // These calls change the state, so they must follow all checks.
+        // The following calls change the state, so all checks precede them.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);

@@ -38,8 +38,8 @@ pub(super) struct Side {
     pub(super) exposed_writable: bool,
     /// The deadline that was last reported to the driver.
     pub(super) reported_timeout: Option<Instant>,
-    /// The control messages of both directions. Their numbers continue on the session's next
-    /// connection.
+    /// The control messages of both directions. The numbers of control messages continue on the
+    /// session's next connection.
     pub(super) control_messages: ControlMessages,
 }
 

@@ -72,7 +72,7 @@ fn rejection_reasons_are_distinguished() {
         assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
     }
 
-    // These private data do not have the format of rdmsg.
+    // Private data that do not have the format of rdmsg.
     assert_eq!(
         reject(consumer, b"go away"),
         CloseReason::Rejected {

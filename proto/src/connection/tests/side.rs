@@ -76,14 +76,14 @@ pub(super) struct Reading {
     pub(super) completed: u64,
 }
 
-/// Receives that a side's connection shares with other connections. A single imaginary connection,
-/// the *stranger*, represents all other connections.
+/// Receives that a side's connection shares with other connections. The simulation combines all
+/// other connections into one, which it calls the stranger.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) account: Arc<Account>,
-    /// The number of receives that are promised to the stranger's peers.
+    /// The number of receives that are promised to the peers of the other connections.
     pub(super) promised: u32,
-    /// The buffers that contain the stranger's messages.
+    /// The buffers that contain messages of the other connections.
     pub(super) taken: VecDeque<u32>,
 }
 
@@ -413,14 +413,15 @@ impl Side {
         }
     }
 
-    /// Promises up to `count` more receives to the stranger's peers, if the account has them.
+    /// Promises up to `count` more receives to the peers of the other connections, if the account
+    /// has them.
     pub(super) fn stranger_wants(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);
         }
     }
 
-    /// Receives a frame on the stranger's connection.
+    /// Receives a frame on one of the other connections that share the receives.
     pub(super) fn stranger_receives(&mut self) {
         if let Some(shared) = &mut self.shared
             && shared.promised > 0
@@ -433,7 +434,7 @@ impl Side {
         }
     }
 
-    /// Releases the stranger's oldest message.
+    /// Releases the oldest message of the other connections.
     pub(super) fn stranger_releases(&mut self) {
         if let Some(buffer) = self
             .shared

@@ -20,7 +20,7 @@ pub(super) struct Scope {
     /// works. If the active side then leaves its connection, this counts as one of the
     /// `suspicions`.
     pub(super) trials: u8,
-    /// The maximum number of requests from a third host that knows the identity of the session.
+    /// The maximum number of requests from another host that knows the identity of the session.
     pub(super) strangers: u8,
     /// The number of each side's first message.
     pub(super) start: u32,
@@ -49,7 +49,7 @@ pub(super) enum Mistake {
     TakeRefusedEpoch,
 }
 
-/// Creates a scope with these bounds. The scope has no trials, no strangers and no mistake.
+/// Creates a scope with these bounds. All other bounds are 0, and there is no mistake.
 pub(super) const fn scope(
     messages: [u8; 2],
     large: [u8; 2],

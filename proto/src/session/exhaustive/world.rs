@@ -20,7 +20,7 @@ pub(super) enum Act {
     Read(usize),
     /// The peer receives the side's grants and its count of large messages taken.
     Report(usize),
-    /// The connection breaks. This number of messages from each side still arrives.
+    /// The connection breaks. From each side, this number of messages still arrives.
     Cut(u32, [usize; 2]),
     /// The side gives up its connection or its attempt.
     Leave(usize),
@@ -30,7 +30,7 @@ pub(super) enum Act {
     LoseRequest(usize),
     /// The network duplicates the request.
     RepeatRequest(usize),
-    /// A third host that knows the session's identity sends a request to resume the session, while
+    /// Another host that knows the session's identity sends a request to resume the session, while
     /// both sides use their connection.
     Stranger,
     /// The side considers the connection of its attempt established.
@@ -111,9 +111,9 @@ pub(super) struct World {
     suspicions: u8,
     trials: u8,
     strangers: u8,
-    /// Whether the passive side has refused a request because its connection worked. If so, it
-    /// gives up the connection at the next request, unless the active side answers Pings over the
-    /// connection.
+    /// Whether the passive side has refused a request because its connection worked. If so, the
+    /// passive side gives up the connection at the next request, unless the active side answers
+    /// Pings over the connection.
     is_doubted: bool,
 }
 

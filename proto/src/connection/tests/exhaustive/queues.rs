@@ -1,4 +1,4 @@
-//! The two completion queues of a side. Their completions can be polled in any order.
+//! The two completion queues of a side, whose completions can be polled in any order.
 
 use std::sync::Arc;
 

@@ -366,7 +366,7 @@ impl World {
                 let sent = pair.sides[at].sent;
                 self.flushes.push((at, pair.flush(at), sent));
             }
-            // This event only prevents releases: see `steps`.
+            // `steps` offers no releases after this event.
             SideEvent::Keep => {}
             SideEvent::Finish => pair.finish_sending(at),
             SideEvent::Close => pair.close(at),
