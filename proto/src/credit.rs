@@ -139,7 +139,8 @@ pub(super) struct RecvCredit {
     released: u32,
     /// The number of data frames for which a receive was posted since the connection was
     /// established. Of these receives, `limit` − `released` are promised to the peer or contain its
-    /// messages. Without shared receives, this difference is always the window.
+    /// messages. This difference is the whole window, unless connections share receives or the
+    /// application still holds messages from earlier connections.
     limit: u32,
     /// The value of `limit` that was last sent to the peer.
     announced: u32,

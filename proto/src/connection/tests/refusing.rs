@@ -72,7 +72,7 @@ fn rejection_reasons_are_distinguished() {
         assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
     }
 
-    // Private data that do not have the format of rdmsg.
+    // The format of these private data is not that of rdmsg.
     assert_eq!(
         reject(consumer, b"go away"),
         CloseReason::Rejected {
