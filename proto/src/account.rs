@@ -1,37 +1,36 @@
 //! Accounting for a pool of receives that several connections share.
 //!
-//! Each posted receive of the pool is either promised to the peer of one connection, or free. The
-//! number of promised receives never exceeds that of the posted ones, so each data frame that a
-//! peer sends finds a receive. A promise to an idle connection cannot be taken back. Therefore half
-//! of the receives are reserved for the minimum of present and future connections. An established
-//! connection draws on the other half beyond its minimum, and gives receives back when that half
-//! runs out.
+//! Each posted receive of the pool is either promised to the peer of one connection, or free. No
+//! more receives are promised than are posted, so each data frame that a peer sends finds a
+//! receive. A promise to an idle connection cannot be revoked. Therefore half of the receives are
+//! reserved for the minimum that each present and future connection needs. An established
+//! connection uses the other half beyond its minimum, and returns receives when that half runs out.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use super::credit::CONTROL_RECEIVES;
 
-/// The number of data receives that are always promised to a connection: one for the message that
-/// is being processed, and one for the next message.
+/// The number of data receives that are always promised to each connection: one for the message
+/// that the application is processing, and one for the next message.
 const FLOOR: u16 = 2;
 
-/// A connection may use up to this multiple of the spare receives that remain in the pool. With
-/// this factor, a few busy connections use most of the pool, and many connections leave some
-/// receives for the next one.
+/// The number of receives above the minimum that a connection can have, as a multiple of the spare
+/// receives left in the pool. With this factor, a few busy connections use most of the pool, and
+/// many connections still leave some receives for the next one.
 const SHARE: u32 = 4;
 
-/// The number of all receives of a pool, and the number of its free receives.
+/// The total number of receives in a pool, and the number of free ones.
 #[derive(Debug)]
 pub struct Account {
     total: u32,
     free: AtomicU32,
     /// The number of free receives that are reserved for future connections. Negative if the
-    /// minimum of the present connections exceeds half of all receives.
+    /// present connections' minimums add up to more than half of all receives.
     kept: AtomicI32,
 }
 
 impl Account {
-    /// Creates the account of `total` receives, which are all posted and free.
+    /// Creates the account of a pool of `total` receives, all of which are posted and free.
     pub fn new(total: u32) -> Self {
         Self {
             total,
@@ -40,13 +39,14 @@ impl Account {
         }
     }
 
-    /// Returns the minimum number of receives of a connection with this window.
+    /// Returns the minimum number of receives of a connection with this window: for control frames
+    /// and for data frames.
     pub fn least(window: u16) -> u32 {
         CONTROL_RECEIVES + u32::from(floor(window))
     }
 
-    /// Reserves the minimum of a connection with this window. Returns false, and reserves nothing,
-    /// if too few receives are free.
+    /// Reserves the minimum number of receives for a new connection with this window. Returns
+    /// false, and reserves nothing, if too few receives are free.
     pub fn open(&self, window: u16) -> bool {
         let need = Self::least(window);
         let opened = self
@@ -63,8 +63,8 @@ impl Account {
         opened
     }
 
-    /// Frees `count` promised receives of a connection that has ended, and keeps its minimum for
-    /// future connections again.
+    /// Frees the `count` receives that were promised to the peer of an ended connection, and
+    /// reserves the connection's minimum for future connections again.
     pub fn close(&self, window: u16, count: u32) {
         let need = Self::least(window).cast_signed();
         // `kept` increases before `free` does, so a concurrent `trade` sees too few spare receives,
@@ -82,22 +82,23 @@ impl Account {
         );
     }
 
-    /// Frees `given` receives of a connection, and reserves up to `wanted` receives for it. `more`
-    /// is the number of its other receives above its floor. Returns the number of reserved
-    /// receives.
+    /// Frees `given` receives of a connection, and reserves up to `wanted` receives for the same
+    /// connection. `more` is the number of other receives that the connection has above its floor.
+    /// Returns the number of reserved receives.
     ///
-    /// A connection above its [`SHARE`] of the spare receives reserves fewer than it frees, so busy
-    /// connections end up with equal parts, regardless of the order in which they were established.
+    /// A connection above its [`SHARE`] of the spare receives reserves fewer receives than it
+    /// frees. Busy connections therefore end up with equal shares, regardless of the order in which
+    /// they were established.
     pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
             let kept = self.kept.load(Ordering::Relaxed).max(0).cast_unsigned();
             let spare = (free + given).saturating_sub(kept);
-            // A call takes at most a quarter of the room, so that the number of receives does not
-            // oscillate by one between calls.
+            // Each call reserves at most a quarter of the room, because otherwise the number of
+            // receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
-            // This is the usual case for a busy connection, and writes to no shared cache line.
+            // In this usual case of a busy connection, the function writes to no shared cache line.
             if taken == given {
                 return taken;
             }
@@ -162,7 +163,8 @@ mod tests {
         assert!(account.open(64));
     }
 
-    /// `Config::shared_receive` and the example in the crate's documentation state these numbers.
+    /// The documentation of `Config::shared_receive` and the example in the crate's documentation
+    /// state these numbers.
     #[test]
     fn connection_keeps_its_written_receives() {
         assert_eq!(Account::least(2), 17);

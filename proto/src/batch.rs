@@ -2,12 +2,12 @@
 
 use super::reason::Violation;
 
-/// The length in bytes of the prefix of each message in a batch. The prefix is the message's length
-/// in network byte order.
+/// The length in bytes of the prefix of each message in a batch. The prefix contains the message's
+/// length in network byte order.
 pub const PART_HEADER_LEN: usize = 4;
 
-/// The maximum number of messages that this side puts into a batch. Only its credit limits a peer's
-/// batch.
+/// The maximum number of messages that this side puts into a batch. A batch from the peer can have
+/// more messages, up to the peer's credit.
 pub const MAX_PARTS: usize = 64;
 
 /// The content of a Batch frame.
@@ -21,8 +21,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Checks the payload of a Batch frame, and returns the number of its messages and the length
-    /// of the longest one.
+    /// Checks the payload of a Batch frame. Returns the number of its messages and the length of
+    /// the longest message.
     pub(super) fn parse(payload: &[u8]) -> Result<Self, Violation> {
         let mut parts = parts(payload);
         let batch = parts.by_ref().fold(
@@ -47,8 +47,8 @@ impl Batch {
     }
 }
 
-/// Returns an iterator over the messages of a batch: the offset of each message in the payload, and
-/// its length, both in bytes.
+/// Returns an iterator over the messages of a batch. Each item is the message's offset in the
+/// payload and its length, both in bytes.
 pub fn parts(payload: &[u8]) -> Parts<'_> {
     Parts { payload, at: 0 }
 }
@@ -61,8 +61,8 @@ pub struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Returns the number of bytes of the payload that the iterator has not yielded. At the end,
-    /// these bytes form no message.
+    /// Returns the number of payload bytes that the iterator has not yielded. If bytes remain at
+    /// the end of the iteration, the payload is malformed.
     fn rest(&self) -> usize {
         self.payload.len() - self.at
     }

@@ -1,15 +1,15 @@
-//! Control messages: short messages with an order and a credit of their own, which pass the
-//! messages that wait for the peer's application.
+//! Control messages: short messages with their own order and their own credit. Control messages
+//! overtake data messages that wait for the peer's application.
 //!
-//! Each direction numbers its control messages from 0. A grant is absolute, as that for data
-//! frames: it is the total number of control messages that the peer may send, which is the number
-//! that this side's application has taken plus [`CONTROL_WINDOW`]. A sender keeps each message
-//! until a grant shows that the peer has received it: a grant of `n` shows that all messages below
-//! `n` − [`CONTROL_WINDOW`] were taken.
+//! Each direction numbers its control messages from 0. A grant is absolute, like a grant for data
+//! frames: it is the total number of control messages that the peer may send. Each side grants the
+//! number of messages that its application has taken plus [`CONTROL_WINDOW`]. A grant of `n`
+//! therefore shows that the application has taken all messages below `n` − [`CONTROL_WINDOW`]. A
+//! sender keeps each message until a grant shows that the peer has received the message.
 //!
 //! Numbers and grants continue on the next connection of a session. The sender repeats all messages
-//! that it keeps, and the receiver ignores the messages that it has received before. The first
-//! number on a connection shows the last grant that its sender has received.
+//! that it has kept, and the receiver ignores the messages that it has received before. The number
+//! of the first message on a connection shows the last grant that its sender has received.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,16 +18,17 @@ use super::{
     reason::{CloseReason, Violation},
 };
 
-/// The number of control messages that the peer's application has not taken, at most.
+/// The maximum number of control messages that were sent and that the peer's application has not
+/// taken.
 pub const CONTROL_WINDOW: u32 = 2;
 
-/// The maximum length in bytes of a control message. The eager size may bound it further.
+/// The maximum length in bytes of a control message. A smaller eager size lowers this limit.
 pub const MAX_CONTROL_MESSAGE: u32 = 256;
 
 /// The reason why a control message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlRefused {
-    /// The peer takes no control messages.
+    /// The peer's hello does not announce support for control messages.
     NotTaken,
     /// The message is longer than the limit.
     TooLong {
@@ -46,37 +47,38 @@ pub enum ControlRefused {
 pub(super) struct ControlMessages {
     /// [`CONTROL_WINDOW`], except in tests.
     window: u32,
-    /// The maximum length in bytes of a message to the peer. `None` if the peer takes no control
-    /// messages, and until its hello is known.
+    /// The maximum length in bytes of a message to the peer. `None` if the peer does not support
+    /// control messages, or its hello is not known yet.
     longest: Option<u32>,
     /// The number of messages that the application has sent.
     sent: u32,
-    /// The number of the next message to post on the present connection.
+    /// The number of the next message to post on the current connection.
     next_to_post: u32,
-    /// The number of messages that the peer has permitted.
+    /// The total number of messages that the peer has permitted this side to send.
     limit: u32,
-    /// The messages that the peer is not known to have received, oldest first. The last one has the
-    /// number `sent` − 1.
+    /// The messages that the peer is not known to have received, oldest first. The last message has
+    /// the number `sent` − 1.
     kept: VecDeque<Arc<[u8]>>,
-    /// The number of the next message from the peer on the present connection. `None` on a
-    /// connection that resumes a session, until the peer's first message has arrived.
+    /// The number of the next message from the peer on the current connection. `None` on a
+    /// connection that resumes a session, until the peer's first message arrives.
     next: Option<u32>,
-    /// The number of messages from the peer that were delivered.
+    /// The number of messages from the peer that were delivered to the application.
     received: u32,
     /// The number of messages from the peer that the application has taken.
     taken: u32,
-    /// The number of messages that the peer knows to be permitted, at most.
+    /// The grant that was last sent to the peer.
     announced: u32,
 }
 
 impl ControlMessages {
-    /// Makes the state of a new connection.
+    /// Creates the state of a new connection.
     pub(super) fn new() -> Self {
         Self::starting_at(0, CONTROL_WINDOW)
     }
 
-    /// Makes the state of a connection whose counters begin at `start`, and whose applications may
-    /// leave `window` messages. In production they are 0 and [`CONTROL_WINDOW`].
+    /// Creates the state of a connection whose counters begin at `start`, and whose applications
+    /// can leave up to `window` messages untaken. Outside tests, the values are 0 and
+    /// [`CONTROL_WINDOW`].
     pub(super) fn starting_at(start: u32, window: u32) -> Self {
         Self {
             window,
@@ -92,7 +94,7 @@ impl ControlMessages {
         }
     }
 
-    /// Begins again with these counters and this window, between two messages.
+    /// Restarts all counters at `start` with this window. Must be called between two messages.
     #[cfg(test)]
     pub(super) fn start_at(&mut self, start: u32, window: u32) {
         let longest = self.longest;
@@ -100,7 +102,8 @@ impl ControlMessages {
         self.longest = longest;
     }
 
-    /// Continues on the next connection of the session, over which nothing has been sent.
+    /// Continues the numbering on the session's next connection, on which nothing has been sent
+    /// yet.
     pub(super) fn resume(&mut self) {
         //= PROTOCOL.md#control-messages
         //# On a connection that resumes a session, a side sends first all control messages that it
@@ -109,7 +112,8 @@ impl ControlMessages {
         self.next = None;
     }
 
-    /// Sets the maximum length in bytes of a message to the peer. `None`: the peer takes none.
+    /// Sets the maximum length in bytes of a message to the peer. `None` means that the peer does
+    /// not support control messages.
     pub(super) fn set_longest(&mut self, longest: Option<u32>) {
         self.longest = longest;
         if longest.is_none() {
@@ -127,7 +131,7 @@ impl ControlMessages {
         }
     }
 
-    /// Takes a message of the application.
+    /// Queues a message of the application for sending.
     pub(super) fn send(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
         self.check(message.len())?;
         self.kept.push_back(message.into());
@@ -135,13 +139,13 @@ impl ControlMessages {
         Ok(())
     }
 
-    /// Whether a message waits to be posted.
+    /// Returns whether a message waits to be posted.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.next_to_post != self.sent
     }
 
-    /// Takes the next message to post, with its number.
+    /// Returns the next message to post and its number, and advances to the following message.
     pub(super) fn post(&mut self) -> Option<(u32, Arc<[u8]>)> {
         let number = self.next_to_post;
         let newer = self.sent.wrapping_sub(number) as usize;
@@ -150,7 +154,7 @@ impl ControlMessages {
         Some((number, Arc::clone(message)))
     }
 
-    /// Applies a grant of the peer.
+    /// Applies a grant from the peer.
     pub(super) fn granted(&mut self, limit: u32) -> Result<(), Violation> {
         //= PROTOCOL.md#control-messages
         //# A Permit must not be sent unless all control messages that were granted have
@@ -168,8 +172,9 @@ impl ControlMessages {
         Ok(())
     }
 
-    /// Counts a message of the peer with this number. Returns whether it has to be delivered: a
-    /// message that an earlier connection of the session has delivered is not delivered again.
+    /// Counts a message from the peer with this number. Returns whether the message must be
+    /// delivered: a message that was delivered over an earlier connection of the session is not
+    /// delivered again.
     pub(super) fn receive(&mut self, number: u32) -> Result<bool, Violation> {
         //= PROTOCOL.md#control-messages
         //# The number of each is that behind the one before it.
@@ -210,7 +215,8 @@ impl ControlMessages {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Whether a grant must be sent: the peer has used up its credit, and there is more.
+    /// Returns whether a grant must be sent: the peer has used up its credit, and this side can
+    /// grant more.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.next == Some(self.announced) && self.announced != self.grant()
@@ -220,7 +226,7 @@ impl ControlMessages {
         self.taken.wrapping_add(self.window)
     }
 
-    /// Takes the grant to send, if one is due.
+    /// Returns the grant to send if one is due, and records it as announced.
     pub(super) fn take_grant(&mut self) -> Option<u32> {
         let due = self.grant_due();
         due.then(|| {
@@ -234,13 +240,14 @@ impl ControlMessages {
         self.window
     }
 
-    /// Returns the number of messages from the peer that were delivered and not taken.
+    /// Returns the number of messages from the peer that were delivered but that the application
+    /// has not taken.
     #[cfg(any(test, fuzzing))]
     pub(super) fn untaken(&self) -> u32 {
         self.received.wrapping_sub(self.taken)
     }
 
-    /// Returns the number of messages that can be sent before the next grant.
+    /// Returns the number of messages that this side can send before the next grant.
     #[cfg(any(test, fuzzing))]
     pub(super) fn available(&self) -> u32 {
         self.limit.wrapping_sub(self.sent)

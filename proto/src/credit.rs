@@ -2,8 +2,8 @@
 //! releases no message.
 //!
 //! A grant is absolute: it is the total number of data frames that the peer may have sent since the
-//! connection was established, modulo 2³². A repeated grant changes nothing, the next grant makes
-//! up for a lost one, and a grant out of bounds is a protocol violation.
+//! connection was established, modulo 2³². A repeated grant changes nothing, a later grant replaces
+//! a lost one, and an out-of-range grant is a protocol violation.
 
 use super::{
     account::Account, control_messages::CONTROL_WINDOW, outbound::LARGE_IN_FLIGHT,
@@ -12,9 +12,10 @@ use super::{
 
 /// The number of receives that are posted for control frames, in addition to those of the window.
 ///
-/// Control frames take no credit, so they have receives of their own. Each receive is posted again
-/// as soon as its frame has been processed, and before this side sends anything that the frame
-/// permits. Therefore at most these control frames of the peer can be unprocessed at this side:
+/// Control frames consume no credit, so they have receives of their own. Each receive is posted
+/// again as soon as its frame has been processed, and before this side sends anything that the
+/// frame permits. Therefore at most these control frames of the peer can be unprocessed at this
+/// side:
 ///
 /// * **Grants: 2.** A Grant frame is sent when the limit has grown by at least half the window,
 ///   rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such frames
@@ -24,7 +25,7 @@ use super::{
 ///   to carry such a limit. So the first of the three is processed before the third is sent. A
 ///   Grant frame is also sent, for any growth, when the peer has used up its credit. In that case
 ///   the peer has sent the frame whose number was last announced, so it has processed every earlier
-///   Grant. Such a Grant finds no other one unprocessed, so the argument also holds if any of the
+///   Grant. Such a Grant finds no other Grant unprocessed, so the argument also holds if any of the
 ///   three is such a Grant.
 /// * **Grants that report large messages taken: 4**, one for each large message in flight, because
 ///   each Grant reports at least one more message.
@@ -32,18 +33,19 @@ use super::{
 /// * **Pong: 1**, because only one Ping is unanswered at a time.
 /// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
 ///   sent once, and a side sends either an Abort or a Failure.
-/// * **Control messages: 2**, the window. Let g be the last Permit that the peer has
-///   processed, or the window on a new connection: the peer has not sent the message with number g.
-///   This side sent that grant when it had taken g − window messages, all of which had arrived. If
-///   this side has sent a later grant, then only after all messages below g had arrived on this
-///   connection, so none of them is unprocessed.
-/// * **Permit: 1**, because the peer has used up its credit when this side sends one, and
-///   gets more credit only when it has processed the frame. So messages that this grant permits
-///   arrive after it was processed, and the next Permit is sent after them.
+/// * **Control messages: 2**, the window. Let g be the last grant that the peer has processed, or
+///   the window on a new connection: the peer has not sent the message with number g. This side
+///   sent that grant when its application had taken g − window messages, all of which had arrived.
+///   This side sends a later grant only after all messages below g have arrived on this connection,
+///   so none of them is unprocessed then.
+/// * **Permit: 1**, because this side sends a Permit only when the peer has used up its credit, and
+///   the peer has more credit only after it has processed the Permit. So the messages that this
+///   Permit allows arrive after it was processed, and the next Permit is sent after those messages
+///   arrive.
 ///
-/// The last two hold on a connection that resumes a session as well. There the peer begins with the
-/// messages behind the last grant that it has processed less the window, and this side counts only
-/// messages that have arrived on this connection.
+/// The last two items also hold on a connection that resumes a session. There, the peer's first
+/// message has the number of the last grant that it has processed, less the window, and this side
+/// counts only messages that have arrived on this connection.
 pub const CONTROL_RECEIVES: u32 = 9 + LARGE_IN_FLIGHT + CONTROL_WINDOW;
 
 /// The credit that the peer has granted to this side.
@@ -54,12 +56,12 @@ pub(super) struct SendCredit {
     sent: u32,
     /// The total number of data frames that the peer has permitted this side to send.
     limit: u32,
-    /// The peer's window: no grant exceeds `sent` by more than this number.
+    /// The peer's window in data frames. A valid grant exceeds `sent` by at most this number.
     window: u32,
 }
 
 impl SendCredit {
-    /// Makes the state after the hello, which grants the first `credits`. `start` is the initial
+    /// Creates the state after the hello, which grants the first `credits`. `start` is the initial
     /// value of the counters, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
@@ -77,20 +79,20 @@ impl SendCredit {
         self.limit.wrapping_sub(self.sent)
     }
 
-    /// Returns the peer's window.
+    /// Returns the peer's window in data frames.
     pub(super) fn window(&self) -> u32 {
         self.window
     }
 
-    /// Returns an upper bound on the number of sent data frames that the peer has not received. All
-    /// earlier data frames have been received, because a grant exceeds the number of received
-    /// frames by at most the window.
+    /// Returns an upper bound on the number of sent data frames that the peer has not received. The
+    /// bound follows from the grant, which exceeds the number of received frames by at most the
+    /// window.
     #[inline]
     pub(super) fn unconfirmed(&self) -> u32 {
         self.window - self.available().min(self.window)
     }
 
-    /// Takes the credits of `count` messages that are being sent. The caller has checked that
+    /// Consumes the credits of `count` messages that are being sent. The caller has checked that
     /// `available` is at least `count`.
     #[inline]
     pub(super) fn take(&mut self, count: u32) {
@@ -99,7 +101,7 @@ impl SendCredit {
     }
 
     /// Applies the grant in a received frame. Returns whether the grant permits more data frames
-    /// than before.
+    /// than the previous grant.
     #[inline]
     pub(super) fn granted(&mut self, limit: u32) -> Result<bool, Violation> {
         let more = limit.wrapping_sub(self.limit);
@@ -129,29 +131,30 @@ impl SendCredit {
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct RecvCredit {
     window: u32,
-    /// The minimum number of receives that are promised to the peer.
+    /// The minimum number of receives that are always promised to the peer.
     floor: u32,
     /// The number of data frames received.
     received: u32,
     /// The number of data frames whose receives have been posted again.
     released: u32,
-    /// The total number of data frames that have or had a receive. `limit` − `released` of these
-    /// receives are promised to the peer or hold its messages: the whole window, unless connections
-    /// share receives.
+    /// The number of data frames for which a receive was posted since the connection was
+    /// established. Of these receives, `limit` − `released` are promised to the peer or contain its
+    /// messages. This difference is the whole window, unless connections share receives or the
+    /// application still holds messages from earlier connections.
     limit: u32,
     /// The value of `limit` that was last sent to the peer.
     announced: u32,
-    /// Whether the peer has used up its credit at any time since a receive was last posted again.
+    /// Whether the peer has used up its credit since a receive was last posted again.
     used_up: bool,
-    /// Whether a grant is delayed until the application has released more of the messages that it
-    /// holds.
+    /// Whether a grant is now delayed until the application has released more of the messages that
+    /// it holds.
     may_delay_grants: bool,
-    /// Whether grants are delayed again when the application holds no message.
+    /// Whether `may_delay_grants` becomes true again as soon as the application holds no message.
     delays_grants: bool,
 }
 
 impl RecvCredit {
-    /// Makes the state after the hello, which grants the first `credits`. `start` is the initial
+    /// Creates the state after the hello, which grants the first `credits`. `start` is the initial
     /// value of the counters, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         let limit = start.wrapping_add(credits.into());
@@ -168,19 +171,19 @@ impl RecvCredit {
         }
     }
 
-    /// Sends all grants without delay.
+    /// Disables the delay of grants for the rest of the connection.
     pub(super) fn never_delay_grants(&mut self) {
         self.delays_grants = false;
         self.stop_delaying_grants();
     }
 
-    /// Whether the peer has the credit for `count` more messages.
+    /// Returns whether the peer has credit for `count` more messages.
     #[inline]
     pub(super) fn allows(&self, count: u32) -> bool {
         self.announced.wrapping_sub(self.received) >= count
     }
 
-    /// Counts the `count` messages of a received frame. The caller has checked `allows`.
+    /// Counts the `count` messages of a received frame. The caller has checked `allows(count)`.
     #[inline]
     pub(super) fn receive(&mut self, count: u32) {
         debug_assert!(self.allows(count), "the peer had the credits");
@@ -193,14 +196,14 @@ impl RecvCredit {
         self.received
     }
 
-    /// Returns the number of data frames whose receives have not been posted again.
+    /// Returns the number of received data frames whose receives have not been posted again.
     #[inline]
     pub(super) fn held(&self) -> u32 {
         self.received.wrapping_sub(self.released)
     }
 
-    /// Counts a receive that was posted again, either for this connection alone or, with an
-    /// `account`, for all connections that share the account.
+    /// Counts a receive that was posted again. With an `account`, the receive belongs to the pool
+    /// of all connections that share the account.
     #[inline]
     pub(super) fn release(&mut self, account: Option<&Account>) {
         debug_assert!(
@@ -217,11 +220,12 @@ impl RecvCredit {
         self.may_delay_grants |= self.delays_grants & (self.held() == 0);
     }
 
-    /// Returns the number of receives that the account promises instead of the released one.
+    /// Returns the number of receives that the account promises to the peer in exchange for the
+    /// released one.
     #[inline(never)]
     fn trade(&self, account: &Account) -> u32 {
         // If the peer has used up its credit, the number of promised receives doubles. Otherwise
-        // it does not grow, so that a peer that sends little takes few receives from busy
+        // the number does not grow, so a peer that sends little leaves the receives to busy
         // connections.
         let twice = if self.used_up { 2 + self.promised() } else { 1 };
         let wanted = twice.min(self.window - self.promised());
@@ -231,7 +235,7 @@ impl RecvCredit {
         }
     }
 
-    /// Counts a receive that is not posted again because the connection is ending.
+    /// Counts a received frame whose receive is not posted again, because the connection is ending.
     #[inline]
     pub(super) fn give_up(&mut self) {
         debug_assert!(
@@ -241,30 +245,32 @@ impl RecvCredit {
         self.released = self.released.wrapping_add(1);
     }
 
-    /// Promises the peer all receives of the window except `held` ones, whose places are taken by
-    /// messages of the session's earlier connections. Takes back no promise.
+    /// Promises the peer all receives of the window except `held` ones, because the application
+    /// still holds that many messages from earlier connections of the session. Never reduces the
+    /// number of promised receives.
     pub(super) fn withhold(&mut self, held: u32) {
         let more = self.window.saturating_sub(held + self.promised());
         self.limit = self.limit.wrapping_add(more);
     }
 
-    /// Returns the number of receives that are promised to the peer or hold its messages.
+    /// Returns the number of receives that are promised to the peer or contain its messages.
     #[inline]
     pub(super) fn promised(&self) -> u32 {
         self.limit.wrapping_sub(self.released)
     }
 
-    /// Returns the limit for a frame that is being sent, and records the limit as announced.
+    /// Returns the limit to put into a frame that is being sent, and records the limit as
+    /// announced.
     #[inline]
     pub(super) fn announce(&mut self) -> u32 {
         self.announced = self.limit;
         self.announced
     }
 
-    /// Whether a Grant frame is due: the grant has grown by half the window, or the peer has used
-    /// up its credit and the grant has grown by the number of messages that the application holds.
-    /// Without that number, each message that a slow application releases would cause a Grant
-    /// frame.
+    /// Returns whether a Grant frame is due, because the limit has grown by half the window, or
+    /// because the peer has used up its credit. In the second case, the limit must have grown by at
+    /// least the number of messages that the application holds. Otherwise each message that a slow
+    /// application releases would cause a Grant frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
@@ -276,15 +282,17 @@ impl RecvCredit {
         more >= self.window.div_ceil(2) || (enough && self.is_awaited())
     }
 
-    /// Whether no grant is due, and the peer waits for none.
+    /// Returns whether the limit has grown by less than half the window, and the peer has credit
+    /// left.
     #[inline]
     pub(super) fn is_ample(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
         more < self.window.div_ceil(2) && self.announced != self.received
     }
 
-    /// Whether the peer waits for a grant that this side delays until the application releases more
-    /// messages. An application is free to keep its messages, so the caller limits the delay.
+    /// Returns whether the peer waits for a grant that this side delays until the application
+    /// releases more messages. The caller limits the delay, because the application can hold
+    /// messages forever.
     #[inline]
     pub(super) fn delays_grant(&self) -> bool {
         self.is_awaited() && !self.grant_due()
@@ -295,12 +303,12 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Sends grants without delay from now until the application holds no message.
+    /// Disables the delay of grants until the application holds no message.
     pub(super) fn stop_delaying_grants(&mut self) {
         self.may_delay_grants = false;
     }
 
-    /// Whether the peer has used up its credit and this side can grant more.
+    /// Returns whether the peer has used up its credit and this side can grant more.
     #[inline]
     fn is_awaited(&self) -> bool {
         self.limit != self.announced && self.announced == self.received
@@ -418,7 +426,7 @@ mod tests {
         credit.announce();
         credit.release(Some(&account));
         assert!(credit.promised() <= 8);
-        // Other connections take the spare receives, and one more connection is opened.
+        // Other connections use all spare receives, and one more connection is opened.
         while account.trade(0, 0, 8) > 0 {}
         assert!(account.open(8));
         for _ in 0..20 {

@@ -1,18 +1,19 @@
 use std::fmt;
 
-/// The object whose failure a device reported in an asynchronous event (`ibv_get_async_event(3)`).
+/// The object whose failure a device has reported in an asynchronous event: see
+/// `ibv_get_async_event(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum DeviceFault {
-    /// The whole device (`DEVICE_FATAL`): all its connections end. Some drivers also report this
-    /// event for a device that is being removed.
+    /// The whole device (`DEVICE_FATAL`). All of its connections end. Some drivers also report this
+    /// event when a device is removed.
     Device,
     /// The connection's queue pair (`QP_FATAL`).
     QueuePair,
-    /// A request of the peer that the queue pair cannot serve (`QP_REQ_ERR`).
+    /// A request from the peer that the queue pair cannot serve (`QP_REQ_ERR`).
     Request,
-    /// A request of the peer for memory that the peer has no right to access (`QP_ACCESS_ERR`).
+    /// A request from the peer to access memory without the required right (`QP_ACCESS_ERR`).
     Access,
     /// The connection's completion queue (`CQ_ERR`).
     CompletionQueue,
@@ -21,8 +22,8 @@ pub enum DeviceFault {
 }
 
 impl DeviceFault {
-    /// Whether this fault lies in the path and not in the peer, so that a session continues over
-    /// another connection.
+    /// Returns whether the fault is in the device or the path, not in the peer, so that a session
+    /// can continue over another connection.
     pub(crate) const fn is_loss(self) -> bool {
         match self {
             Self::Device | Self::QueuePair | Self::CompletionQueue | Self::SharedReceives => true,

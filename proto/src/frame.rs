@@ -8,33 +8,34 @@ use super::{
 /// The length in bytes of the header before each frame's payload.
 pub const HEADER_LEN: usize = 16;
 
-/// The kind of a frame. Its [`number`](Self::number) is the first byte on the wire.
+/// The kind of a frame. The first byte of a frame is the [`number`](Self::number) of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Kind {
-    /// Carries one message of the application, and takes a credit.
+    /// Carries one message of the application, and consumes one credit.
     Data,
-    /// Announces one large message of the application, which the receiver reads with the
-    /// [`Descriptor`] in the payload. Takes a credit.
+    /// Announces one large message of the application, and consumes one credit. The payload is a
+    /// [`Descriptor`] of the memory from which the receiver reads the message.
     Rendezvous,
-    /// Carries several messages of the application, and takes a credit for each: see
+    /// Carries several messages of the application, and consumes one credit for each message: see
     /// [`Batch`](super::batch::Batch).
     Batch,
-    /// Carries a part of one message of the application, and takes a credit.
+    /// Carries a part of one message of the application, and consumes one credit.
     Fragment,
-    /// Carries one control message of the application, and takes a credit of its own: see
-    /// [`ControlMessages`](super::control_messages::ControlMessages). `arg` is its number.
+    /// Carries one control message of the application, and consumes a separate credit: see
+    /// [`ControlMessages`](super::control_messages::ControlMessages). `arg` is the message's
+    /// number.
     ControlMessage,
-    /// Carries the private data of the active side that do not fit its connect request.
+    /// Carries the private data of the active side if they do not fit into its connect request.
     Request,
-    /// Carries the answer to a Request, and private data of the passive side. `arg` is an
-    /// [`Answer`].
+    /// Carries the passive side's answer to a Request, and its private data. `arg` is the number of
+    /// an [`Answer`].
     Answer,
-    /// Carries no message, takes no credit, and has no payload.
+    /// Carries no message, has no payload, and consumes no credit.
     Control(Control),
 }
 
-/// The kind of a frame without a message.
+/// The kind of a control frame without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Control {
@@ -42,22 +43,21 @@ pub(crate) enum Control {
     Grant,
     /// Asks for a Pong.
     Ping,
-    /// Answers a Ping: the sender of the Pong has processed everything that was sent before the
-    /// Ping.
+    /// Answers a Ping: the sender of the Pong has processed all frames that preceded the Ping.
     Pong,
     /// Announces that only control frames follow.
     Close,
-    /// Ends the connection at once; `arg` is the application's code.
+    /// Ends the connection immediately. `arg` is the application's code.
     Abort,
-    /// Acknowledges the receiver's Close and the receipt of everything that the receiver sent
-    /// before it.
+    /// Acknowledges that the sender has received the peer's Close and everything that the peer sent
+    /// before that Close.
     CloseAck,
-    /// Ends the connection at once, because the sender's library cannot continue. `arg` is a code
-    /// for the cause, such as [`OUT_OF_RESOURCES`].
+    /// Ends the connection immediately, because the sender's library cannot continue. `arg` is a
+    /// code for the cause, such as [`OUT_OF_RESOURCES`].
     Failure,
     /// Half-closes the connection: the sender sends no more messages, but continues to receive.
     Finish,
-    /// Permits more control messages; `arg` is the number permitted in all.
+    /// Permits more control messages. `arg` is the total number of control messages permitted.
     Permit,
     /// Asks for a Pong, and reports that the sender wants to end the connection soon.
     Leave,
@@ -85,7 +85,7 @@ impl Kind {
         Self::Fragment,
     ];
 
-    /// Returns the number on the wire.
+    /// Returns the number that identifies this kind in a frame.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Data => 1,
@@ -113,7 +113,7 @@ impl Kind {
     }
 
     /// Returns the violation for a frame of this kind that the protocol forbids in the connection's
-    /// present state.
+    /// current state.
     pub(super) fn unexpected(self, expected: &'static str) -> Violation {
         Violation::new("kind", self.number().into(), expected)
     }
@@ -122,23 +122,23 @@ impl Kind {
 /// The first two bytes of a Data frame: kind and flags.
 const DATA: [u8; 2] = [Kind::Data.number(), 0];
 
-/// The `arg` of a Failure: for longer than `read_timeout`, the sender had no memory for large
-/// messages of the receiver of this frame. Later versions may define other codes.
+/// The `arg` of a Failure: the sender had no memory for the peer's large messages for longer than
+/// `read_timeout`. Later versions can define other codes.
 pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
 /// The `arg` of a Failure: the sender's program failed, because a waker panicked.
 pub(crate) const WAKER_PANICKED: u32 = 2;
 
-/// The `arg` of a Failure: the sender's listener ended before the sender's program took the
-/// connection from it. The program has seen no message of the receiver of this frame.
+/// The `arg` of a Failure: the sender's listener ended before the sender's program accepted the
+/// connection. The program has seen no message on this connection.
 pub(crate) const NOT_TAKEN: u32 = 3;
 
-/// The `arg` of a Failure: the sender saw no sign of life of the receiver of this frame within
+/// The `arg` of a Failure: the sender received no sign of life from the peer within
 /// `keepalive_interval` and `keepalive_timeout`.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
-/// The `arg` of a Failure: for `read_timeout`, the sender could read no byte of a large message of
-/// the receiver of this frame.
+/// The `arg` of a Failure: the sender could not read any byte of a large message from the peer
+/// within `read_timeout`.
 pub(crate) const READ_TIMEOUT: u32 = 5;
 
 /// The answer of the passive side's application to a Request.
@@ -149,7 +149,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Returns the number on the wire.
+    /// Returns the number that identifies this answer in a frame.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Accepted => 0,
@@ -175,16 +175,21 @@ pub(crate) struct Header {
     pub kind: Kind,
     /// The number of frames that the sender sent before this one, modulo 2¹⁶.
     pub sequence: u16,
-    /// The credit limit: the number of data frames that the receiver of this frame is permitted to
-    /// send since the start of the connection, modulo 2³².
+    /// The credit limit: the total number of data frames that the receiver of this frame may have
+    /// sent since the connection was established, modulo 2³².
     pub grant: u32,
-    /// The length in bytes of the payload. In a Fragment: the number of bytes of the message from
-    /// the start of this payload to the message's end.
+    /// The length in bytes of the payload. In a Fragment: the number of bytes from the start of
+    /// this payload to the end of the message.
     pub len: u32,
-    /// In an Abort, the application's code; in a Failure, the cause's code; in an Answer, the
-    /// number of an [`Answer`]; in a ControlMessage, its number; in a Permit, the number of control
-    /// messages that are permitted. In all other frames, the number of large messages of the
-    /// receiver of this frame that the sender has read, modulo 2³².
+    /// A value whose meaning depends on the kind of the frame:
+    ///
+    /// - Abort: the application's code
+    /// - Failure: the code of the cause
+    /// - Answer: the number of an [`Answer`]
+    /// - ControlMessage: the number of the message
+    /// - Permit: the total number of control messages permitted
+    /// - other kinds: the number of large messages from the peer that the sender has read, modulo
+    ///   2³²
     pub arg: u32,
 }
 
@@ -201,7 +206,7 @@ pub struct Descriptor {
     pub addr: u64,
     /// The message's length in bytes.
     pub len: u64,
-    /// The key with which the receiver of the frame reads the message.
+    /// The remote key (rkey) with which the receiver of the frame reads the message.
     pub rkey: u32,
 }
 
@@ -220,7 +225,7 @@ impl Descriptor {
         bytes
     }
 
-    /// Parses the descriptor of a frame that `Header::parse` has accepted as a Rendezvous.
+    /// Parses the descriptor in a Rendezvous frame, which `Header::parse` has already accepted.
     pub fn parse(frame: &[u8]) -> Result<Self, Violation> {
         let Some((bytes, [])) = frame
             .get(HEADER_LEN..)
@@ -254,8 +259,8 @@ impl Descriptor {
 }
 
 impl Header {
-    /// Returns the number of large messages of the receiver of this frame that the sender has read,
-    /// or `None` if `arg` is another number.
+    /// Returns the number of large messages from the peer that the sender of this frame has read,
+    /// or `None` if `arg` has another meaning in this kind of frame.
     #[inline]
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
@@ -312,8 +317,7 @@ impl Header {
         (header[..2] == DATA && parsed.len as usize == payload.len()).then_some(parsed)
     }
 
-    /// Parses the header of a frame, and checks all rules that do not depend on the connection's
-    /// state.
+    /// Parses the header of a frame. Checks all rules that do not depend on the connection's state.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
         let Some((header, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {
             return Err(Violation::new(
@@ -368,9 +372,9 @@ fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 
 /// The sequence number of the next frame in each direction, modulo 2¹⁶.
 ///
-/// A reliable connection neither loses nor repeats frames. If a faulty device or driver does, the
-/// sequence numbers reveal the fault and the connection ends. Without sequence numbers, a repeated
-/// message would be delivered twice.
+/// A reliable connection neither loses nor repeats frames. If a faulty device or driver does so,
+/// the sequence numbers reveal the fault, and the connection ends. Without sequence numbers, a
+/// repeated message would be delivered twice.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Sequence {
@@ -379,7 +383,8 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Begins both directions at `start`, which is 0 except in tests.
+    /// Creates the sequence numbers of a new connection. Both directions begin at `start`, which is
+    /// 0 except in tests.
     pub(super) const fn new(start: u16) -> Self {
         Self {
             send: start,
@@ -387,7 +392,7 @@ impl Sequence {
         }
     }
 
-    /// Returns the sequence number for the next frame to send, and advances the counter.
+    /// Returns the sequence number for the next frame to send, and increments the counter.
     #[inline]
     pub(super) fn send(&mut self) -> u16 {
         let number = self.send;
@@ -395,13 +400,13 @@ impl Sequence {
         number
     }
 
-    /// Whether the next frame of the peer has this number.
+    /// Returns whether `number` is the sequence number that the next frame from the peer must have.
     #[inline]
     pub(super) const fn is_next(&self, number: u16) -> bool {
         number == self.receive
     }
 
-    /// Counts a received frame. Returns a violation if `number` is not the next sequence number.
+    /// Counts a received frame. Returns an error if `number` is not the next sequence number.
     #[inline]
     pub(super) fn receive(&mut self, number: u16) -> Result<(), Violation> {
         //= PROTOCOL.md#violations
@@ -527,8 +532,8 @@ mod tests {
             let header = Header { kind, sequence, grant, len: payload.len() as u32 + more, arg };
             let frame = [&header.emit()[..], &payload].concat();
             prop_assert_eq!(Header::parse(&frame), Ok(header));
-            // A header alone does not show that a Fragment was cut short, as long as one byte of
-            // its payload remains.
+            // The header of a truncated Fragment is still valid if at least one byte of its payload
+            // remains.
             let is_cut = Header::parse(&frame[..frame.len() - 1]).is_err();
             prop_assert!(is_cut || (kind == Kind::Fragment && payload.len() > 1));
             if kind == Kind::Fragment {

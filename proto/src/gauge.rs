@@ -6,49 +6,50 @@ use std::{
 /// Limits the number of bytes that many connections use at a time, and queues the connections that
 /// wait for bytes.
 ///
-/// A connection claims the bytes of a message part by part, so a message that does not arrive uses
-/// almost no bytes. One host uses at most three quarters of the limit. Waiting hosts take turns.
-/// The claims of one host are granted in their order, except that later parts of a message precede
-/// the first parts of other messages.
+/// A connection claims the bytes of a message chunk by chunk, so a message that does not arrive
+/// uses almost no bytes. One host uses at most three quarters of the limit. Waiting hosts take
+/// turns. The claims of one host are granted in order, except that claims for later chunks of a
+/// message are granted before claims for the first chunks of other messages.
 ///
 /// Messages that have partly arrived could deadlock: all of them wait for bytes, and none becomes
-/// complete and is released. Therefore a claim for a later part may exceed the limit by an eighth
-/// of it. Beyond that, one message at a time may exceed the limit until it is complete, so that the
-/// application can release it. The same rules apply to the share of each host. A claim is always
-/// granted if no bytes are in use.
+/// complete and is released. Therefore a claim for a later chunk may exceed the limit by up to an
+/// eighth of the limit. Beyond that, one message at a time may exceed the limit until it is
+/// complete, so that the application can release it. The same rules apply to the share of each
+/// host. A claim is always granted if no bytes are in use.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,
     hosts: HashMap<Host, Share>,
     /// The number of waiting claims of all hosts.
     waiting: usize,
-    /// Claims that were granted and that their claimants have not fetched. Their bytes count as in
-    /// use.
+    /// Granted claims that their claimants have not fetched yet. The bytes of these claims count as
+    /// used.
     granted: Vec<Claim>,
     /// The claimants whose waiting claims were granted since the last call of
     /// [`served`](Self::served).
     served: Vec<u64>,
-    /// The ticket of the next claim that has to wait.
+    /// The ticket of the next claim that is queued.
     next_ticket: u64,
-    /// The number of granted claims that had to wait.
+    /// The number of claims that were queued and then granted.
     turns: u64,
 }
 
-/// The part of a message for which a claim asks.
+/// The part of a message that a claim is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The whole message.
     Whole,
-    /// The first chunk of several.
+    /// The first chunk of a message with several chunks.
     First,
     /// A chunk that is neither the first nor the last of its message.
     Middle,
-    /// The last chunk of several.
+    /// The last chunk of a message with several chunks.
     Last,
 }
 
 impl Part {
-    /// Returns the part of a message of `len` bytes that begins at `offset` and ends at `end`.
+    /// Returns the part of a message of `len` bytes that begins at byte `offset` and ends before
+    /// byte `end`.
     pub fn of(len: usize, offset: usize, end: usize) -> Self {
         match (offset == 0, end == len) {
             (true, true) => Self::Whole,
@@ -58,7 +59,7 @@ impl Part {
         }
     }
 
-    /// Whether earlier parts of the same message have been granted.
+    /// Returns whether earlier parts of the same message have been granted before.
     fn is_later(self) -> bool {
         matches!(self, Self::Middle | Self::Last)
     }
@@ -67,29 +68,29 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     who: u64,
-    /// The number of the claim in the order in which claims began to wait.
+    /// The position of the claim in the order in which claims were queued.
     ticket: u64,
     bytes: u64,
     part: Part,
 }
 
-/// The number of bytes in use by a host, and the host's waiting claims.
+/// The number of bytes that a host uses, and the host's waiting claims.
 #[derive(Debug)]
 struct Share {
     level: Level,
     /// The waiting claims: later parts of messages before first parts, and older claims before
     /// newer ones.
     waiting: VecDeque<Claim>,
-    /// The value of `turns` when a waiting claim of the host was last granted.
+    /// The value of [`Gauge::turns`] when a waiting claim of the host was last granted.
     turn: u64,
 }
 
-/// A limit, and the number of bytes in use.
+/// A limit in bytes, and the number of bytes in use.
 #[derive(Debug)]
 struct Level {
     limit: u64,
     used: u64,
-    /// The claimant that may exceed the limit until the last part of its message is granted.
+    /// The claimant that may exceed the limit until the last chunk of its message is granted.
     exceeding: Option<u64>,
 }
 
@@ -109,7 +110,7 @@ impl Level {
                 && (self.exceeding == Some(claim.who) || self.used <= self.most()))
     }
 
-    /// Returns the greatest number of bytes in use at which a later part of any message may exceed
+    /// Returns the maximum number of bytes in use at which any claim for a later chunk may exceed
     /// the limit.
     fn most(&self) -> u64 {
         self.limit.saturating_add(self.limit / 8)
@@ -129,15 +130,15 @@ impl Level {
         self.used = self.used.saturating_sub(bytes);
     }
 
-    /// Withdraws this claimant's permission to exceed the limit.
+    /// Revokes this claimant's permission to exceed the limit.
     fn forget(&mut self, who: u64) {
         self.exceeding.take_if(|exceeding| *exceeding == who);
     }
 }
 
 impl Share {
-    /// Returns the index of the claim that is granted next, if the host's share has room for the
-    /// claim.
+    /// Returns the index of the claim to grant next for this host, if the host's share has room for
+    /// the claim.
     fn next(&self) -> Option<usize> {
         let front = self.waiting.front()?;
         if self.level.has_room_for(front) {
@@ -162,7 +163,7 @@ impl Share {
 }
 
 impl Gauge {
-    /// Makes a gauge with a limit of `limit` bytes for all hosts together.
+    /// Creates a gauge that limits all hosts together to `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self {
             total: Level::new(limit),
@@ -176,20 +177,22 @@ impl Gauge {
     }
 
     /// Returns the claimants whose waiting claims were granted since the last call of this
-    /// function. Each claimant fetches its grant with [`claim`](Self::claim).
+    /// function. Each claimant must then fetch its grant with [`claim`](Self::claim).
     pub fn served(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.served)
     }
 
-    /// Returns the number of bytes in use.
+    /// Returns the number of bytes in use by all hosts.
     pub fn used(&self) -> u64 {
         self.total.used
     }
 
-    /// Claims `bytes` for a claimant of this host, or fetches the claimant's earlier grant. Returns
-    /// true if the claimant has the bytes now. Otherwise the claim is queued, and
-    /// [`served`](Self::served) returns the claimant after the claim was granted. A queued claim
-    /// cannot be changed, only removed with [`forget`](Self::forget).
+    /// Claims `bytes` for the claimant `who` on this host, or fetches a grant that the claimant has
+    /// not fetched yet.
+    ///
+    /// Returns true if the claimant has the bytes now. Otherwise the claim is queued, and
+    /// [`served`](Self::served) returns the claimant as soon as the claim is granted. A queued
+    /// claim cannot be changed, only removed with [`forget`](Self::forget).
     pub fn claim(&mut self, who: u64, host: Host, bytes: u64, part: Part) -> bool {
         if self.fetch(who) {
             return true;
@@ -217,8 +220,8 @@ impl Gauge {
         self.fetch(who)
     }
 
-    /// Claims `bytes` without waiting. Returns true if they are granted: no other claim waits, and
-    /// at most `limit` bytes are in use afterwards.
+    /// Claims `bytes` without queueing. Returns true if the bytes are granted: no other claim
+    /// waits, the host's share has room, and at most `limit` bytes are in use afterwards.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             who: u64::MAX,
@@ -237,14 +240,14 @@ impl Gauge {
         fits
     }
 
-    /// Whether this claimant has a waiting claim, or a grant that it has not fetched.
+    /// Returns whether this claimant has a waiting claim, or a grant that it has not fetched yet.
     pub fn knows(&self, who: u64, host: Host) -> bool {
         let waits = |share: &Share| share.index_of(who).is_some();
         self.granted.iter().any(|claim| claim.who == who)
             || self.hosts.get(&host).is_some_and(waits)
     }
 
-    /// Whether another claim waits that could be granted if this host released bytes.
+    /// Returns whether a claim waits that could be granted if this host released bytes.
     pub fn is_contended_at(&self, host: Host) -> bool {
         self.waiting > 0
             && self.hosts.iter().any(|(other, share)| {
@@ -252,7 +255,7 @@ impl Gauge {
             })
     }
 
-    /// Releases `bytes` that a host has in use, and grants waiting claims.
+    /// Releases `bytes` of this host, and grants waiting claims.
     pub fn release(&mut self, host: Host, bytes: u64) {
         self.total.release(bytes);
         if let Some(share) = self.hosts.get_mut(&host) {
@@ -262,7 +265,7 @@ impl Gauge {
         self.serve();
     }
 
-    /// Removes the claim of `who`, whether it waits or was granted and not fetched.
+    /// Removes the claim of `who`, whether the claim waits or is granted but not fetched yet.
     pub fn forget(&mut self, who: u64, host: Host) {
         self.served.retain(|served| *served != who);
         self.total.forget(who);
@@ -288,7 +291,7 @@ impl Gauge {
         given.map(|at| self.granted.swap_remove(at)).is_some()
     }
 
-    /// Grants waiting claims as far as the limits allow.
+    /// Grants waiting claims until the limits allow no further claim.
     fn serve(&mut self) {
         while let Some((host, at)) = self.next() {
             let share = self.host(host);
@@ -305,7 +308,7 @@ impl Gauge {
         }
     }
 
-    /// Returns the host and the index of the claim that is granted next.
+    /// Returns the next claim to grant: its host, and its index in the host's queue.
     fn next(&self) -> Option<(Host, usize)> {
         if self.waiting == 0 {
             return None;
@@ -321,7 +324,7 @@ impl Gauge {
         if self.total.has_room_for(&share.waiting[at]) {
             return Some((*host, at));
         }
-        // A message that exceeds the limit becomes complete before claims of other messages are
+        // The message that already exceeds the limit must become complete before other claims are
         // granted.
         let who = self.total.exceeding?;
         waiting().find_map(|(host, share, _)| {
@@ -345,7 +348,7 @@ impl Gauge {
         })
     }
 
-    /// Removes a host that has no bytes in use and no waiting claims.
+    /// Removes the host if it has no bytes in use and no waiting claims.
     fn clean(&mut self, host: Host) {
         let idle = |share: &Share| share.level.used == 0 && share.waiting.is_empty();
         if self.hosts.get(&host).is_some_and(idle) {
@@ -354,9 +357,9 @@ impl Gauge {
     }
 }
 
-/// Identifies a peer's host, for the limits on the share of one host.
+/// A peer's host, to which the limit for one host applies.
 ///
-/// A host can use any number of IPv6 addresses of its /64 network, so all addresses of one /64
+/// A host can use any number of IPv6 addresses in its /64 network, so all addresses of one /64
 /// network count as the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host(IpAddr);
@@ -382,14 +385,15 @@ mod tests {
         Host::of([10, 8, 0, number].into())
     }
 
-    /// Releases bytes of the host with this number, and returns the claimants whose claims are
-    /// granted.
+    /// Releases `bytes` of the host with this number. Returns the claimants whose claims are
+    /// granted as a result.
     fn release(gauge: &mut Gauge, number: u8, bytes: u64) -> Vec<u64> {
         gauge.release(host(number), bytes);
         gauge.served()
     }
 
-    /// Claims a whole message for the claimant `who`, whose host has the same number.
+    /// Claims bytes for a whole message of the claimant `who`, whose host has the same number as
+    /// the claimant.
     fn whole(gauge: &mut Gauge, who: u64, bytes: u64) -> bool {
         gauge.claim(who, host(who as u8), bytes, Part::Whole)
     }
@@ -478,7 +482,7 @@ mod tests {
         assert_eq!(release(&mut gauge, 2, 55), [3]);
     }
 
-    /// A message that arrives part by part.
+    /// A message that arrives in several chunks.
     #[derive(Clone, Copy, Debug)]
     struct Message {
         len: usize,
@@ -587,8 +591,8 @@ mod tests {
     proptest! {
         #![proptest_config(cases(2048))]
 
-        /// The bounds hold for any sequence of claims and releases, and every message becomes
-        /// complete while the application releases complete messages.
+        /// Checks the limits after each of a random sequence of claims and releases. Also checks
+        /// that every message becomes complete if the application releases complete messages.
         #[test]
         fn the_bounds_hold_and_every_message_becomes_complete(
             ops in prop::collection::vec(op(), 1..200)

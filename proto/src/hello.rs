@@ -4,71 +4,73 @@ use super::Capabilities;
 
 /// The first bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;
-/// The protocol version of this crate.
+/// The version of the protocol that this crate implements.
 pub(super) const VERSION: u8 = 3;
 /// The feature bit of a side whose application uses the connection as a byte stream.
 pub(super) const STREAM: u16 = 1;
-/// The feature bit of a side that takes several messages in a frame.
+/// The feature bit of a side that accepts several messages in one frame.
 pub(super) const BATCHES: u16 = 2;
-/// The feature bit of a side whose device has atomic operations.
+/// The feature bit of a side whose device supports atomic operations.
 pub(super) const ATOMIC: u16 = 4;
-/// The feature bit of a side whose device has writes with immediate data.
+/// The feature bit of a side whose device supports writes with immediate data.
 pub(super) const WRITE_WITH_IMM: u16 = 8;
-/// The feature bit of a side whose sessions outlive their connections.
+/// The feature bit of a side that supports sessions, which outlive their connections.
 pub(super) const SESSION: u16 = 16;
 /// The feature bit of a request that resumes a session.
 pub(super) const RESUMES: u16 = 32;
-/// The feature bit of a side that takes messages in several frames.
+/// The feature bit of a side that accepts a message in several frames.
 pub(super) const FRAGMENTS: u16 = 64;
-/// The feature bit of a side that takes control messages.
+/// The feature bit of a side that accepts control messages.
 pub(super) const CONTROL_MESSAGES: u16 = 128;
-/// The feature bit of a request whose private data follow in a frame, and of the reply to it.
+/// The feature bit of a request whose private data follow in a separate frame, and of the reply to
+/// such a request.
 pub(super) const LONG_REQUEST: u16 = 256;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
-/// The maximum number of the application's bytes behind the hello in a connect request.
+/// The maximum number of bytes that the application can send behind the hello in a connect request.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The maximum length in bytes of private data in a request. Private data that do not fit behind
-/// the hello have a frame of their own.
+/// The maximum length in bytes of private data in a request. If the private data do not fit behind
+/// the hello, they are sent in a separate frame.
 pub const PRIVATE_DATA_MAX: usize = 4096;
-/// The maximum number of the application's bytes behind the hello in a reply.
+/// The maximum number of bytes that the application can send behind the hello in a reply.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;
 
-/// The parameters of a side, which it sends in the private data of its request or reply.
+/// The parameters that each side sends in the private data of its connect request or reply.
 ///
-/// On the wire, in network order: magic `u32`, version `u8`, total length in bytes `u8`, features
-/// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
-/// keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The hello
-/// includes its length because the connection manager pads private data with zeros. Every version
-/// keeps the offsets of magic and version and the format of a [rejection](super::reject::Reject),
-/// so that sides of different versions can report the versions.
+/// On the wire, in network byte order: magic `u32`, version `u8`, total length in bytes `u8`,
+/// features `u16`, receive window `u16`, first credits `u16`, eager size `u32`, maximum message
+/// length `u64`, keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes.
+/// The hello includes its length because the connection manager pads private data with zeros. All
+/// versions of the protocol have magic and version at the same offsets, and use the same format of
+/// a [rejection](super::reject::Reject). Sides of different versions can therefore report both
+/// versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct Hello {
     pub version: u8,
-    /// The sender's optional features, as bits. The receiver ignores unknown bits.
+    /// The sender's optional features, one bit each. The receiver ignores unknown bits.
     pub features: u16,
     pub window: u16,
-    /// The number of data frames that the receiver of the hello may send before the first grant; 0
+    /// The number of data frames that the receiver of the hello may send before the first grant. 0
     /// means all of `window`.
     pub credits: u16,
     pub eager_size: u32,
     pub max_message: u64,
     pub keepalive_ms: u32,
-    /// A random number that identifies the sender's engine. A sign of life on one connection of an
-    /// engine counts for all of the engine's connections.
+    /// A random number that identifies the sender's engine. A sign of life on one connection counts
+    /// for all connections with the same engine.
     pub engine: u64,
 }
 
-/// The reason why private data is not a hello of this version.
+/// The reason why private data are not a hello of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelloError {
-    /// The private data is not of this protocol.
+    /// The private data do not have the format of this protocol.
     NotRdmsg,
-    /// The private data is that of librdmacm's rsockets.
+    /// The private data have the format of librdmacm's rsockets.
     Rsocket,
-    /// The hello has this version, which is not [`VERSION`].
+    /// The hello has this protocol version instead of [`VERSION`].
     Version(u8),
 }
 
@@ -108,7 +110,7 @@ impl Hello {
         out
     }
 
-    /// Parses a hello and the application's bytes after it.
+    /// Parses a hello. Returns the hello and the application's bytes that follow it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), HelloError> {
         let mut reader = Reader(bytes);
         let mut header = || Some((reader.u32()?, reader.u8()?, reader.u8()?));
@@ -144,8 +146,8 @@ impl Hello {
     }
 }
 
-/// Whether `bytes` is the private data of an rsocket: version 1, no unknown flags, and a table of
-/// two windows. The crate `rdmsg-rsocket` speaks the protocol of rsockets.
+/// Returns whether `bytes` are the private data of an rsocket: version 1, no unknown flags, and a
+/// table of two windows. The crate `rdmsg-rsocket` implements the protocol of rsockets.
 pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
     let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
         return false;
@@ -156,8 +158,8 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
 
 /// The private data of a connection manager message.
 ///
-/// The bytes are on the heap, because they are part of outputs, which are moved for every message.
-/// The bytes are not logged, because they can contain the identity of a session.
+/// The bytes are on the heap to keep outputs small, because outputs are moved for every message.
+/// The bytes are not logged, because they can contain the secret identity of a session.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct PrivateBytes(Vec<u8>);
@@ -167,7 +169,7 @@ impl PrivateBytes {
         Self(Vec::new())
     }
 
-    /// Appends bytes. The caller keeps the total within the limit of the connection manager's
+    /// Appends bytes. The caller ensures that the total length fits into the connection manager's
     /// message.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);

@@ -1,4 +1,5 @@
-//! The queue of the peer's messages for the application, in the order in which the peer sent them.
+//! The queue of messages from the peer for the application, in the order in which the peer sent
+//! them.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -10,29 +11,31 @@ use super::{
     reason::Violation,
 };
 
-/// The queue of messages behind a large message, and the reads of large messages.
+/// The queue of messages behind a large message, and the state of reading large messages.
 ///
-/// A large message first gets a place in memory, which can take some time. An announced message is
-/// then read in chunks, and memory is prepared for each chunk. A message in fragments is copied to
-/// its place, frame by frame. Reads complete in the order in which they were posted, and a copy
-/// completes at once, so large messages complete in the order in which they began to arrive.
+/// Memory is first reserved for a large message, which can take some time. A message that was
+/// announced is then read in chunks, and memory is prepared for each chunk. A message in fragments
+/// is copied to its memory, frame by frame. Reads complete in the order in which they were posted,
+/// and copies complete immediately, so large messages become complete in the order in which they
+/// began to arrive.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Inbound {
-    /// Undelivered messages, oldest first. Empty unless the front is a large message.
+    /// Undelivered messages, oldest first. The queue is empty unless its front is a large message.
     queue: VecDeque<Queued>,
-    /// The number of large messages in `queue` that have not been read completely.
+    /// The number of large messages in `queue` that are incomplete.
     incomplete: u32,
-    /// The memory that the driver has to provide before the next read.
+    /// The resource for which the next read or copy waits.
     demand: Demand,
     /// The lengths in bytes of the reads in progress, oldest first.
     reads: VecDeque<u64>,
-    /// The number of chunks that have been read, plus that of fragments that have arrived.
+    /// The total number of chunks that have been read and fragments that have arrived.
     chunks: u64,
-    /// The number of bytes in the chunks and fragments that `chunks` counts.
+    /// The total length in bytes of the chunks and fragments that `chunks` counts.
     bytes: u64,
     pace: Pace,
-    /// The number of large messages that were started. It is the id of the next large message.
+    /// The number of large messages for which memory was requested. This number is the id of the
+    /// next such message.
     started: u32,
     /// The number of large messages that the peer has announced.
     announced: u32,
@@ -40,46 +43,47 @@ pub(super) struct Inbound {
     taken: u32,
     /// The value of `taken` that was last sent to the peer.
     reported: u32,
-    /// The number of large messages that were started and that the application has not released.
+    /// The number of large messages for which memory was requested and which the application has
+    /// not released.
     held: u32,
     /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,
-    /// The number of bytes of a stream that were copied and that the application has not read.
+    /// The number of bytes of a byte stream that were copied and that the application has not read.
     copied: u64,
-    /// The maximum of `held`.
+    /// The maximum value of `held`.
     most_held: u32,
-    /// The maximum of `held_bytes` + `copied`, which a single message may exceed.
+    /// The maximum of `held_bytes` + `copied`. A single message may exceed this maximum.
     limit: u64,
 }
 
-/// A step of reading a large message.
+/// A step in receiving a large message. The driver performs the steps.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Find a place in memory for the message.
+    /// Reserve memory for the message.
     Begin { id: u32, len: u64 },
-    /// Prepare memory for a chunk of the message.
+    /// Prepare the memory of one chunk of the message.
     Prepare { id: u32, offset: u64, len: u64 },
     /// Post the read of a chunk.
     Read(Read),
-    /// Copy a fragment to its place in the message's memory.
+    /// Copy a fragment to the message's memory.
     Copy(FragmentCopy),
 }
 
-/// The one prerequisite that the driver has to provide before the next read or copy.
+/// The resource that the next read or copy waits for.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 enum Demand {
     Nothing,
-    /// A place in memory for the message with this id and length in bytes.
+    /// Reserved memory for the message with this id and length in bytes.
     Place {
         id: u32,
         len: u64,
     },
-    /// Memory for this chunk.
+    /// Prepared memory for this chunk.
     Memory(Read),
-    /// A free slot of the send ring for this read, whose memory is ready.
+    /// A free slot of the send ring for this read, whose memory is prepared.
     Slot(Read),
-    /// Memory for this fragment, and the copy to it.
+    /// Prepared memory for this fragment, and the copy of the fragment to this memory.
     Copy(FragmentCopy),
 }
 
@@ -87,39 +91,39 @@ enum Demand {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Queued {
-    /// A complete arrival behind a large message that is incomplete.
+    /// A complete arrival that waits behind an incomplete large message.
     Arrival(Arrival),
     Large(Large),
 }
 
-/// A large message, which gets memory of its own.
+/// A large message, which is received into memory of its own.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Large {
     len: u64,
     source: Source,
-    /// The id, which the message gets when it is started.
+    /// The id, which the message receives when its memory is requested.
     id: Option<u32>,
-    /// Whether the message has a place in memory.
+    /// Whether memory is reserved for the message.
     has_place: bool,
-    /// The number of bytes for which reads were posted, or that were copied.
+    /// The number of bytes for which reads were posted, or which were copied.
     requested: u64,
     /// The number of bytes that have been read or copied.
     completed: u64,
 }
 
-/// The origin of the bytes of a large message.
+/// The source of the bytes of a large message.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Source {
-    /// The peer's memory, which this side reads.
+    /// The peer's memory, from which this side reads the message.
     Memory { addr: u64, rkey: u32 },
-    /// Frames of the peer.
+    /// Fragment frames from the peer.
     Fragments {
-        /// The number of bytes that have arrived.
+        /// The number of bytes of the message that have arrived.
         arrived: u64,
-        /// Fragments that have not been copied: the receive buffer and the length in bytes of each,
-        /// oldest first.
+        /// Fragments that have not been copied, oldest first: the receive buffer and the length in
+        /// bytes of each fragment.
         waiting: VecDeque<(u32, u32)>,
     },
 }
@@ -142,7 +146,7 @@ impl Large {
 }
 
 impl Queued {
-    /// Returns the large message, if this element is an incomplete one.
+    /// Returns the large message, if this element is an incomplete large message.
     fn incomplete(&self) -> Option<&Large> {
         match self {
             Self::Large(large) if !large.is_complete() => Some(large),
@@ -152,8 +156,8 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Creates an empty queue that holds at most `most_held` large messages and `limit` bytes of
-    /// them at a time, and reads in chunks of at most `longest_chunk` bytes.
+    /// Creates an empty queue. The queue holds at most `most_held` large messages with a total of
+    /// `limit` bytes at a time, and reads them in chunks of at most `longest_chunk` bytes.
     pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -179,14 +183,14 @@ impl Inbound {
         self.limit = limit;
     }
 
-    /// Whether an arrival can be delivered at once, because the queue is empty.
+    /// Returns whether an arrival can be delivered immediately, because the queue is empty.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Takes a complete arrival. Returns the arrival if it can be delivered at once, and queues it
-    /// otherwise.
+    /// Queues a complete arrival behind an incomplete large message. Returns the arrival instead if
+    /// it can be delivered immediately.
     #[inline]
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
         //= PROTOCOL.md#large-messages
@@ -218,8 +222,8 @@ impl Inbound {
         self.queue.push_back(Queued::Large(large));
     }
 
-    /// Returns the number of bytes that are missing of the message whose fragments are arriving.
-    /// Returns `None` if no fragment is missing.
+    /// Returns the number of bytes that have not arrived of a message in fragments. Returns `None`
+    /// if all fragments have arrived.
     #[inline]
     pub(super) fn missing(&self) -> Option<u64> {
         match self.queue.back()? {
@@ -232,8 +236,8 @@ impl Inbound {
         }
     }
 
-    /// Queues a fragment with `len` bytes of payload. `rest` is the number of bytes of its message
-    /// from the start of this fragment. The caller has checked both numbers.
+    /// Queues a fragment with `len` bytes of payload. `rest` is the number of bytes from the start
+    /// of this fragment to the end of its message. The caller has checked both values.
     pub(super) fn fragment(&mut self, buffer: u32, len: u32, rest: u32) {
         if self.missing().is_none() {
             let source = Source::Fragments {
@@ -254,9 +258,9 @@ impl Inbound {
         }
     }
 
-    /// Returns the next step of reading or copying large messages, if one is possible now. The
-    /// caller sets `has_slot` if the send ring has a slot for a read, and fills the slot in the
-    /// returned read.
+    /// Returns the next step of receiving large messages, if a step is possible now. `has_slot`
+    /// states whether the send ring has a free slot for a read. If a read is returned, the caller
+    /// must set its slot.
     pub(super) fn next_step(&mut self, has_slot: bool) -> Option<Step> {
         match self.demand {
             Demand::Slot(read) if has_slot => {
@@ -318,7 +322,7 @@ impl Inbound {
         self.demanded()
     }
 
-    /// Returns the step that the driver was asked to perform and has not reported as performed.
+    /// Returns the step that the driver was asked to perform and has not reported as completed.
     pub(super) fn demanded(&self) -> Option<Step> {
         match self.demand {
             Demand::Nothing | Demand::Slot(_) => None,
@@ -346,7 +350,7 @@ impl Inbound {
         })
     }
 
-    /// Records that the large message with this id has its place in memory.
+    /// Records that memory is reserved for the large message with this id.
     pub(super) fn placed(&mut self, id: u32) {
         if !matches!(self.demand, Demand::Place { id: wanted, .. } if wanted == id) {
             debug_assert!(false, "the place was asked for");
@@ -359,7 +363,7 @@ impl Inbound {
     }
 
     /// Records that the fragment of the last [`Step::Copy`] has been copied. Returns the fragment's
-    /// receive buffer, which is free now.
+    /// receive buffer, which can be posted again.
     pub(super) fn fragment_copied(&mut self) -> Option<u32> {
         let Demand::Copy(copy) = self.demand else {
             debug_assert!(false, "the copy was asked for");
@@ -377,8 +381,8 @@ impl Inbound {
         Some(copy.buffer)
     }
 
-    /// Records that memory is ready for the first `len` bytes of the next chunk, or for the whole
-    /// chunk if it is shorter.
+    /// Records that memory is prepared for the first `len` bytes of the next chunk, or for the
+    /// whole chunk if it is shorter.
     pub(super) fn prepared(&mut self, len: u64) {
         if let Demand::Memory(read) = self.demand {
             debug_assert!(len > 0, "there are bytes to read");
@@ -389,30 +393,30 @@ impl Inbound {
         }
     }
 
-    /// Whether a read is in progress.
+    /// Returns whether a read is in progress.
     #[inline]
     pub(super) fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
 
-    /// Whether bytes of a large message are arriving: a read is in progress, or fragments are
-    /// missing.
+    /// Returns whether bytes of a large message are on their way: a read is in progress, or
+    /// fragments are missing.
     pub(super) fn awaits_bytes(&self) -> bool {
         self.is_reading() || self.missing().is_some()
     }
 
-    /// Returns the number of chunks that have been read, plus that of fragments that have arrived.
+    /// Returns the total number of chunks that have been read and fragments that have arrived.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Returns the number of bytes in all chunks that have been read and fragments that have
-    /// arrived.
+    /// Returns the total length in bytes of the chunks that have been read and the fragments that
+    /// have arrived.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the number of bytes of incomplete large messages that have been read or copied.
+    /// Returns the number of bytes that have been read or copied for incomplete large messages.
     pub(super) fn incomplete_bytes(&self) -> u64 {
         let incomplete = self.queue.iter().filter_map(Queued::incomplete);
         incomplete.map(|large| large.completed).sum()
@@ -432,8 +436,8 @@ impl Inbound {
         self.chunks += 1;
         self.bytes += chunk;
         self.pace.completed(chunk, now);
-        // The chunk belongs to the first message with outstanding reads: all bytes of earlier
-        // messages have been read or copied.
+        // The chunk belongs to the first message with outstanding reads, because earlier messages
+        // have no outstanding bytes.
         let large = self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.completed < large.requested => Some(large),
             Queued::Large(_) | Queued::Arrival(_) => None,
@@ -462,7 +466,7 @@ impl Inbound {
         })
     }
 
-    /// Removes and returns the next arrival in order, if it is complete.
+    /// Removes and returns the arrival at the front of the queue, if it is complete.
     pub(super) fn pop(&mut self) -> Option<Arrival> {
         match self.queue.front()? {
             Queued::Large(Large {
@@ -490,41 +494,41 @@ impl Inbound {
         self.held_bytes = self.held_bytes.saturating_sub(len);
     }
 
-    /// Returns the number of bytes by which `held_bytes` + `copied` may grow.
+    /// Returns the number of bytes by which `held_bytes` + `copied` can still grow.
     fn room(&self) -> u64 {
         let used = self.held_bytes.saturating_add(self.copied);
         self.limit.saturating_sub(used)
     }
 
-    /// Whether the limit leaves room for `len` copied bytes in addition to `others` bytes.
+    /// Returns whether `len` copied bytes fit below the limit in addition to `others` bytes.
     pub(super) fn has_room_for(&self, len: u64, others: u64) -> bool {
         others.saturating_add(len) <= self.room()
     }
 
-    /// Whether the application should copy the next large message out: it holds more than half of
-    /// the large messages that it may hold.
+    /// Returns whether the application should copy the next large message out of its memory,
+    /// because the application holds more than half of the maximum number of large messages.
     pub(super) fn may_copy_large(&self) -> bool {
         2 * self.held > self.most_held
     }
 
-    /// Records that `len` bytes of a stream were copied.
+    /// Records that `len` bytes of a byte stream were copied.
     pub(super) fn copied(&mut self, len: u64) {
         self.copied += len;
     }
 
-    /// Records that the application has read `len` copied bytes.
+    /// Records that the application has read `len` of the copied bytes.
     pub(super) fn release_copied(&mut self, len: u64) {
         debug_assert!(self.copied >= len, "no more is read than was copied");
         self.copied = self.copied.saturating_sub(len);
     }
 
-    /// Returns the number of bytes of large messages that are being read or that the application
-    /// holds.
+    /// Returns the total length in bytes of the large messages that are being read or that the
+    /// application holds.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
 
-    /// Returns the number of messages that have arrived or were announced, and have not been
+    /// Returns the number of messages that have arrived or were announced, but have not been
     /// delivered: an incomplete large message and the messages behind it.
     pub(super) fn undelivered(&self) -> u64 {
         let messages = |queued: &Queued| match queued {
@@ -535,7 +539,7 @@ impl Inbound {
         self.queue.iter().map(messages).sum()
     }
 
-    /// Returns the number of queued messages and fragments that hold receives.
+    /// Returns the number of receives that queued messages and fragments occupy.
     pub(super) fn waiting(&self) -> u32 {
         let receives = |queued: &Queued| match queued {
             Queued::Arrival(Arrival::Finish) => 0,
@@ -549,23 +553,24 @@ impl Inbound {
         self.queue.iter().map(receives).sum()
     }
 
-    /// Whether every large message has been read or copied whole.
+    /// Returns whether all large messages are complete.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.incomplete == 0
     }
 
-    /// Whether a Grant frame must report *taken*, the number of large messages that were read. It
-    /// must if `LARGE_IN_FLIGHT / 2` messages or more are unreported, or if at least one is and no
-    /// read is in progress. Fewer wait for the read, so that one frame reports several messages.
+    /// Returns whether a Grant frame must report the number of large messages read (*taken*). A
+    /// report is due if at least `LARGE_IN_FLIGHT / 2` messages are unreported, or if any message
+    /// is unreported and no read is in progress. A smaller number waits for the read in progress,
+    /// so that one frame reports several messages.
     #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);
         unreported >= LARGE_IN_FLIGHT / 2 || (unreported > 0 && self.reads.is_empty())
     }
 
-    /// Returns *taken*, the number of large messages that have been read, for a frame that is being
-    /// sent. Records the number as reported.
+    /// Returns the number of large messages read (*taken*), for a frame that is being sent, and
+    /// records it as reported.
     #[inline]
     pub(super) fn report_taken(&mut self) -> u32 {
         self.reported = self.taken;

@@ -2,37 +2,38 @@ use std::{fmt, time::Duration};
 
 use super::{Params, hello::Hello};
 
-/// The parameters of a connection that follow from the two sides' hellos.
+/// The parameters of a connection that result from the hellos of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub struct Negotiated {
     /// The protocol version.
     pub version: u8,
-    /// The number of messages that may be in flight to the peer.
+    /// The maximum number of messages in flight to the peer.
     pub send_window: u16,
-    /// The number of messages that may be in flight from the peer.
+    /// The maximum number of messages in flight from the peer.
     pub recv_window: u16,
-    /// The length in bytes of the longest message that is sent to the peer in a single frame: the
-    /// smaller of both sides' eager sizes. A message of up to a few times this length is sent in
+    /// The maximum length in bytes of a message that is sent to the peer in a single frame: the
+    /// smaller eager size of both sides. A message of up to a few times this length is sent in
     /// several frames. The peer reads longer messages from this side's memory.
     pub send_eager: u32,
-    /// The length in bytes of the longest message that the peer receives.
+    /// The maximum length in bytes of a message that the peer accepts.
     pub send_limit: u64,
-    /// The length in bytes of the longest message that this side receives.
+    /// The maximum length in bytes of a message that this side accepts.
     pub recv_limit: u64,
-    /// The silence after which this side probes the peer: the smaller of both sides' intervals, but
-    /// the peer's interval counts as at least 100 ms. `None` if this side's configuration has no
-    /// interval. This side answers the peer's probes in any case.
+    /// The time without a sign of life after which this side probes the peer: the smaller interval
+    /// of both sides. The peer's interval counts as at least 100 ms. `None` if this side's
+    /// configuration has no interval. This side always answers the peer's probes.
     pub keepalive_interval: Option<Duration>,
 }
 
-/// The shortest keepalive interval that the peer's hello can impose on this side, whose timer has a
-/// cost.
+/// The shortest keepalive interval that the peer's hello can impose on this side. The minimum
+/// bounds the cost of this side's timer.
 const MIN_KEEPALIVE: Duration = Duration::from_millis(100);
 
 impl Negotiated {
-    /// Returns the outcome for a side with `params`, whose peer has sent the hello `peer`.
+    /// Returns the parameters of a connection between this side with `params` and a peer that has
+    /// sent the hello `peer`.
     pub(super) fn new(params: &Params, peer: &Hello) -> Self {
         //= PROTOCOL.md#hello
         //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot bring it
@@ -83,16 +84,18 @@ impl fmt::Display for Negotiated {
 /// The operations that the devices of both sides support in addition to messages, READs and WRITEs.
 ///
 /// An operation that one of the devices does not support fails with `Error::NotSupported` before
-/// anything is sent, and the connection continues. `Endpoint::capabilities` returns these
-/// capabilities. Over TCP, all operations are supported.
+/// anything is sent, and the connection continues. `Endpoint::capabilities` returns this value.
+/// Over TCP, all operations are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// `Endpoint::fetch_add` and `Endpoint::compare_swap`: `atomic_cap` of `ibv_query_device(3)`.
-    /// Some adapters do not support these operations, and iWARP does not define them.
+    /// Whether `Endpoint::fetch_add` and `Endpoint::compare_swap` are supported: `atomic_cap` of
+    /// `ibv_query_device(3)`. Some adapters do not support atomic operations, and iWARP does not
+    /// define them.
     pub atomic: bool,
-    /// `Endpoint::write_with_imm`: iWARP's RDMAP (RFC 5040) has no such operation.
+    /// Whether `Endpoint::write_with_imm` is supported. iWARP does not define this operation
+    /// (RDMAP, RFC 5040).
     pub write_with_imm: bool,
 }
 
@@ -103,7 +106,7 @@ impl Capabilities {
         write_with_imm: true,
     };
 
-    /// Makes the capabilities of a device that supports these operations or does not.
+    /// Creates the capabilities of a device from the operations that it supports.
     #[must_use]
     pub const fn new(atomic: bool, write_with_imm: bool) -> Self {
         Self {
@@ -122,13 +125,14 @@ impl Capabilities {
     }
 }
 
-/// The number of READs that may be outstanding, as the two connection managers have negotiated.
+/// The maximum number of outstanding READs in each direction, as the two connection managers have
+/// negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDepth {
-    /// The number of concurrent READs of the peer's memory by this side: the peer's
+    /// The maximum number of concurrent READs by this side from the peer's memory: the peer's
     /// `responder_resources`.
     pub outgoing: u8,
-    /// The number of concurrent READs of this side's memory by the peer: the peer's
+    /// The maximum number of concurrent READs by the peer from this side's memory: the peer's
     /// `initiator_depth`.
     pub incoming: u8,
 }

@@ -6,20 +6,20 @@ use super::reason::Violation;
 
 /// The maximum number of large messages in flight in one direction.
 ///
-/// The number is large enough that the receiver knows of the next message while it reads one, and
-/// small enough that the Grants that report messages taken need few receives: see
+/// With this number, the receiver already knows the next message while it reads one. The number is
+/// also small enough that the Grants that report *taken* need few receives: see
 /// [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
-/// The large messages that the peer has not taken yet.
+/// The large messages that are exposed to the peer, because the peer has not read them completely.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Outbound {
     /// The lengths of the messages in bytes, oldest first.
     lengths: VecDeque<u64>,
-    /// The sum of `lengths`.
+    /// The total length in bytes: the sum of `lengths`.
     bytes: u64,
-    /// The maximum of `bytes`, which a single message may exceed.
+    /// The maximum of `bytes`. A single message may exceed this maximum.
     limit: u64,
     /// The number of large messages that the peer has read, modulo 2³².
     taken: u32,
@@ -39,7 +39,8 @@ impl Outbound {
         self.limit = limit;
     }
 
-    /// Whether the limits permit this side to expose a large message of `len` bytes now.
+    /// Returns whether the limits permit this side to expose another large message of `len` bytes
+    /// now.
     #[inline]
     pub(super) fn has_room_for(&self, len: u64) -> bool {
         self.lengths.is_empty()
@@ -47,7 +48,7 @@ impl Outbound {
                 && self.bytes.saturating_add(len) <= self.limit)
     }
 
-    /// Returns the number of large messages that the peer has not taken.
+    /// Returns the number of exposed large messages.
     #[inline]
     pub(super) fn untaken(&self) -> u32 {
         self.lengths.len() as u32
@@ -65,7 +66,7 @@ impl Outbound {
         self.bytes = self.bytes.saturating_add(len);
     }
 
-    /// Returns the number of bytes that are exposed.
+    /// Returns the total length in bytes of the exposed messages.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -75,21 +76,22 @@ impl Outbound {
         self.taken.wrapping_add(self.lengths.len() as u32)
     }
 
-    /// Whether the peer has taken the first `count` of all large messages that were ever exposed.
+    /// Returns whether the peer has taken the first `count` of all large messages that were ever
+    /// exposed.
     pub(super) fn has_taken(&self, count: u32) -> bool {
-        // The counts wrap around. `count` is at most `LARGE_IN_FLIGHT` ahead of `taken`, because no
-        // more messages are in flight.
+        // The counts wrap around. `count` exceeds `taken` by at most `LARGE_IN_FLIGHT`, the maximum
+        // number of messages in flight.
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 
-    /// Whether `taken` equals the count that the peer last reported.
+    /// Returns whether `taken` equals the count that the peer last reported.
     #[inline]
     pub(super) fn is_reported(&self, taken: u32) -> bool {
         self.taken == taken
     }
 
-    /// Applies the peer's count of large messages that it has read. Returns by how much the count
-    /// has increased.
+    /// Applies the peer's report of the number of large messages that it has read. Returns the
+    /// increase since the last report.
     pub(super) fn apply_taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);
         //= PROTOCOL.md#large-messages

@@ -26,13 +26,13 @@ pub enum CmInput<'a> {
     ConnectResponse,
     ConnectError(CmStatus),
     Unreachable(CmStatus),
-    /// The attempt failed, and the transport itself states the reason, as TCP does.
+    /// The attempt failed for a reason that the transport itself states, as over TCP.
     Failed(&'a CloseReason),
     Rejected {
         reason: RejectReason,
         private_data: &'a [u8],
     },
-    /// `reads` is meaningful on the active side only.
+    /// The connection is established. `reads` is meaningful on the active side only.
     Established {
         private_data: &'a [u8],
         reads: ReadDepth,
@@ -41,12 +41,12 @@ pub enum CmInput<'a> {
     DeviceRemoval,
     AddrChange,
     TimewaitExit,
-    /// An event that no state expects, or whose number is unknown.
+    /// An event with an unknown number, or an event that is unexpected in every state.
     Other(u32),
 }
 
 impl CmInput<'_> {
-    /// Returns the event's name for the log.
+    /// Returns the event's name, for log lines.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::AddrResolved => "ADDR_RESOLVED",
@@ -68,21 +68,21 @@ impl CmInput<'_> {
     }
 }
 
-/// A source of the time, for inputs that seldom need it. Reading the clock costs about as much as
-/// handling a message.
+/// A source of the current time. Inputs that seldom need the time take a `Clock`, because reading
+/// the system's clock is about as expensive as processing a message.
 pub trait Clock: Copy {
     /// Returns the current time.
     fn now(self) -> Instant;
 }
 
-/// An instant that the caller has already read from the clock.
+/// For callers that have already read the clock.
 impl Clock for Instant {
     fn now(self) -> Instant {
         self
     }
 }
 
-/// The work request whose completion failed.
+/// A work request whose completion reports a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum Work {
@@ -92,15 +92,15 @@ pub enum Work {
     Recv {
         buffer: u32,
     },
-    /// A chunk of the peer's large message, posted for [`Output::Read`].
+    /// The read of a chunk of a large message from the peer, posted for [`Output::Read`].
     Read {
         slot: u32,
     },
-    /// The invalidation of the key of a large message of this side.
+    /// The invalidation of the key with which the peer has read a large message of this side.
     Invalidation,
 }
 
-/// The work queue of a drain marker.
+/// The work queue on which a drain marker is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum DrainSide {
@@ -108,11 +108,12 @@ pub enum DrainSide {
     Recv,
 }
 
-/// An action for the driver. The driver performs the outputs in their order.
+/// An action that the driver must perform. The driver performs outputs in order.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub enum Output {
-    /// Make a connection manager call. The driver reports a failure with `handle_cm_failure`.
+    /// Make a connection manager call. The driver reports the failure of the call with
+    /// `handle_cm_failure`.
     Cm(CmOp),
     /// Post a control frame: a header without payload.
     Post(Transmit),
@@ -120,45 +121,45 @@ pub enum Output {
     PostWithPayload(Transmit, Arc<[u8]>),
     /// Post this receive buffer again, because its frame has been processed.
     Repost(u32),
-    /// Post this receive buffer again and call `release`. Its frame took a credit, and no part of
-    /// the frame is kept.
+    /// Post this receive buffer again and call `release`. The frame in the buffer consumed a
+    /// credit, and its content is no longer needed.
     Release(u32),
-    /// Find a place in memory for a large message of the peer, with this id and length in bytes,
-    /// and report it with `handle_memory`. This output is repeated while the driver finds no
-    /// memory.
+    /// Reserve memory for a large message of the peer with this id and length in bytes, and report
+    /// the memory with `handle_memory`. This output is repeated until the driver has memory.
     Begin { id: u32, len: u64 },
-    /// Prepare memory for this chunk of a large message, and report it with `handle_prepared`. An
-    /// [`Output::Read`] of the chunk follows. This output is repeated while the driver finds no
-    /// memory.
+    /// Prepare the memory of this chunk of a large message, and report the memory with
+    /// `handle_prepared`. An [`Output::Read`] of the chunk follows. This output is repeated until
+    /// the driver has memory.
     Prepare { id: u32, offset: u64, len: u64 },
     /// Post the read of a chunk of the peer's large message. The driver reports the completion with
     /// `handle_read`.
     Read(Read),
-    /// Copy a fragment of a large message to its place, and report the copy with `handle_copied`.
-    /// This output is repeated while the driver finds no memory.
+    /// Copy a fragment of a large message to the message's memory, and report the copy with
+    /// `handle_copied`. This output is repeated until the driver has memory.
     Copy(FragmentCopy),
-    /// Post a signalled zero-length write in this slot of the send ring. The write reaches the
-    /// peer's device, but the peer's library does not see it.
+    /// Post a signalled zero-length write in this slot of the send ring. The peer's device receives
+    /// the write, but the peer's library does not see it.
     Nudge { slot: u32 },
-    /// Move the queue pair to its error state, and post one marker behind the last send and one
-    /// behind the last receive.
+    /// Move the queue pair to its error state. Then post one marker behind the last send and one
+    /// behind the last receive. When a marker completes, all earlier work requests in the same
+    /// queue have completed.
     PostDrainMarkers,
-    /// Call `next_timeout`, whose result has changed. After the end of the connection there is no
-    /// deadline, which this output does not report.
+    /// Call `next_timeout` again, because the next deadline has changed. At the end of the
+    /// connection, this output is omitted, because there is no deadline any longer.
     Timer,
     /// Report an event to the application.
     Event(Event),
-    /// Write this line to the log. The driver must not hold a lock then.
+    /// Write this line to the log, without holding a lock.
     Note(Note),
 }
 
-/// The queue of outputs.
+/// The queue of outputs that the driver has not fetched.
 ///
-/// Most inputs lead to a single output, which bypasses the queue.
+/// Most inputs produce a single output, which does not go through `rest`.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Outputs {
-    /// The first output, before those in `rest`.
+    /// The first output, which precedes those in `rest`.
     first: Option<Output>,
     rest: VecDeque<Output>,
 }
@@ -185,14 +186,14 @@ impl Outputs {
         }
     }
 
-    /// Has the driver log this text, if the program logs lines of this level.
+    /// Queues this text as a log line, if the program logs lines of this level.
     pub(super) fn note(&mut self, level: Level, text: fmt::Arguments<'_>) {
         if let Some(note) = Note::new(level, text) {
             self.push(Output::Note(note));
         }
     }
 
-    /// Has the driver log a warning of this topic. The driver limits the rate of these warnings.
+    /// Queues a warning of this topic for the log. The driver limits the rate of such warnings.
     pub(super) fn warn(&mut self, topic: Topic, text: fmt::Arguments<'_>) {
         if let Some(note) = Note::new(Level::Warn, text) {
             let topic = Some(topic);
@@ -206,7 +207,8 @@ impl Outputs {
     }
 }
 
-/// Outputs are not part of a state, because the driver performs all outputs before the next input.
+/// Excludes the outputs from a connection's hash, because the driver has performed all outputs
+/// before the next input.
 #[cfg(test)]
 impl std::hash::Hash for Outputs {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
@@ -218,25 +220,25 @@ impl std::hash::Hash for Outputs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     pub level: Level,
-    /// The topic of a line whose rate the driver limits. `None` for other lines.
+    /// The topic of a line whose rate the driver limits. `None` if the rate is not limited.
     pub topic: Option<Topic>,
     pub text: String,
 }
 
-/// The topics of log lines that a peer or the network can cause at will, and whose rate is
-/// therefore limited.
+/// A topic of log lines whose rate is limited, because a peer or the network can cause these lines
+/// at will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// The peer violated the protocol.
     Violation,
-    /// The connection manager reported an event that is unexpected in the connection's present
+    /// The connection manager reported an event that is unexpected in the connection's current
     /// state.
     UnexpectedEvent,
 }
 
 impl Note {
-    /// Returns the note. Returns `None`, and does not format the text, if the program logs no lines
-    /// of this level.
+    /// Creates a log line. Returns `None`, without formatting the text, if the program logs no
+    /// lines of this level.
     pub fn new(level: Level, text: fmt::Arguments<'_>) -> Option<Self> {
         (level <= log::max_level()).then(|| Self {
             level,
@@ -246,25 +248,26 @@ impl Note {
     }
 }
 
-/// The properties of a new transport on which the state machine depends.
+/// The properties of a transport on which the state machine of the connection depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct TransportTraits {
     pub capabilities: Capabilities,
     /// Whether the passive side must not send before it has received a frame, as on iWARP (RFC
-    /// 5044, section 7.1), because the peer might misread bytes directly behind the reply.
+    /// 5044, section 7.1). The peer could otherwise misread the bytes that directly follow the
+    /// reply.
     pub active_speaks_first: bool,
     /// Whether a send or a write completes only after the peer's device has received it. On iWARP,
-    /// it completes as soon as its buffer can be overwritten, because TCP has copied the bytes.
+    /// a send completes as soon as its buffer can be overwritten, because TCP has copied the bytes.
     pub acknowledges_sends: bool,
     /// Whether a work request that is posted in the queue pair's error state completes with an
-    /// error. If so, the driver of this state machine can use such a request as a marker behind all
-    /// others. The device drivers of iWARP devices can refuse it, or never complete it.
+    /// error. If so, such a request is a marker that completes after all earlier requests. On
+    /// iWARP, the device driver can refuse such a request, or never complete it.
     pub flushes: bool,
 }
 
 impl TransportTraits {
-    /// A transport with all capabilities and no restrictions.
+    /// The traits of a transport with all capabilities and no restrictions.
     pub const UNRESTRICTED: Self = Self {
         capabilities: Capabilities::ALL,
         active_speaks_first: false,
@@ -276,15 +279,15 @@ impl TransportTraits {
 /// A connection manager call, or an action that accompanies one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmOp {
-    /// Call `take_turn` as soon as the limit on concurrent attempts permits another one. The oldest
-    /// waiting connection is first.
+    /// Call `take_turn` as soon as the limit on concurrent attempts permits another attempt.
+    /// Waiting connections take turns in the order in which they began to wait.
     AwaitTurn,
-    /// Make a connection manager id.
+    /// Create a connection manager id.
     CreateId,
     ResolveAddr {
         timeout: Duration,
     },
-    /// Make the queue pair and the buffers, post all receives, and report the transport with
+    /// Create the queue pair and the buffers, post all receives, and report the transport with
     /// `handle_transport`.
     CreateTransport,
     ResolveRoute {
@@ -299,11 +302,11 @@ pub enum CmOp {
     Reject {
         private_data: PrivateBytes,
     },
-    /// Set the minimum RNR timer, because the peer waits 655 ms after each RNR NAK with the
-    /// connection manager's default.
+    /// Set the queue pair's minimum RNR timer. With the connection manager's default, the peer
+    /// waits 655 ms after each RNR NAK.
     SetMinRnrTimer,
     Disconnect,
-    /// Destroy the transport and the id. The next attempt makes new ones.
+    /// Destroy the transport and the connection manager id. The next attempt creates new ones.
     Discard,
 }
 
@@ -345,101 +348,103 @@ impl CmOp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Established,
-    /// The private data of a request have arrived, which had a frame of their own: the application
-    /// can accept or reject.
+    /// The private data of a request have arrived in a separate frame. The application can now
+    /// accept or reject.
     Requested,
-    /// Something has arrived: deliver it. These events are in the order in which the peer sent.
+    /// A message, immediate data or a Finish has arrived and must be delivered. These events are in
+    /// the order in which the peer sent.
     Arrived(Arrival),
-    /// A control message of `len` bytes has arrived, which follows the frame's header in this
-    /// receive buffer. Copy it, because [`Output::Repost`] follows. The driver reports that the
-    /// application has taken the message with `take_control_message`.
+    /// A control message of `len` bytes has arrived. The message follows the frame's header in this
+    /// receive buffer. The driver must copy the message, because [`Output::Repost`] follows, and
+    /// must call `take_control_message` when the application has taken the message.
     ControlMessage {
         buffer: u32,
         len: u32,
     },
     /// The peer wants to end the connection soon. This event occurs at most once.
     PeerLeaving,
-    /// The peer has taken this number of further large messages, the oldest first. Their memory can
-    /// be freed.
+    /// The peer has taken this number of further large messages, the oldest ones first. The driver
+    /// can free their memory.
     Taken(u32),
-    /// A Pong has arrived, after which `is_flushed` can return another result.
+    /// A Pong has arrived. The result of `is_flushed` can have changed.
     Answered,
-    /// A send that was refused as blocked can be retried: it succeeds, is blocked again, or fails
-    /// with a cause. The same holds after [`Event::Established`].
+    /// A send that was refused with [`SendRefused::Blocked`] can be retried: it succeeds, is
+    /// blocked again, or fails with another cause. The same applies after [`Event::Established`].
     Writable,
-    /// The connection has ended. This output is the last one, and the driver may destroy the
-    /// transport after it. `delivered` is set if everything that was sent has arrived: the peer has
-    /// acknowledged the Close, and has read all large messages.
+    /// The connection has ended. No output follows this event, and the driver may then destroy the
+    /// transport. `delivered` is true if the peer has received everything that this side sent: the
+    /// peer has acknowledged the Close, and has read all large messages.
     Disconnected {
         reason: CloseReason,
         delivered: bool,
     },
 }
 
-/// A message, immediate data or a Finish that arrived from the peer.
+/// A message, immediate data or a Finish that has arrived from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum Arrival {
-    /// A message in a receive buffer. The buffer is posted again after `release`.
+    /// A message in a receive buffer. The buffer is posted again after the call of `release`.
     Message { buffer: u32, offset: u32, len: u32 },
-    /// Several messages, each with its length, in one receive buffer. The buffer is posted again
-    /// after all of the messages are released.
+    /// Several messages in one receive buffer, each with a length prefix. The buffer is posted
+    /// again after all of these messages are released.
     Batch { buffer: u32, len: u32, count: u32 },
-    /// A large message that was read or copied whole. Its memory counts as held until the call of
-    /// `release_large`.
+    /// A large message that was read or copied completely. The message's memory counts as in use
+    /// until the call of `release_large`.
     Large { id: u32, len: u64 },
-    /// Immediate data of a write by which the peer wrote `len` bytes to this side's memory. The
-    /// write consumed a receive buffer, which is posted again after `release`.
+    /// The immediate data of a write, with which the peer wrote `len` bytes to this side's memory.
+    /// The write consumed a receive buffer, which is posted again after the call of `release`.
     Immediate {
         buffer: u32,
         imm_data: u32,
         len: u32,
     },
-    /// The peer has sent its Finish: no messages follow.
+    /// The peer's Finish: no messages follow.
     Finish,
 }
 
-/// A read for the driver to post as signalled.
+/// A read that the driver must post as signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Read {
     /// The slot of the send ring that the read occupies.
     pub slot: u32,
-    /// The id of the large message that contains the chunk. Large messages are started, delivered
-    /// and taken in the order of their ids.
+    /// The id of the large message that contains the chunk. Ids increase in the order in which
+    /// large messages are received, delivered and reported as taken.
     pub id: u32,
-    /// The offset in bytes of the chunk in the message.
+    /// The offset in bytes of the chunk within the message.
     pub offset: u64,
     pub len: u64,
     pub remote_addr: u64,
     pub rkey: u32,
 }
 
-/// A fragment for the driver to copy out of its receive buffer.
+/// A fragment that the driver must copy out of its receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct FragmentCopy {
     /// The id of the large message that contains the fragment: see [`Read::id`].
     pub id: u32,
-    /// The offset in bytes of the fragment in the message.
+    /// The offset in bytes of the fragment within the message.
     pub offset: u64,
-    /// The receive buffer, in which the fragment's bytes follow the frame's header.
+    /// The receive buffer. The fragment's bytes follow the frame's header in this buffer.
     pub buffer: u32,
     pub len: u32,
 }
 
-/// A frame for the driver to post.
+/// A frame that the driver must post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The slot of the send ring that the frame occupies.
     pub slot: u32,
     pub header: [u8; HEADER_LEN],
-    /// Whether the driver posts the frame as signalled.
+    /// Whether the driver must post the frame as signalled.
     pub signalled: bool,
 }
 
 impl Transmit {
-    /// Whether the frame is a Ping or a Leave, whose Pong is reported as [`Event::Answered`].
+    /// Returns whether the frame is a Ping or a Leave. [`Event::Answered`] reports the Pong to such
+    /// a frame.
     pub const fn is_ping(&self) -> bool {
         let kind = self.header[0];
         kind == Kind::Control(Control::Ping).number()
@@ -447,7 +452,7 @@ impl Transmit {
     }
 }
 
-/// The part of a batch that may be sent in one frame now.
+/// The limits on the batch that can be sent in one frame now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRoom {
     /// The maximum number of messages: at least 1.
@@ -460,11 +465,12 @@ pub struct BatchRoom {
 /// The reason why a message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendRefused {
-    /// There is no credit, or no free slot of the send ring. [`Event::Writable`] follows.
+    /// The peer has granted no credit, no slot of the send ring is free, or the large messages in
+    /// flight leave no room. [`Event::Writable`] follows.
     Blocked,
-    /// The message is longer than `limit`, the maximum length in bytes that the peer receives.
+    /// The message is longer than `limit`, the maximum length in bytes that the peer accepts.
     TooLong { limit: u64 },
-    /// This side has finished sending.
+    /// This side has half-closed the connection with a Finish.
     Finished,
     /// The connection is ending or has ended.
     Closed(CloseReason),

@@ -2,34 +2,35 @@ use std::time::{Duration, Instant};
 
 use super::send_ring::READS;
 
-/// The length in bytes of the longest chunk in which a large message is read.
+/// The maximum length in bytes of the chunks in which a large message is read.
 ///
-/// The length is large enough that the cost of the work request is small, and small enough that
-/// control frames, which queue behind the chunk, are not delayed for long.
+/// The length is large enough to make the cost of a work request negligible, and small enough to
+/// limit the delay of control frames, which queue behind the chunk.
 pub const LONGEST_CHUNK: u64 = 1 << 20;
 
-/// The length in bytes of the shortest chunk, except the last chunk of a message. A link of 1
-/// Mbit/s transfers a chunk of this length in half a second.
+/// The minimum length in bytes of a chunk, except the last chunk of a message. A link of 1 Mbit/s
+/// transfers a chunk of this length in half a second.
 pub const SHORTEST_CHUNK: u64 = 64 << 10;
 
-/// A chunk that takes at most this time doubles the length of the next chunks.
+/// If a chunk takes at most this time, the length of the next chunks is doubled.
 const QUICK: Duration = Duration::from_millis(100);
-/// A chunk that takes longer than this time halves the length of the next chunks.
+/// If a chunk takes longer than this time, the length of the next chunks is halved.
 const SLOW: Duration = Duration::from_millis(400);
 
 /// Adapts the length of the chunks in which large messages are read, and the number of reads in
 /// progress, to the speed of the link.
 ///
-/// Only an arriving chunk is a sign of progress, for the keepalive and for connections that wait
-/// for memory, so chunks are short on a slow link. The speed of a new connection's link is unknown,
-/// so its first chunks are the shortest, and few are in progress. These chunks are also all the
-/// memory that is pinned for a peer that never answers a read.
+/// Chunks are short on a slow link, because only a complete chunk is a sign of progress, for the
+/// keepalive and for connections that wait for memory. The speed of a new connection's link is
+/// unknown, so its first chunks have the minimum length, and few reads are in progress. If a peer
+/// never answers a read, only the memory of these first chunks is pinned.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,
-    /// The time from which on the oldest read in progress has had the link to itself.
+    /// The time at which the oldest read in progress became the first in line: when it was posted,
+    /// or when the previous read completed.
     since: Option<Instant>,
 }
 
@@ -42,7 +43,7 @@ impl Pace {
         }
     }
 
-    /// Returns the length of the next chunk in bytes.
+    /// Returns the length in bytes of the next chunk.
     pub(super) fn chunk(&self) -> u64 {
         self.chunk
     }
@@ -56,17 +57,17 @@ impl Pace {
         }
     }
 
-    /// Records that a read is posted and no other read is in progress.
+    /// Records that a read is posted while no other read is in progress.
     pub(super) fn begin(&mut self, now: Instant) {
         self.since = Some(now);
     }
 
-    /// Records that the oldest read, of `len` bytes, has completed.
+    /// Records that the oldest read in progress, of `len` bytes, has completed.
     pub(super) fn completed(&mut self, len: u64, now: Instant) {
         let Some(since) = self.since.replace(now) else {
             return;
         };
-        // Scales the time to a chunk of the current length.
+        // Scales the measured time to a chunk of the current length.
         let took = now.saturating_duration_since(since).as_nanos();
         let took = took * u128::from(self.chunk) / u128::from(len.max(1));
         if took <= QUICK.as_nanos() {
@@ -81,8 +82,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Transfers `bytes` over a link of `rate` bytes a second, one chunk at a time. Returns the
-    /// lengths of the chunks in bytes.
+    /// Simulates the transfer of `bytes` over a link of `rate` bytes per second, one chunk at a
+    /// time. Returns the lengths of the chunks in bytes.
     fn chunks(pace: &mut Pace, mut bytes: u64, rate: u64) -> Vec<u64> {
         let mut now = Instant::now();
         let mut chunks = Vec::new();

@@ -6,76 +6,78 @@ use super::{LONGEST_CHUNK, account, credit::CONTROL_RECEIVES};
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Params {
-    /// The maximum number of data frames that the peer has sent and that this side has not
-    /// released.
+    /// The receive window: the maximum number of data frames that the peer has sent and that this
+    /// side has not released.
     pub window: u16,
-    /// Whether the connection shares receives with other connections. If it does, its first credits
-    /// are fewer than the window.
+    /// Whether the connection shares receives with other connections. If so, the peer's first
+    /// credits are fewer than the window.
     pub shared: bool,
-    /// The largest payload in bytes of a data frame that this side receives.
+    /// The maximum length in bytes of the payload of a data frame that this side accepts.
     pub eager_size: u32,
-    /// The largest message in bytes that this side receives.
+    /// The maximum length in bytes of a message that this side accepts.
     pub max_message: u64,
-    /// The maximum number of bytes of large messages in flight to the peer, and of large messages
-    /// held at this side. A single message may be longer.
+    /// The limit in bytes for the large messages in flight to the peer, and separately for the
+    /// large messages held at this side. A single message can exceed the limit.
     pub large_memory: u64,
-    /// The longest chunk in bytes in which a large message is read.
+    /// The maximum length in bytes of the chunks in which a large message is read.
     pub longest_chunk: u64,
-    /// The maximum time without progress of a large message's reads, or without memory for them.
+    /// The maximum time in which the reads of a large message make no progress, or no memory is
+    /// available for them.
     pub read_timeout: Duration,
-    /// The number of slots of the send ring for data, in addition to `READS` and `CONTROL_SENDS`.
+    /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
-    /// The maximum number of frames in which a message above the eager size is sent. With 1, the
-    /// peer reads each such message from this side's memory.
+    /// The maximum number of frames in which a message above the eager size is sent. If the maximum
+    /// is 1, the peer reads each such message from this side's memory.
     pub most_fragments: u32,
-    /// A data frame is signalled after this number of bytes since the last signalled one, so that
-    /// the peer's side acknowledges the bytes.
+    /// The maximum number of bytes in consecutive unsignalled data frames. The next frame is
+    /// signalled, so that the peer's side acknowledges the bytes.
     pub most_unsignalled: u32,
-    /// Whether a grant waits up to 2 ms for further releases while the application holds messages.
+    /// Whether a grant is delayed by up to 2 ms, until the application releases more of the
+    /// messages that it holds.
     pub delays_grants: bool,
     /// The maximum time to establish the connection, including retries.
     pub connect_timeout: Duration,
-    /// The maximum time of each attempt to resolve the address, and of each attempt to resolve the
-    /// route.
+    /// The maximum time of each address resolution, and of each route resolution.
     pub resolve_timeout: Duration,
-    /// Whether to retry if no program listens, the peer is busy, or the peer remembers an old
-    /// connection.
+    /// Whether to retry if no program listens on the port, the peer is busy, or the peer still has
+    /// state of an earlier connection.
     pub retry_refused: bool,
     /// The maximum time of the close handshake.
     pub close_timeout: Duration,
-    /// The maximum time of draining.
+    /// The maximum time for the completion of all work requests at the end of the connection.
     pub drain_timeout: Duration,
-    /// The silence after which this side probes the peer. `None`: this side sends no probes.
+    /// The time without a sign of life after which this side probes the peer. `None` if this side
+    /// sends no probes.
     pub keepalive_interval: Option<Duration>,
-    /// The time within which a probed peer must give a sign of life.
+    /// The maximum time between a probe and the peer's next sign of life.
     pub keepalive_timeout: Duration,
     /// Whether the application uses the connection as a byte stream.
     pub stream: bool,
-    /// Whether this side takes control messages.
+    /// Whether this side accepts control messages.
     pub takes_control_messages: bool,
-    /// The number of messages from earlier connections of the session that the application holds.
-    /// The first credits are reduced by this number.
+    /// The number of messages from earlier connections of the session that the application still
+    /// holds. The peer's first credits are reduced by this number.
     pub held: u16,
     /// Whether the hello offers or resumes a session.
     pub session: SessionOffer,
-    /// The maximum number of bytes of a stream in flight to the peer and received but not read,
-    /// together.
+    /// The maximum number of bytes of a byte stream that are in flight to the peer, or received and
+    /// not read. The limit applies to both directions together.
     pub stream_buffer: u64,
-    /// The random number that identifies this side's engine in the hello.
+    /// A random number with which this side identifies its engine in the hello.
     pub engine: u64,
-    /// The number of the connection in its process. Connections use their numbers to take turns
-    /// with periodic work.
+    /// The number of the connection within its process. Connections use their numbers to spread
+    /// periodic work over time.
     pub number: u64,
 }
 
-/// Whether a hello offers a session, or resumes one.
+/// Whether a connection's hello offers or resumes a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionOffer {
-    /// The connection has no session, and ends with its transport.
+    /// The hello offers no session, so the connection ends with its transport.
     None,
-    /// The connection can begin a session.
+    /// The hello offers to begin a session.
     Begin,
-    /// The connection resumes a session.
+    /// The hello resumes an existing session.
     Resume,
 }
 
@@ -85,27 +87,28 @@ impl Params {
         if self.shared {
             account::floor(self.window)
         } else {
-            // The peer gets at least one credit, so that the connection makes progress.
+            // At least one credit, so that the connection makes progress.
             self.window.saturating_sub(self.held).max(1)
         }
     }
 
-    /// Returns half of `stream_buffer`: the maximum number of unread bytes of a stream, and the
-    /// maximum number of bytes that the driver holds back before it sends them.
+    /// Returns half of `stream_buffer`: the maximum number of bytes of a stream that the
+    /// application has not read. The driver also buffers at most this number of bytes before it
+    /// sends them.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
     }
 
-    /// Returns the length in bytes of the pieces into which a long write to a stream is divided.
-    /// The peer reads each piece as a large message.
+    /// Returns the length in bytes of the pieces into which a long write to a byte stream is
+    /// divided. The peer reads each piece as a large message.
     pub fn stream_piece(&self) -> u64 {
         (self.half_stream_buffer() / 2).min(LONGEST_CHUNK)
     }
 
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
-    /// For a stream, the maximum is half of the stream buffer and one piece more, because a
-    /// receiver reports pieces in pairs, and reads a third piece while it reports two.
+    /// For a byte stream, the maximum is half of the stream buffer plus one piece. A receiver
+    /// reports pieces in pairs, so the extra piece lets it read while it reports two pieces.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();
@@ -115,8 +118,8 @@ impl Params {
         }
     }
 
-    /// Returns the maximum number of bytes held at this side in large messages and in copied bytes
-    /// of a stream.
+    /// Returns the maximum number of bytes that this side holds in large messages and in copied
+    /// bytes of a byte stream.
     pub fn inbound_limit(&self) -> u64 {
         if self.stream {
             self.large_memory.min(self.half_stream_buffer())
@@ -125,7 +128,8 @@ impl Params {
         }
     }
 
-    /// Returns the maximum number of frames that the peer can send before this side processes one.
+    /// Returns the maximum number of frames that the peer can send before this side processes one
+    /// of them.
     pub fn first_receives(&self) -> u32 {
         CONTROL_RECEIVES + u32::from(self.credits())
     }

@@ -1,6 +1,7 @@
-//! Compares PROTOCOL.md with the code.
+//! Checks that PROTOCOL.md and the code agree.
 //!
-//! Code that obeys a rule of the page quotes it, with the anchor of the heading above the rule:
+//! Code that implements a rule of PROTOCOL.md quotes the rule, with the anchor of the heading above
+//! it:
 //!
 //! ```text
 //! //= PROTOCOL.md#half-close
@@ -18,8 +19,8 @@ use super::{
     reject::{Reject, RejectCode},
 };
 
-/// Returns the rows of a table of PROTOCOL.md, without the table's head. Each row is the text of
-/// its cells.
+/// Returns the rows of the table with this name in PROTOCOL.md, without the header rows. Each row
+/// consists of the text of its cells.
 fn table(name: &str) -> Vec<Vec<&'static str>> {
     let page = include_str!("../PROTOCOL.md");
     let mark = format!("<!-- table: {name} -->\n");
@@ -29,7 +30,7 @@ fn table(name: &str) -> Vec<Vec<&'static str>> {
     cells.skip(2).collect()
 }
 
-/// Returns the bytes of an example of PROTOCOL.md.
+/// Returns the bytes of the example with this name in PROTOCOL.md.
 fn example(name: &str) -> Vec<u8> {
     let page = include_str!("../PROTOCOL.md");
     let mark = format!("<!-- bytes: {name} -->\n```\n");
@@ -41,7 +42,7 @@ fn example(name: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Returns the first two cells of each row of a table.
+/// Returns the first two cells of each row of the table with this name.
 fn numbers_and_names(name: &str) -> Vec<(String, String)> {
     let rows = table(name).into_iter();
     rows.map(|row| (row[0].to_owned(), row[1].to_owned()))
@@ -141,16 +142,16 @@ fn the_constants_are_as_protocol_md_says() {
     assert_eq!(told, constants);
 }
 
-/// A rule of PROTOCOL.md that the code quotes.
+/// A quotation in the code of a rule of PROTOCOL.md.
 struct Quote {
-    /// The file and the line of the quote, for error messages.
+    /// The file and the line of the quotation, for error messages.
     place: String,
     /// The anchor of the heading above the rule.
     section: String,
     text: String,
 }
 
-/// Adds the quotes in all files below `folder` to `quotes`.
+/// Adds the quotations in all files below `folder` to `quotes`.
 fn find_quotes(folder: &Path, quotes: &mut Vec<Quote>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -178,8 +179,8 @@ fn find_quotes(folder: &Path, quotes: &mut Vec<Quote>) {
     }
 }
 
-/// Returns the text between a heading of PROTOCOL.md and the next heading, with single spaces.
-/// Returns `None` if the page has no such heading.
+/// Returns the text between the heading with this anchor in PROTOCOL.md and the next heading, with
+/// single spaces between words. Returns `None` if there is no such heading.
 fn section(anchor: &str) -> Option<String> {
     let page = include_str!("../PROTOCOL.md");
     let is_heading = |line: &&str| line.starts_with('#');
@@ -196,7 +197,7 @@ fn with_single_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns an error text if PROTOCOL.md does not contain the quote.
+/// Returns an error message if PROTOCOL.md does not contain the quotation below its heading.
 fn quote_error(quote: &Quote) -> Option<String> {
     let Quote {
         place,

@@ -2,19 +2,20 @@ use std::time::{Duration, Instant};
 
 use rdma_status::OsError;
 
-/// The wait before the first retry to find memory. Each further wait is twice as long.
+/// The time between a failed memory allocation and the first retry. The time doubles with each
+/// further retry.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
-/// The longest wait between two tries to find memory.
+/// The maximum time between two retries of a memory allocation.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Limits the time for which large messages make no progress, because other connections wait for
-/// the memory of these messages.
+/// Limits the time in which large messages make no progress, because other connections can be
+/// waiting for the memory of these messages.
 ///
-/// While other connections wait, a message must arrive at a rate that grows with its memory: within
-/// each timeout, an eighth of its bytes that have arrived so far.
+/// While other connections wait for memory, the required rate of a message grows with its memory.
+/// In each timeout, at least an eighth of the number of bytes received so far must arrive.
 ///
-/// The watchdog checks reads periodically, so that an arriving chunk sets no timer. It detects
-/// stalled reads after 1 to 1.5 times the timeout.
+/// The watchdog checks the progress of reads periodically, so that the arrival of a chunk need not
+/// set a timer. A stalled read is detected after 1 to 1.5 times the timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ReadWatchdog {
@@ -33,37 +34,38 @@ enum Watch {
         check: Instant,
         /// The progress at the last check.
         seen: Progress,
-        /// Whether the progress between the last two checks was too small.
+        /// Whether the progress in the last period was too small.
         still: bool,
     },
-    /// The system has no memory for the next chunk, or for the next message.
+    /// The system has no memory for the next chunk or the next message.
     OutOfMemory {
         error: OsError,
-        /// The deadline for finding memory.
+        /// The time at which the connection ends if there is still no memory.
         until: Instant,
         /// The time of the next retry.
         retry: Instant,
         backoff: Duration,
     },
-    /// The driver was asked to try again, and has not answered.
+    /// The driver was asked to retry the allocation, and has not reported a result.
     Retrying { until: Instant, backoff: Duration },
 }
 
-/// The progress of large messages.
+/// Counters that show the progress of large messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Progress {
-    /// The number of chunks that arrived on all connections with the peer's engine.
+    /// The number of chunks that have arrived on all connections to the peer's engine.
     pub(super) chunks: u64,
-    /// The number of bytes that arrived on this connection.
+    /// The number of bytes that have arrived on this connection.
     pub(super) bytes: u64,
-    /// The number of bytes that have arrived of incomplete messages, if other connections wait for
-    /// the memory.
+    /// The number of bytes of incomplete messages that have arrived, or 0 if no other connection
+    /// waits for memory.
     pub(super) wanted: u64,
 }
 
 impl Progress {
-    /// Whether the progress since `seen`, which is half a timeout old, is sufficient.
+    /// Returns whether the progress since `seen` is sufficient. `seen` was recorded half a timeout
+    /// earlier.
     fn is_enough_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
     }
@@ -77,7 +79,7 @@ pub(super) enum Verdict {
     Retry,
     /// Too few bytes have arrived for longer than the timeout.
     Stalled,
-    /// There has been no memory for longer than the timeout.
+    /// No memory has been available for longer than the timeout.
     OutOfMemory(OsError),
 }
 
@@ -96,13 +98,14 @@ impl ReadWatchdog {
         }
     }
 
-    /// Whether no reads are watched and no memory is missing.
+    /// Returns whether the watchdog is idle: it watches no reads, and no allocation has to be
+    /// retried.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.watch, Watch::Off)
     }
 
-    /// Whether reads are being watched, so that [`read_posted`](Self::read_posted) need not be
-    /// called for the next read.
+    /// Returns whether reads are being watched. If so, [`read_posted`](Self::read_posted) need not
+    /// be called for the next read.
     pub(super) fn is_watching(&self) -> bool {
         matches!(self.watch, Watch::Reading { .. })
     }
@@ -121,8 +124,8 @@ impl ReadWatchdog {
         }
     }
 
-    /// Records that the system has no memory now. Returns [`Verdict::OutOfMemory`] if the system
-    /// has had none for longer than the timeout.
+    /// Records that a memory allocation failed. Returns [`Verdict::OutOfMemory`] if allocations
+    /// have failed for longer than the timeout.
     pub(super) fn out_of_memory(&mut self, error: OsError, now: Instant) -> Verdict {
         let (until, backoff) = match self.watch {
             Watch::Off | Watch::Reading { .. } => (now + self.timeout, FIRST_BACKOFF),
@@ -143,7 +146,7 @@ impl ReadWatchdog {
         Verdict::Fine
     }
 
-    /// Records that an allocation succeeded.
+    /// Records that a memory allocation succeeded.
     pub(super) fn memory_found(&mut self) {
         match self.watch {
             Watch::OutOfMemory { .. } | Watch::Retrying { .. } => self.watch = Watch::Off,
@@ -151,15 +154,15 @@ impl ReadWatchdog {
         }
     }
 
-    /// Records that the driver was asked to try again.
+    /// Records that the driver was asked to retry the allocation.
     pub(super) fn retrying(&mut self) {
         if let Watch::OutOfMemory { until, backoff, .. } = self.watch {
             self.watch = Watch::Retrying { until, backoff };
         }
     }
 
-    /// Checks whether a deadline has passed. `progress` is the progress until `now`. `reading` is
-    /// set if reads are in progress.
+    /// Checks whether a deadline has passed. `progress` is the progress up to `now`. `reading`
+    /// states whether reads are in progress.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {
             Watch::Reading { check, seen, still } if check <= now => {
@@ -208,8 +211,8 @@ mod tests {
     }
 
     /// Calls `check` at each deadline, until the verdict is not `Fine`. `came` returns the number
-    /// of chunks that have arrived by a check. Returns the number of checks, the last verdict and
-    /// its time.
+    /// of chunks that have arrived by the check with this number. Returns the number of checks, the
+    /// last verdict and its time.
     fn checks(
         read_watchdog: &mut ReadWatchdog,
         came: impl Fn(u32) -> u64,

@@ -4,7 +4,7 @@ use rdma_status::{CmStatus, OsError, RejectReason, WcStatus};
 
 use crate::DeviceFault;
 
-/// A field of a received frame that violates the protocol.
+/// A violation of the protocol: the field of a received frame and its invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Violation {
@@ -14,8 +14,8 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// Makes a violation by the field with the name `field`, which has this value. `expected`
-    /// describes the values that the protocol allows.
+    /// Creates a violation from the name and the value of the field. `expected` describes the
+    /// values that the protocol allows.
     pub const fn new(field: &'static str, value: u64, expected: &'static str) -> Self {
         Self {
             field,
@@ -30,7 +30,7 @@ impl Violation {
         self.field
     }
 
-    /// Returns the value that the field had.
+    /// Returns the invalid value of the field.
     #[must_use]
     pub const fn value(&self) -> u64 {
         self.value
@@ -47,7 +47,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A field of the hellos whose values at the two sides are incompatible.
+/// A field of the hello whose values at the two sides are incompatible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Mismatch {
@@ -74,12 +74,12 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The step of establishing a connection that was in progress when the deadline passed.
+/// The step of establishing a connection that was in progress when its deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum Phase {
-    /// Waiting for a turn, because this host was establishing other connections.
+    /// Waiting for a turn, because this host limits the number of concurrent connection attempts.
     Waiting,
     /// Resolving the address.
     ResolvingAddr,
@@ -103,8 +103,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// The timeout of the peer within which this side did not give the sign of life, or the bytes, that
-/// the peer waited for.
+/// The timeout of the peer that passed before this side gave a sign of life or the awaited bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -117,8 +116,8 @@ pub enum PeerTimeout {
     Read,
 }
 
-/// The cause for which a connection ended or was not established. If several causes follow each
-/// other, this is the first one.
+/// The reason why a connection ended or was not established. If one cause led to another, the
+/// reason is the first cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -130,58 +129,62 @@ pub enum CloseReason {
     RouteResolution(CmStatus),
     /// The peer's host did not answer (event `UNREACHABLE`).
     Unreachable(CmStatus),
-    /// Establishing the connection failed (event `CONNECT_ERROR`).
+    /// The connection could not be established (event `CONNECT_ERROR`).
     ConnectFailed(CmStatus),
-    /// No program listens on this port at the peer.
+    /// No program on the peer's host listens on this port.
     Refused,
     /// The peer rejected the connection.
     Rejected {
-        /// The connection manager's reason.
+        /// The reason that the connection manager reports.
         reason: RejectReason,
-        /// The bytes that the peer's application passed with its rejection. Empty if the
-        /// application did not reject.
+        /// The bytes that the peer's application passed with its rejection. Empty if the rejection
+        /// did not come from the application.
         data: Box<[u8]>,
     },
-    /// The peer rejected the connection without a cause. This crate always states a cause, so one
-    /// of these holds: another program listens on the port, such as an rsocket in C; the listener
-    /// is one for IPv6 only or IPv4 only, and the address is of the other family; the listener's
-    /// backlog was full; or the listener had just ended.
+    /// The peer rejected the connection without stating a cause. This crate always states a cause,
+    /// so one of these cases applies:
+    ///
+    /// - Another program listens on the port, such as an rsocket in C.
+    /// - The listener accepts only IPv6 or only IPv4, and the address belongs to the other family.
+    /// - The listener's backlog was full.
+    /// - The listener had just ended.
     RejectedWithoutCause,
     /// The peer answered, but does not use the protocol of this crate.
     NotRdmsg,
-    /// The peer is an rsocket, to which the crate `rdmsg-rsocket` can connect.
+    /// The peer is an rsocket. The crate `rdmsg-rsocket` can connect to rsockets.
     PeerIsRsocket,
-    /// The peer ran out of resources: memory, descriptors or shared receives for another
-    /// connection, or, for longer than its `Config::read_timeout`, memory for a message above the
-    /// eager size. A later retry may succeed: a connector with `Config::retry_refused` retries.
+    /// The peer ran out of resources. Either it lacked memory, descriptors or shared receives for
+    /// another connection, or it had no memory for a message above the eager size for longer than
+    /// its `Config::read_timeout`. A later attempt can succeed: a connector with
+    /// `Config::retry_refused` retries.
     PeerOutOfResources,
-    /// The peer ended the connection because a timeout of its `Config` passed, and
-    /// its last frame reached this side. Both processes were running.
+    /// The peer ended the connection because a timeout of its `Config` passed, and this side
+    /// received the peer's last frame. Both processes were running.
     PeerGaveUp(PeerTimeout),
-    /// The peer's library ended the connection with a code that this version does not know.
+    /// The peer's library ended the connection with a code that is unknown to this version.
     PeerFailed(u32),
     /// The peer's listener has no room for another connection (`Config::backlog`,
     /// `Config::half_open`), the peer's program did not answer the request in time, or the listener
     /// is being closed. A connector with `Config::retry_refused` retries.
     ///
     /// An established connection ends with this reason if the peer's listener was dropped before
-    /// the peer's program took the connection from it. The program has seen no message, so it is
-    /// safe to connect and send again.
+    /// the peer's program accepted the connection. The program has seen no message, so it is safe
+    /// to connect and send again.
     PeerBusy,
-    /// The peer uses this crate, in an incompatible version or configuration.
+    /// The peer uses this crate with an incompatible version or configuration.
     PeerIncompatible(Mismatch),
     /// The peer violated the protocol.
     ///
-    /// A violation of the [field](Violation::field) `rkey` can also mean that the peer's process
-    /// was killed while a message above the eager size was being read: the peer's kernel revokes
-    /// the message's key before it disconnects.
+    /// A violation of the [field](Violation::field) `rkey` can have another cause: the peer's
+    /// process was killed while this side was reading a message above the eager size. The peer's
+    /// kernel revokes the message's key before it disconnects.
     ProtocolViolation(Violation),
     /// A work request failed. The status `RETRY_EXC_ERR` means that the peer's host, or the path to
     /// it, is down.
     WorkRequest {
         /// The status of the work completion.
         status: WcStatus,
-        /// The device's own error code.
+        /// The vendor-specific error code of the device (`vendor_err`).
         vendor_err: u32,
     },
     /// The local RDMA device was removed.
@@ -192,35 +195,35 @@ pub enum CloseReason {
     AddressChanged,
     /// The deadline for establishing the connection passed.
     TimedOut(Phase),
-    /// The peer gave no sign of life for
-    /// `Config::keepalive_interval` and
+    /// The peer gave no sign of life within `Config::keepalive_interval` plus
     /// `Config::keepalive_timeout`.
     KeepaliveTimeout,
-    /// The peer announced a message above the eager size, and no byte of it could be read for
-    /// longer than `Config::read_timeout`.
+    /// The peer announced a message above the eager size, and this side could not read any byte of
+    /// it for longer than `Config::read_timeout`.
     ReadTimeout,
-    /// The peer closed the connection, and everything that it sent has been delivered.
+    /// The peer closed the connection, and everything that the peer sent has been delivered.
     ///
-    /// A `send` can fail with this reason while messages still arrive, because the peer has stopped
-    /// receiving.
+    /// A `send` can already fail with this reason while messages still arrive, because the peer no
+    /// longer receives.
     PeerClosed,
     /// The peer closed the connection and disconnected before this side had read all messages from
     /// the peer's memory: the last `missing` messages are lost. The peer's `close` failed, or the
-    /// peer's program did not wait for it.
+    /// peer's program did not wait for `close` to complete.
     Truncated {
-        /// The number of messages that the peer sent and that were not delivered.
+        /// The number of messages that the peer sent but that were not delivered.
         missing: u64,
     },
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
-    /// The connection was disconnected without a close: the peer's process has ended, or its engine
-    /// gave up the connection and the [notice](Self::PeerGaveUp) did not arrive. While the
-    /// connection is being established, a connector with `Config::retry_refused` retries.
+    /// The connection was disconnected without a close. The peer's process has ended, or its engine
+    /// ended the connection and the [notice](Self::PeerGaveUp) did not arrive. While the connection
+    /// is being established, a connector with `Config::retry_refused` retries.
     PeerDisconnected,
-    /// The connection was lost, and the peer does not know its session: the peer's process has
-    /// ended, or the peer has given up the session.
+    /// The connection was lost, and the peer no longer has its session: the peer's process has
+    /// ended, or the peer has ended the session.
     ///
-    /// A [`Completion::Failed`] names each message that has an id and is not known to have arrived.
+    /// A [`Completion::Failed`] reports each message that has an id and is not known to have
+    /// arrived.
     ///
     /// [`Completion::Failed`]: https://docs.rs/rdmsg/latest/rdmsg/enum.Completion.html
     SessionLost,
@@ -228,22 +231,22 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
-    /// A waker of a task that waited on the connection panicked. This side gave up the connection,
+    /// The waker of a task that waited for the connection panicked. This side ended the connection,
     /// because the task might never be polled again.
     WakerPanicked,
-    /// The connection belongs to the process that forked this one, and continues there.
+    /// This process was forked. The connection belongs to the parent process, and continues there.
     Forked,
-    /// For longer than `Config::read_timeout`, there was no memory for a message above the eager
-    /// size that the peer announced, most often because the process has reached its limit on locked
+    /// No memory was available for a message above the eager size, which the peer had announced,
+    /// for longer than `Config::read_timeout`. The usual cause is the process's limit on locked
     /// memory.
     OutOfMemory(OsError),
-    /// A system call failed. Over TCP, this includes any failure of connect(2) except a refused
+    /// A system call failed. Over TCP, this is any failure of connect(2) except a refused
     /// connection.
     Os(OsError),
 }
 
 impl CloseReason {
-    /// Returns the kind of [`std::io::Error`] that a program written for TCP expects.
+    /// Returns the kind of [`std::io::Error`] that a TCP program expects in this case.
     #[must_use]
     pub fn io_kind(&self) -> io::ErrorKind {
         match self {
@@ -281,15 +284,15 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether a session survives the loss of an established connection for this reason.
-    /// The session survives if the path or the device failed, and neither side ended the
+    /// Returns whether a session continues after an established connection was lost for this
+    /// reason. A session continues if the path or the device failed, and neither side ended the
     /// connection.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {
             Self::WorkRequest { status, .. } => matches!(
                 *status,
-                // A device that has no path to the peer reports one of the last two statuses.
+                // A device without a path to the peer reports one of the last two statuses.
                 WcStatus::RETRY_EXC_ERR
                     | WcStatus::WR_FLUSH_ERR
                     | WcStatus::RESP_TIMEOUT_ERR
@@ -315,9 +318,8 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether both sides had received all messages when the connection ended.
-    ///
-    /// This is the case if one side closed the connection and the other side answered the close.
+    /// Returns whether both sides had received all messages when the connection ended. The result
+    /// is true if one side closed the connection and the other side answered the close.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         matches!(self, Self::PeerClosed | Self::LocallyClosed)
@@ -479,11 +481,11 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// A hint for errors that can result from the loss of long packets.
+/// A hint in the texts of errors that can result from the loss of long packets.
 const LONG_PACKETS: &str = "if short messages pass and long ones do not, the MTUs of the hosts and \
                             the switches differ";
 
-/// The remedy if the process's limit on locked memory is too low.
+/// The remedy in error texts if the process's limit on locked memory is too low.
 pub const RAISE_MEMLOCK: &str = "raise memlock in /etc/security/limits.conf or with LimitMEMLOCK= \
                                  in the service's unit (`ulimit -l` shows the limit)";
 

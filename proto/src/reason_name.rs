@@ -1,4 +1,4 @@
-//! The names of close reasons, for metrics.
+//! The names of close reasons, which metrics use as labels.
 
 use crate::{CloseReason, PeerTimeout};
 
@@ -11,8 +11,8 @@ macro_rules! names {
 
             /// Returns the name of the reason without its values, such as `peer_closed`.
             ///
-            /// The name consists of lower-case letters and underscores. Metrics use the name as a
-            /// label, because the number of names is bounded.
+            /// The name consists of lower-case letters and underscores. The number of names is
+            /// bounded, so metrics can use the name as a label.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self {

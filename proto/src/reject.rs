@@ -3,42 +3,43 @@ use super::{
     hello::{PrivateBytes, Reader},
 };
 
-/// The first bytes of a rejection: `rdmR`.
+/// The first bytes of a rejection, in ASCII: `rdmR`.
 const MAGIC: u32 = 0x7264_6d52;
 /// The length in bytes of a rejection without the application's bytes.
 const LEN: usize = 24;
 
-/// The maximum number of the application's bytes in a rejection.
+/// The maximum number of bytes that the application can send in a rejection.
 pub const REJECT_DATA_MAX: usize = 148 - LEN;
 
-/// The cause of a rejection. The number of a variant is the code on the wire.
+/// The cause of a rejection. The discriminant of a variant is its code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RejectCode {
-    /// The application rejected, or did not answer in time.
+    /// The application rejected the request.
     Application = 0,
     /// The protocol versions differ.
     Version = 1,
     /// The receive window in the request is 0.
     Window = 2,
-    /// The eager size in the request is 0.
+    /// The eager size in the request is 0, or too small for an Answer.
     EagerSize = 3,
-    /// The largest message in the request is 0.
+    /// The maximum message length in the request is 0.
     MaxMessage = 4,
-    /// The rejecting side lacks memory, or another resource that a connection needs.
+    /// The rejecting side lacks memory or another resource for the connection.
     Resources = 5,
-    /// The rejected side serves no READs.
+    /// The rejected side does not serve any READ.
     ResponderResources = 6,
-    /// The rejected side can have no READ outstanding.
+    /// The rejected side cannot have any READ outstanding.
     InitiatorDepth = 7,
-    /// Too many requests wait at the rejecting side.
+    /// Too many requests wait at the rejecting side, its application did not answer in time, or its
+    /// listener is being closed.
     Busy = 8,
     /// One side's application uses the connection as a byte stream, and the other side's
     /// application does not.
     Stream = 9,
-    /// The rejecting side does not know the session that the request resumes.
+    /// The request resumes a session that the rejecting side does not know.
     Session = 10,
-    /// The rejecting side has closed the session that the request resumes.
+    /// The request resumes a session that the rejecting side has closed.
     Over = 11,
 }
 
@@ -63,7 +64,7 @@ impl RejectCode {
         Self::ALL.into_iter().find(|code| *code as u16 == number)
     }
 
-    /// Returns the name of the field that caused the rejection, for error texts.
+    /// Returns the name of the field that caused the rejection, for error messages.
     pub const fn field(self) -> &'static str {
         match self {
             Self::Application => "application",
@@ -124,8 +125,8 @@ impl Reject {
         }
     }
 
-    /// Returns the message counts of a session that the peer has closed, if this is the rejection
-    /// of a request to resume that session.
+    /// Returns the message counts of the session if the cause of this rejection is that the peer
+    /// has closed the session.
     pub(super) fn session_over(&self) -> Option<SessionOver> {
         let is_over = self.code == RejectCode::Over;
         is_over.then_some(SessionOver {
@@ -153,8 +154,9 @@ impl Reject {
         out
     }
 
-    /// Parses a rejection of any protocol version, because all versions have the same layout.
-    /// Returns `None` if the private data is no rejection of this protocol, or has an unknown code.
+    /// Parses a rejection from any protocol version, because the layout is the same in all
+    /// versions. Returns `None` if the bytes are not a rejection of this protocol, or if the code
+    /// is unknown. Otherwise, returns the rejection and the application's bytes.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut reader = Reader(bytes);
         let (magic, _version, len, code) = (

@@ -1,5 +1,5 @@
-//! Simulates up to 100,000 connections to one server. The connections use the crate's credits and
-//! its account of shared receives. Everything else is a model, so the simulation needs no device.
+//! Simulates up to 100,000 connections to one server. The simulation uses this crate's credits and
+//! account of shared receives, and models everything else, so it needs no device.
 //!
 //! `cargo test --release --lib scale_simulation -- --ignored --nocapture` prints a table of the
 //! results.
@@ -16,34 +16,35 @@ use super::{
     credit::{RecvCredit, SendCredit},
 };
 
-/// The number of receives for each connection, in its own queue or in the pool: 16 for messages,
-/// the others for control frames.
+/// The number of receives per connection, in its own queue or in the pool: 16 for messages, and the
+/// others for control frames.
 const RECEIVES: u32 = 33;
 
-/// The number of messages of all connections together, unless all messages are sent at once.
+/// The total number of messages of all connections, except under [`Load::Incast`].
 const MESSAGES: u32 = 1_000_000;
 
-/// The number of messages of each connection, if all messages are sent at once.
+/// The number of messages of each connection under [`Load::Incast`].
 const BURST: u32 = 16;
 
-/// The window of a connection that shares receives. A connection can use its whole window while
-/// other connections are idle.
+/// The window of a connection that shares receives. A connection can use its whole window only
+/// while other connections are idle.
 const SHARED_WINDOW: u16 = 64;
 
-/// The server's time for a message, and its time for a Grant frame, in nanoseconds, as measured on
-/// software RoCE. Only the ratio of the two numbers matters.
+/// The server's time to process a message, and to send a Grant frame, in nanoseconds, as measured
+/// on software RoCE. Only the ratio of these times matters.
 const SERVICE: u64 = 16_000;
 const GRANT: u64 = 14_000;
 
-/// The time that a message takes from one host to the other, in nanoseconds.
+/// The time in nanoseconds in which a message travels from one host to the other.
 const DELAY: u64 = 20_000;
 
-/// The times at which the connections have messages to send.
+/// The distribution of the times at which connections want to send messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// Random times, with nine tenths of the messages per second that the server can process.
+    /// Random times. The rate of all messages is nine tenths of the rate that the server can
+    /// process.
     FanIn,
-    /// As `FanIn`, but nine of ten messages come from a hundredth of the connections.
+    /// As `FanIn`, but a hundredth of the connections send nine tenths of the messages.
     Skewed,
     /// All messages are sent at once.
     Incast,
@@ -60,11 +61,12 @@ enum Receives {
 enum Event {
     /// Some connection wants to send the next message.
     Wanted,
-    /// A message arrives that its sender wanted to send at the time `wanted`.
+    /// A message arrives at the server. `wanted` is the time at which the client wanted to send the
+    /// message.
     Arrives { connection: u32, wanted: u64 },
     /// The server has processed the first message of its queue.
     Served,
-    /// A grant arrives at the client.
+    /// A grant arrives at the client of this connection.
     Granted { connection: u32, limit: u32 },
 }
 
@@ -72,7 +74,7 @@ enum Event {
 #[derive(Debug)]
 struct Client {
     credit: SendCredit,
-    /// The times at which the client wanted to send the messages that wait for credit.
+    /// The times at which the client wanted to send the messages that now wait for credit.
     waiting: VecDeque<u64>,
 }
 
@@ -80,23 +82,23 @@ struct Client {
 struct Simulation {
     load: Load,
     now: u64,
-    /// The future events. The first number is the time at which an event is due. The second number
-    /// orders events that are due at the same time by when they were planned.
+    /// The future events. The first number is the time of the event in nanoseconds. The second
+    /// number orders events with the same time: events that were planned earlier occur first.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     planned: u64,
     clients: Vec<Client>,
     server: Server,
-    /// The messages that have arrived. The server is processing the first one.
+    /// The messages that have arrived at the server. The server is processing the first one.
     queue: VecDeque<(u32, u64)>,
-    /// The time until which the server is sending a grant.
+    /// The time at which the server finishes sending its current grant.
     busy: u64,
     random: fastrand::Rng,
     left: u32,
     outcome: Outcome,
 }
 
-/// The result of a simulation. The times, in nanoseconds, are those from the wish to send a message
-/// until the server has processed the message.
+/// The result of a simulation. Latencies are in nanoseconds, from the time at which the client
+/// wants to send a message until the server has processed the message.
 #[derive(Debug)]
 struct Outcome {
     messages: u64,
@@ -170,7 +172,7 @@ impl Simulation {
         self.events.push(event);
     }
 
-    /// Sends a message on a random connection, and plans the next message.
+    /// Queues a message on a random connection, and plans the next such message.
     fn queue_random_message(&mut self) {
         let connections = self.clients.len() as u32;
         let among = match self.load {
@@ -181,7 +183,8 @@ impl Simulation {
         self.want(connection);
         self.left -= 1;
         if self.left > 0 {
-            // The times between messages are distributed as those of independent senders.
+            // The times between messages have an exponential distribution, like those of
+            // independent senders.
             let mean = SERVICE as f64 / 0.9;
             let after = -mean * (1.0 - self.random.f64()).ln();
             self.plan(after as u64, Event::Wanted);
@@ -195,7 +198,7 @@ impl Simulation {
         self.send(connection);
     }
 
-    /// Sends messages until no credit or no message is left.
+    /// Sends the connection's waiting messages until no credit or no message is left.
     fn send(&mut self, connection: u32) {
         loop {
             let client = &mut self.clients[connection as usize];
@@ -232,7 +235,8 @@ impl Simulation {
         }
     }
 
-    /// Begins to process the first message of the queue, after the grant that is being sent.
+    /// Plans the end of processing the first message in the queue. The server first finishes
+    /// sending its current grant.
     fn serve(&mut self) {
         let sending = self.busy.saturating_sub(self.now);
         self.plan(sending + SERVICE, Event::Served);
@@ -240,8 +244,8 @@ impl Simulation {
 }
 
 impl Outcome {
-    /// Returns the server's time for a message and its share of the grants, in multiples of the
-    /// time for the message alone.
+    /// Returns the server's average time per message, including the time for Grant frames, divided
+    /// by the time without Grant frames.
     fn cost(&self) -> f64 {
         1.0 + self.grants_a_message() * GRANT as f64 / SERVICE as f64
     }
@@ -276,16 +280,16 @@ struct Server {
     credits: Vec<RecvCredit>,
     /// The account of the shared receives. `None` if each connection has its own receives.
     account: Option<Account>,
-    /// The number of posted receives that hold no message: one number for the pool, or one number
+    /// The number of posted receives that contain no message: one value for the pool, or one value
     /// for each connection.
     posted: Vec<u32>,
-    /// The smallest number that was ever in `posted`.
+    /// The smallest value that `posted` has contained so far.
     least_posted: u32,
 }
 
 impl Server {
-    /// Creates a server with `connections` connections. Returns the server, the window of each
-    /// connection and its first credits.
+    /// Creates a server with `connections` connections. Returns the server, and each connection's
+    /// window and first credits.
     fn new(receives: Receives, connections: u32) -> (Self, u16, u16) {
         let (window, credit, account, posted) = match receives {
             Receives::Own => {
@@ -307,8 +311,8 @@ impl Server {
                     );
                 }
                 let credit = account::floor(SHARED_WINDOW);
-                // Each connection's control frames have receives of their own, which `posted`
-                // excludes.
+                // The receives for control frames are reserved for each connection, so `posted`
+                // excludes them.
                 let posted = vec![total - CONTROL_RECEIVES * connections];
                 (SHARED_WINDOW, credit, Some(account), posted)
             }
@@ -323,8 +327,8 @@ impl Server {
         (this, window, credit)
     }
 
-    /// Receives a message, and checks that there is a receive for it. Without a receive, the device
-    /// would make the sender retry, which would delay all messages behind this one.
+    /// Receives a message, and checks that a receive is posted for it. Without a receive, the
+    /// device would make the sender retry, which would delay all messages behind this one.
     fn arrive(&mut self, connection: usize) {
         let posted = self.posted_of(connection);
         *posted = posted.checked_sub(1).expect("no message without a receive");
@@ -335,7 +339,8 @@ impl Server {
         credit.receive(1);
     }
 
-    /// Releases a message, as the application does. Returns the new limit if a Grant frame is due.
+    /// Releases a message on behalf of the application. Returns the new limit if a Grant frame is
+    /// due.
     fn release(&mut self, connection: usize) -> Option<u32> {
         *self.posted_of(connection) += 1;
         let credit = &mut self.credits[connection];

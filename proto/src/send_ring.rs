@@ -1,31 +1,31 @@
 //! Assigns the slots of the send ring.
 //!
-//! Slots are used in turn. Most sends are unsignalled: they have no completion of their own, but
-//! the completion of a later signalled send covers everything posted before it. A full ring must
-//! contain a signalled send, whose completion frees slots. Therefore the distance between two
-//! signalled sends is at most a quarter of the slots for data, and one more frame than this
-//! distance can always be posted.
+//! Slots are assigned in order. Most sends are unsignalled: they have no completion of their own,
+//! but the completion of a later signalled send covers everything posted before it. A full ring
+//! must contain a signalled send, whose completion frees slots. Therefore the distance between two
+//! signalled sends is at most a quarter of the data slots, and one more frame than this distance
+//! can always be posted.
 
 /// The number of slots that are reserved for control frames, so that a grant never waits behind
 /// data.
 ///
-/// This is the maximum number of control frames without a known completion: two Pings, two Pongs,
-/// two Grants, a Finish, and one of each of the frames that end a connection. A control frame that
-/// finds no free slot waits for the next completion.
+/// This is the maximum number of control frames whose completion is not known. There can be two
+/// Pings, two Pongs, two Grants, a Finish, and one of each kind of frame that ends a connection. If
+/// no slot is free, a control frame waits for the next completion.
 pub const CONTROL_SENDS: u32 = 10;
 
 /// The number of slots that are reserved for reads of large messages, so that data and reads do not
 /// wait for each other.
 pub const READS: u32 = 4;
 
-/// The state of the ring.
+/// The state of the send ring.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct SendRing {
     slots: u32,
-    /// The index of the next slot to take.
+    /// The index of the next slot to assign.
     next: u32,
-    /// The number of slots before `next` that are in use, because their sends have not completed.
+    /// The number of slots before `next` that are in use because their sends have not completed.
     used: u32,
     /// The number of frames posted since the last signalled frame.
     unsignalled: u32,
@@ -33,21 +33,21 @@ pub(super) struct SendRing {
     interval: u32,
     /// The number of bytes of payload posted since the last signalled frame.
     unsignalled_bytes: u32,
-    /// The number of bytes behind which a frame is signalled, so that a sender on a slow link can
-    /// see its bytes arrive.
+    /// The maximum value of `unsignalled_bytes`. The next frame is then signalled, so that a sender
+    /// on a slow link can see that its bytes arrive.
     most_unsignalled: u32,
-    /// The number of slots taken since the ring was made.
+    /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// The numbers of the first slot in use that can hold data, and of the last slot in use that
-    /// holds data. Slots are numbered from 1 in the order in which they are taken. 0: no slot in
-    /// use holds data.
+    /// The numbers of two slots in use: the first slot that can hold data, and the last slot that
+    /// holds data. Slots are numbered from 1 in the order in which they are assigned. Both numbers
+    /// are 0 if no slot in use holds data.
     first_data: u64,
     last_data: u64,
 }
 
 impl SendRing {
-    /// Makes a ring with `data_slots` slots for data, and [`READS`] + [`CONTROL_SENDS`] other
-    /// slots.
+    /// Creates a ring with `data_slots` slots for data, in addition to [`READS`] +
+    /// [`CONTROL_SENDS`] other slots.
     pub(super) fn new(data_slots: u32, most_unsignalled: u32) -> Self {
         let slots = data_slots + READS + CONTROL_SENDS;
         Self {
@@ -70,37 +70,37 @@ impl SendRing {
         (self.slots - self.used).saturating_sub(READS + CONTROL_SENDS)
     }
 
-    /// Whether a slot for data is free.
+    /// Returns whether a slot for data is free.
     #[inline]
     pub(super) fn has_room_for_data(&self) -> bool {
         self.slots - self.used > READS + CONTROL_SENDS
     }
 
-    /// Whether a slot for a read is free.
+    /// Returns whether a slot for a read is free.
     #[inline]
     pub(super) fn has_room_for_reads(&self) -> bool {
         self.slots - self.used > CONTROL_SENDS
     }
 
-    /// Whether all posted work requests have completed.
+    /// Returns whether all posted work requests have completed.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Whether frames are in flight, and none of them is signalled.
+    /// Returns whether frames are in flight and none of these frames is signalled.
     pub(super) fn is_unsignalled(&self) -> bool {
         self.used > 0 && self.used == self.unsignalled
     }
 
-    /// Whether a slot for a control frame is free.
+    /// Returns whether a slot for a control frame is free.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.used < self.slots
     }
 
-    /// Takes the next slot. Returns the slot, and whether its send is signalled. The caller has
-    /// checked that a slot is free.
+    /// Assigns the next slot. Returns the slot, and whether the send in it must be signalled. The
+    /// caller has checked that a slot is free.
     #[inline(always)]
     pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
         debug_assert!(self.has_room(), "the caller checked");
@@ -117,8 +117,8 @@ impl SendRing {
         (slot, signalled)
     }
 
-    /// Takes the next slot for a data frame with `len` bytes of payload. Returns the slot, and
-    /// whether its send is signalled.
+    /// Assigns the next slot to a data frame with `len` bytes of payload. Returns the slot, and
+    /// whether the send in it must be signalled.
     #[inline(always)]
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
@@ -127,14 +127,14 @@ impl SendRing {
         taken
     }
 
-    /// Takes the next slot for a one-sided operation, which is always signalled.
+    /// Assigns the next slot to a one-sided operation, which is always signalled.
     pub(super) fn take_operation(&mut self) -> u32 {
         let (slot, _) = self.take(true);
         self.holds_data();
         slot
     }
 
-    /// Records that the last slot taken holds data of the application.
+    /// Records that the last assigned slot holds the application's data.
     fn holds_data(&mut self) {
         self.last_data = self.taken;
         if self.first_data == 0 {
@@ -142,12 +142,12 @@ impl SendRing {
         }
     }
 
-    /// Frees the slot of a signalled send that has completed, and all slots that were taken before
-    /// it. Returns whether any freed slot held data.
+    /// Frees the slot of a signalled send that has completed, and all slots that were assigned
+    /// before it. Returns whether any freed slot held data.
     pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
-        // A slot that is not in use cannot complete. If a device reports its completion, `min`
-        // keeps the ring consistent.
+        // A slot that is not in use cannot complete. If a faulty device reports such a completion,
+        // `min` keeps the ring consistent.
         self.used = self.used.min(after);
         let done = self.taken - u64::from(self.used);
         let data = self.first_data != 0 && self.first_data <= done;
@@ -168,7 +168,8 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// In any order of sends and completions, a full ring contains a signalled send.
+        /// Checks that a full ring contains a signalled send, for random orders of sends and
+        /// completions.
         #[test]
         fn the_ring_is_never_full_of_unsignalled_sends(
             slots in 1_u32..40,

@@ -1,25 +1,25 @@
-//! A session, which outlives its connections: the messages that each side keeps, and the numbers by
-//! which both sides agree on the messages that have arrived.
+//! A session, which outlives its connections. Each side keeps sent messages until they have
+//! arrived, and both sides agree by message numbers on which messages have arrived.
 //!
 //! Each side numbers the messages that it sends, from 0, over all connections of the session. Each
-//! side keeps a message until the peer's library is known to have received it. The loss of a
-//! connection *suspends* the session. The active side, which established the first connection, then
-//! connects again: its request carries the number of messages that it has received, and the reply
-//! carries the number that the passive side has received. Each side then sends all messages from
-//! the other side's number on, before any new message.
+//! side keeps a message until it knows that the peer's library has received the message. The loss
+//! of a connection *suspends* the session. The active side, which established the first connection,
+//! then connects again. Its request contains the number of messages that it has received, and the
+//! reply contains the number of messages that the passive side has received. Each side then resends
+//! the messages that the other side has not received, before any new message.
 //!
-//! Every message is delivered once because of one rule, *fence before count*: a side states the
-//! number of messages that it has received only after its last connection can deliver nothing more.
-//! The active side drains its connection before it sends the request. The passive side drains its
-//! connection when the request arrives, before it replies. Only the active side connects, and each
-//! of its attempts has a higher epoch, so the passive side does not mistake a late request for a
-//! new one.
+//! One rule, *fence before count*, ensures that every message is delivered once: before a side
+//! states the number of messages that it has received, its last connection must be unable to
+//! deliver more. The active side drains its connection before it sends the request. The passive
+//! side drains its connection when the request arrives, before it replies. Only the active side
+//! connects, and each of its attempts has a higher epoch, so the passive side does not mistake a
+//! late request for a new request.
 //!
-//! Grants show which messages have been received: a side grants at most its window beyond the
-//! messages that it has released, so at most `window - available` of the messages sent to it are
-//! not known to be received. A message above the eager size, and each message behind it, is known
-//! to be received only when that large message is taken. Neither needs an additional frame or
-//! acknowledgement.
+//! Grants show which messages have been received, because a side grants at most its window beyond
+//! the messages that it has released. At most `window - available` of the messages sent to a side
+//! are therefore not known to be received. A message above the eager size, and each message behind
+//! it, is known to be received only when the peer reports the large message as taken. Sessions
+//! therefore need no additional frames or acknowledgements.
 
 use std::{
     collections::VecDeque,
@@ -40,13 +40,14 @@ pub const SESSION_ID_LEN: usize = 12;
 /// The length in bytes of a [`ResumeRequest`].
 const REQUEST_LEN: usize = SESSION_ID_LEN + 8;
 
-/// The identity of a session: random bits that the passive side chooses. A peer that knows these
-/// bits can take over the session, so they are not logged.
+/// The identity of a session: random bits that the passive side chooses. These bits are secret and
+/// never logged, because any peer that knows them can take over the session.
 #[derive(Clone, Copy)]
 pub struct SessionId(pub [u8; SESSION_ID_LEN]);
 
 impl PartialEq for SessionId {
-    /// Compares all bytes, so that the time does not reveal the number of equal bytes.
+    /// Compares all bytes in constant time, so that the time does not reveal the number of equal
+    /// bytes.
     fn eq(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(&other.0);
         black_box(pairs.fold(0, |all, (a, b)| all | (a ^ b))) == 0
@@ -72,16 +73,15 @@ impl fmt::Debug for SessionId {
 pub struct ResumeRequest {
     /// The identity of the session.
     pub id: SessionId,
-    /// The number of this attempt. An attempt with a higher number invalidates all attempts with
-    /// lower numbers.
+    /// The number of this attempt to resume. An attempt with a higher epoch invalidates all
+    /// attempts with lower epochs.
     pub epoch: u32,
-    /// The number of messages that the active side has received in all.
+    /// The total number of messages that the active side has received.
     pub received: u32,
 }
 
 impl ResumeRequest {
-    /// Serializes the request, which takes the place of the application's bytes in the private
-    /// data.
+    /// Serializes the request. These bytes replace the application's bytes in the private data.
     #[must_use]
     pub fn emit(&self) -> [u8; REQUEST_LEN] {
         //= PROTOCOL.md#sessions
@@ -96,7 +96,7 @@ impl ResumeRequest {
     }
 
     /// Parses the bytes behind the hello of a connect request that resumes a session. Returns
-    /// `None` if their number is wrong.
+    /// `None` if the length is wrong.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk::<SESSION_ID_LEN>()?;
@@ -114,9 +114,9 @@ impl ResumeRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct SessionOver {
-    /// The number of messages that the passive side has received in all.
+    /// The total number of messages that the passive side has received.
     pub received: u32,
-    /// The number of messages that the passive side has sent in all.
+    /// The total number of messages that the passive side has sent.
     pub sent: u32,
 }
 
@@ -125,44 +125,45 @@ pub struct SessionOver {
 pub enum ResumeRefused {
     /// The passive side has already processed a request with this epoch or a higher one.
     Stale,
-    /// The number of received messages that the peer states is above the number of messages sent,
-    /// or below the number of messages that the peer has confirmed.
+    /// The peer states an impossible number of received messages: more than this side has sent, or
+    /// fewer than the peer has confirmed.
     Impossible(Violation),
 }
 
-/// Bounds on the messages of a connection that are not known to be received.
+/// Bounds on the number of messages sent over a connection that are not known to be received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
     /// The maximum number of messages that are not known to be received.
     pub messages: u32,
-    /// The number of messages above the eager size that the peer has not read. The peer has
-    /// received neither these messages nor the messages behind the first of them.
+    /// The number of messages above the eager size that the peer has not read. The first of these
+    /// messages, and all messages behind it, have not been received.
     pub large: u32,
-    /// The maximum number of messages that a correct peer ever leaves unconfirmed.
+    /// The maximum number of unconfirmed messages that is possible with a correct peer.
     pub most: u32,
 }
 
-/// One side of a session, which keeps its unconfirmed messages as values of `M`.
+/// One side of a session. The side keeps its unconfirmed messages as values of type `M`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Session<M> {
-    /// The epoch of the last attempt to resume.
+    /// The epoch of the last attempt to resume the session.
     epoch: u32,
-    /// The number of messages received over earlier connections.
+    /// The number of messages received over earlier connections of the session.
     received: u32,
     /// The number of the oldest kept message, or of the next message if none is kept.
     front: u32,
-    /// The last messages sent over this connection. When the ring has [`Unconfirmed::most`]
-    /// messages, the next message overwrites the oldest one.
+    /// The last messages sent over the current connection. When the ring has reached its maximum
+    /// length, [`Unconfirmed::most`], the next message overwrites the oldest one.
     ring: Vec<Kept<M>>,
-    /// The index in `ring` of the next message.
+    /// The index in `ring` at which the next message is stored.
     next: u32,
-    /// The number of messages sent over this connection that were not known to be received when
-    /// `next` was 0 last. If the number of messages sent since exceeds the length of the ring, the
-    /// ring lacks the oldest messages, which a correct peer has received.
+    /// The number of messages sent over the current connection that were not known to be received
+    /// when `next` was last 0. If this number plus `next` exceeds the length of the ring, the ring
+    /// lacks the oldest of these messages. A correct peer has received them.
     kept_before: u32,
-    /// Messages of earlier connections that have to be sent again, oldest first.
+    /// Messages of earlier connections that must be resent, oldest first.
     again: VecDeque<Kept<M>>,
-    /// Whether the session is suspended, or messages have to be sent again before any new message.
+    /// Whether no new message may be sent: the session is suspended, or messages must be resent
+    /// first.
     is_closed: bool,
 }
 
@@ -188,9 +189,9 @@ impl<M> Default for Session<M> {
 }
 
 impl<M: Default> Session<M> {
-    // These functions are called while a connection works.
+    // Functions for a session whose connection works.
 
-    /// Keeps a message that was sent. `write` writes it over an earlier message.
+    /// Keeps a message that was sent. `write` stores the message in place of an earlier message.
     #[inline(always)]
     pub fn keep(
         &mut self,
@@ -208,7 +209,8 @@ impl<M: Default> Session<M> {
         }
     }
 
-    /// Keeps a message at a new place at the end of the ring, or at the beginning of the ring.
+    /// Keeps a message when `next` has reached the end of the ring: extends the ring, or continues
+    /// at its beginning.
     #[cold]
     fn turn(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
         if self.ring.len() < known.most as usize {
@@ -229,8 +231,8 @@ impl<M: Default> Session<M> {
         self.kept_before.wrapping_add(self.next)
     }
 
-    /// Forgets all kept messages that are known to be received. `known` is the bound on those that
-    /// are not known to be received.
+    /// Discards all kept messages that are known to be received. `known` bounds the number of
+    /// messages that are not known to be received.
     pub fn confirm(&mut self, known: Unconfirmed) {
         let untaken = match known.large.checked_sub(1) {
             None => 0,
@@ -258,12 +260,12 @@ impl<M: Default> Session<M> {
             .take(self.kept() as usize)
     }
 
-    // These functions are called after the loss of a connection.
+    // Functions for a session whose connection was lost.
 
     /// Suspends the session after the loss of a connection. The connection has delivered `received`
     /// messages, and can deliver nothing more. Returns the number of messages that were sent over
-    /// it and may have to be sent again. [`suspended_mut`](Self::suspended_mut) returns these
-    /// messages first.
+    /// this connection and may have to be resent. [`suspended_mut`](Self::suspended_mut) returns
+    /// these messages first.
     pub fn suspend(&mut self, received: u32, known: Unconfirmed) -> usize {
         self.received = self.received.wrapping_add(received);
         self.confirm(known);
@@ -278,8 +280,8 @@ impl<M: Default> Session<M> {
         kept as usize
     }
 
-    /// Returns the messages that may have to be sent again, oldest first, and whether each is above
-    /// the eager size.
+    /// Returns the messages that may have to be resent, oldest first. The flag of each message
+    /// states whether it is above the eager size.
     pub fn suspended_mut(
         &mut self,
     ) -> impl DoubleEndedIterator<Item = (&mut M, bool)> + ExactSizeIterator {
@@ -288,7 +290,7 @@ impl<M: Default> Session<M> {
     }
 
     /// Returns the epoch of the last attempt to resume, or 0 before the first attempt. The peer
-    /// refuses another request with this epoch as stale.
+    /// refuses a new request with the same epoch as stale.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -300,22 +302,22 @@ impl<M: Default> Session<M> {
         self.epoch
     }
 
-    /// Returns the number of messages that this side has received in all. The session must be
+    /// Returns the total number of messages that this side has received. The session must be
     /// suspended.
     #[must_use]
     pub fn received(&self) -> u32 {
         self.received
     }
 
-    /// Returns the number of messages that this side has sent in all.
+    /// Returns the total number of messages that this side has sent.
     #[must_use]
     pub fn sent(&self) -> u32 {
         let unconfirmed = self.kept() as usize + self.again.len();
         self.front.wrapping_add(unconfirmed as u32)
     }
 
-    /// Checks the peer's request to resume, which states that the peer has received `received`
-    /// messages.
+    /// Checks the peer's request to resume the session. `received` is the number of messages that
+    /// the peer states to have received.
     pub fn check_attempt(&self, epoch: u32, received: u32) -> Result<(), ResumeRefused> {
         //= PROTOCOL.md#sessions
         //# The passive side refuses an epoch that is not higher than the last one with code 8, and
@@ -327,8 +329,7 @@ impl<M: Default> Session<M> {
             .map_err(ResumeRefused::Impossible)
     }
 
-    /// Records the epoch of the peer's request, which [`check_attempt`](Self::check_attempt) has
-    /// accepted.
+    /// Records the epoch of a request that [`check_attempt`](Self::check_attempt) has accepted.
     pub fn take_attempt(&mut self, epoch: u32) {
         self.epoch = epoch;
     }
@@ -348,9 +349,9 @@ impl<M: Default> Session<M> {
         Ok(())
     }
 
-    /// Resumes the session over a new connection, over which nothing has been sent yet. The peer
-    /// has received `received` messages in all. Returns the kept messages that need not be sent
-    /// again, because the peer has received them.
+    /// Resumes the session over a new connection, on which nothing has been sent yet. `received` is
+    /// the total number of messages that the peer has received. Returns the kept messages that the
+    /// peer has received, which need not be resent.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
         debug_assert_eq!(self.kept(), 0, "nothing is sent before the number");
         self.check_received(received)?;
@@ -360,28 +361,29 @@ impl<M: Default> Session<M> {
         Ok(self.again.drain(..count).map(|kept| kept.message))
     }
 
-    /// Whether the session has a connection, over which new messages may be sent.
+    /// Returns whether new messages may be sent: the session has a connection, and no messages must
+    /// be resent first.
     #[inline]
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.is_closed
     }
 
-    /// Whether messages have to be sent again before any new message.
+    /// Returns whether messages must be resent before any new message.
     #[must_use]
     pub fn repeats(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Removes and returns the next message that has to be sent again. The caller either sends and
-    /// [keeps](Self::keep) the message, or [puts it back](Self::put_back).
+    /// Removes and returns the next message to resend. The caller must either send and
+    /// [keep](Self::keep) the message, or [put it back](Self::put_back).
     pub fn next_to_resend(&mut self) -> Option<M> {
         let next = self.again.pop_front();
         self.is_closed = self.repeats();
         next.map(|kept| kept.message)
     }
 
-    /// Puts back a message that could not be sent, because there was no room for it.
+    /// Puts back a message that the caller could not send for lack of room.
     pub fn put_back(&mut self, message: M, is_large: bool) {
         self.again.push_front(Kept { message, is_large });
         self.is_closed = true;

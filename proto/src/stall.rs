@@ -1,11 +1,12 @@
 use std::fmt;
 
-/// The reason why a send waits.
+/// The reason why a send must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// The peer has not granted another message.
+    /// The peer has not granted credit for another message.
     Window {
-        /// The maximum number of messages in flight to the peer or held by the peer.
+        /// The maximum number of messages that are in flight to the peer or that the peer's
+        /// application holds.
         window: u16,
     },
     /// All slots of the send ring are in use.

@@ -1,54 +1,56 @@
 use std::{fmt, ops::AddAssign};
 
-/// Counters of a connection, or of all connections of an engine, and the amounts of memory in use.
+/// Counters and current memory usage of a connection, or of all connections of an engine.
 ///
-/// The counters start at 0 when the connection is established. Reading them takes the connection's
-/// lock briefly, and makes no system call.
+/// The counters start at 0 when the connection is established. Reading them locks the connection
+/// briefly, and makes no system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Messages sent, that is, accepted by a `send`.
+    /// Messages that a `send` accepted.
     pub messages_sent: u64,
     /// Bytes of the messages sent.
     pub bytes_sent: u64,
-    /// Messages above the eager size sent, which the peer reads from this side's memory.
+    /// Messages above the eager size that were sent, and that the peer reads from this side's
+    /// memory.
     pub large_sent: u64,
-    /// Messages received, including those that the application has not taken.
+    /// Messages received, including messages that the application has not taken yet.
     pub messages_received: u64,
     /// Bytes of the messages received.
     pub bytes_received: u64,
-    /// Messages received above the eager size.
+    /// Messages above the eager size that were received.
     pub large_received: u64,
     /// One-sided operations started.
     pub operations: u64,
-    /// Sends and one-sided operations that waited or were refused, because there was no credit, no
-    /// free slot of the send ring, or no room among the large messages in flight.
+    /// Sends and one-sided operations that waited or were refused: no credit was left, no slot of
+    /// the send ring was free, or the large messages in flight left no room.
     pub stalls: u64,
-    /// Grant frames sent, which carry nothing else. Other grants travel in frames with messages.
+    /// Grant frames sent. Grants in the headers of other frames are not counted.
     pub grants_sent: u64,
-    /// Grant frames received, which carry nothing else.
+    /// Grant frames received. Grants in the headers of other frames are not counted.
     pub grants_received: u64,
-    /// Pings sent for the keepalive and for flushes.
+    /// Pings sent for keepalive and for flushes.
     pub pings_sent: u64,
-    /// Losses of the connection after which it was [resumed](https://docs.rs/rdmsg).
+    /// Losses of the connection after which its session was [resumed](https://docs.rs/rdmsg).
     pub resumes: u64,
-    /// Messages that were sent again after the connection was resumed.
+    /// Messages that were resent after the session was resumed.
     pub resent: u64,
-    /// The longest time in milliseconds from the detection of a loss to the resumption. A sum over
-    /// several connections has the longest of their times.
+    /// The longest time in milliseconds from the detection of a loss to the resumption. For several
+    /// connections, this is the maximum instead of the sum.
     pub longest_gap_ms: u64,
-    /// Receive buffers that are not posted now, because they hold messages of up to the eager size,
-    /// which the application or its channel holds.
+    /// Receive buffers that are not posted now, because they contain messages that wait in the
+    /// channel or that the application holds. Messages above the eager size occupy no receive
+    /// buffer.
     pub buffers_held: u64,
-    /// Bytes of messages above the eager size that are being received, or that the application
-    /// holds now.
+    /// Bytes of messages above the eager size that are being received now, or that the application
+    /// holds.
     pub large_bytes_held: u64,
     /// Bytes of messages above the eager size that the peer has not read yet.
     pub large_bytes_exposed: u64,
 }
 
 impl Statistics {
-    /// Counters that are all 0.
+    /// Statistics in which all values are 0.
     pub const ZERO: Self = Self {
         messages_sent: 0,
         bytes_sent: 0,
@@ -69,7 +71,7 @@ impl Statistics {
         large_bytes_exposed: 0,
     };
 
-    /// Returns the counters alone, with 0 for the amounts of memory in use.
+    /// Returns the counters, with 0 for the current memory usage.
     #[must_use]
     pub fn counters(self) -> Self {
         Self {
@@ -81,7 +83,7 @@ impl Statistics {
     }
 }
 
-/// Counters are not part of a state, because no decision depends on them.
+/// Excludes the counters from a connection's hash, because no decision depends on them.
 #[cfg(test)]
 impl std::hash::Hash for Statistics {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}

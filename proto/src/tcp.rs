@@ -1,16 +1,17 @@
-//! The PDUs that queue pairs exchange on a TCP stream after the setup: see PROTOCOL.md, "Over TCP".
+//! The PDUs that queue pairs exchange on a TCP stream after the setup. See "Over TCP" in
+//! PROTOCOL.md.
 
 use crate::Violation;
 
-/// The length in bytes of the fields before each PDU's arguments: kind, flags, two reserved bytes,
-/// and the length of the arguments and the payload.
+/// The length in bytes of the fields before a PDU's arguments: kind, flags, two reserved bytes, and
+/// the total length of arguments and payload.
 pub const PREFIX: usize = 8;
-/// The length in bytes of the longest arguments.
+/// The maximum length in bytes of a PDU's arguments.
 const LONGEST_ARGUMENTS: usize = 32;
-/// The length in bytes of the longest header: prefix and arguments.
+/// The maximum length in bytes of a PDU's header: prefix and arguments.
 pub const LONGEST_HEADER: usize = PREFIX + LONGEST_ARGUMENTS;
 /// The maximum length in bytes of the payload of a PDU that is a part of a longer write or answer.
-/// Other PDUs can pass between two parts.
+/// Other PDUs can be sent between two parts.
 pub const LONGEST_PART: u32 = 256 << 10;
 
 /// The flag of a request that the receiver must acknowledge.
@@ -18,10 +19,10 @@ const SIGNALLED: u8 = 1;
 /// The flag of the last part of a write or of an answer.
 const LAST: u8 = 2;
 
-/// The header of a PDU, which is followed by [`payload`](Self::payload) bytes.
+/// The header of a PDU. The header is followed by [`payload`](Self::payload) bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pdu {
-    /// A frame, which takes the next receive.
+    /// A frame, which consumes the receiver's next posted receive.
     Send { signalled: bool, len: u32 },
     /// A part of a write.
     Write {
@@ -29,27 +30,27 @@ pub enum Pdu {
         last: bool,
         at: RemoteSpan,
     },
-    /// The last part of a write with immediate data, which takes a receive.
+    /// The last part of a write with immediate data, which consumes a posted receive.
     WriteWithImm {
         signalled: bool,
         at: RemoteSpan,
         imm_data: u32,
     },
-    /// Asks for bytes of the receiver's memory.
+    /// Requests bytes from the memory of the receiver of this PDU.
     Read { at: RemoteSpan },
-    /// Asks for an atomic operation on eight bytes of the receiver's memory.
+    /// Requests an atomic operation on eight bytes in the memory of the receiver of this PDU.
     Atomic {
         addr: u64,
         rkey: u32,
         change: Change,
     },
-    /// Acknowledges all requests up to the one with the number `requests`.
+    /// Acknowledges all requests up to and including number `requests`.
     Ack { requests: u32 },
     /// A part of the answer to the oldest unanswered READ.
     ReadPart { last: bool, len: u32 },
-    /// The old value, as the answer to the oldest unanswered atomic operation.
+    /// The answer to the oldest unanswered atomic operation: the value before the operation.
     Old { value: u64 },
-    /// Reports that the request behind the one with the number `requests` failed.
+    /// Reports that the request after number `requests` failed.
     Nak { requests: u32, cause: Cause },
 }
 
@@ -61,19 +62,19 @@ pub struct RemoteSpan {
     pub len: u32,
 }
 
-/// The change that an atomic operation makes.
+/// The operation that an atomic request performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     FetchAdd { add: u64 },
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// The cause for which a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// There is no such memory, or no right to access it.
+    /// The memory does not exist, or the requester has no right to access it.
     Access,
-    /// The frame is longer than the buffer of the receive.
+    /// The frame is longer than the posted receive buffer.
     TooLong,
     /// No receive is posted.
     NoReceive,
@@ -114,7 +115,7 @@ impl Header {
         let mut bytes = [0; LONGEST_HEADER];
         bytes[0] = kind;
         bytes[1] = flags;
-        // This is the length of the payload alone, until `with` appends arguments.
+        // The length field contains only the length of the payload until `with` appends arguments.
         bytes[4..PREFIX].copy_from_slice(&payload.to_be_bytes());
         Self {
             bytes,
@@ -142,7 +143,7 @@ impl Header {
 }
 
 impl Pdu {
-    /// Returns the number of bytes of payload that follow the header.
+    /// Returns the length in bytes of the payload that follows the header.
     pub fn payload(&self) -> u32 {
         match *self {
             Self::Send { len, .. } | Self::ReadPart { len, .. } => len,

@@ -1,4 +1,4 @@
-//! Test harnesses: functions of bytes or small integers that panic if the code violates the
+//! Test harnesses: functions that take bytes or small integers, and panic if the code violates the
 //! protocol. The tests call them with all small values, and the fuzz targets with arbitrary values.
 
 #[cfg(test)]
@@ -19,8 +19,8 @@ use super::{
     hello::{PRIVATE_DATA_MAX, REPLY_DATA_MAX},
 };
 
-/// Parses bytes as a frame. Checks that each part of an accepted frame serializes to the same
-/// bytes, and that the fast parser accepts Data frames only.
+/// Parses bytes as a frame. Checks that each part of a valid frame serializes to the same bytes,
+/// and that the fast parser accepts Data frames only.
 pub fn parse_frame(bytes: &[u8]) {
     let header = Header::parse(bytes);
     let is_data = |header: &Header| header.kind == Kind::Data;
@@ -47,7 +47,7 @@ pub fn parse_frame(bytes: &[u8]) {
     }
 }
 
-/// Parses bytes as the payload of a batch. Checks that the payload is accepted if and only if it is
+/// Parses bytes as the payload of a batch. Checks that a payload is accepted if and only if it is
 /// not empty and its messages serialize to the same bytes.
 pub fn parse_batch(payload: &[u8]) {
     let messages = || parts(payload).map(|(at, len)| &payload[at as usize..][..len as usize]);
@@ -67,8 +67,8 @@ pub fn parse_batch(payload: &[u8]) {
     }
 }
 
-/// Numbers two frames from `start` on, and receives a frame with the number `received`. Checks that
-/// only the next number is accepted.
+/// Assigns the sequence numbers of two frames, from `start`, and receives a frame with the number
+/// `received`. Checks that the receiver accepts only the next number.
 pub fn number_frames(start: u16, received: u16) {
     let mut sequence = Sequence::new(start);
     assert_eq!(sequence.send(), start);
@@ -80,9 +80,10 @@ pub fn number_frames(start: u16, received: u16) {
     assert!(sequence.is_next(next), "a violation counts nothing");
 }
 
-/// Sends messages in one direction and grants in the other, in the order of the steps. Checks that
-/// each message has a credit and a receive, that at most two Grant frames are in flight, and that
-/// more than half of the credits are left after all messages are released.
+/// Sends messages in one direction and grants in the other, in the order that `steps` describes.
+///
+/// Checks that each message has a credit and a receive, and that at most two Grant frames are in
+/// flight. Also checks that more than half of the credits are left after all messages are released.
 pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut exchange = Exchange {
@@ -99,14 +100,14 @@ pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     exchange.finish();
 }
 
-/// One direction of messages, and the grants for them.
+/// One direction of messages, with its sender, its receiver and the grants in flight.
 struct Exchange {
     window: u32,
     sender: SendCredit,
     receiver: RecvCredit,
     /// The number of messages in flight.
     in_flight: u32,
-    /// Grants in flight, oldest first. The flag tells whether a grant has a frame of its own.
+    /// Grants in flight, oldest first. The flag states whether the grant is a Grant frame.
     grants: VecDeque<(u32, bool)>,
 }
 
@@ -176,10 +177,12 @@ impl Exchange {
     }
 }
 
-/// Sends control messages in one direction and grants in the other, in the order of the steps, over
-/// the connections of a session, which can be lost at any step. Checks that each message is
-/// delivered once and in order, that at most `window` messages are in flight or not taken, that at
-/// most one Permit is in flight, and that the sender has credit after all messages are taken.
+/// Sends control messages in one direction and grants in the other, in the order that `steps`
+/// describes. The session's connection can be lost at any step.
+///
+/// Checks that each message is delivered once and in order, and that at most `window` messages are
+/// in flight or not taken. Also checks that at most one Permit is in flight, and that the sender
+/// has credit after all messages are taken.
 pub fn exchange_control_messages(window: u32, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut sender = ControlMessages::starting_at(start, window);
@@ -200,12 +203,12 @@ pub fn exchange_control_messages(window: u32, start: u32, steps: &[u8]) {
     exchange.finish();
 }
 
-/// One direction of control messages, and the grants for them.
+/// One direction of control messages, with its sender, its receiver and the grants in flight.
 struct ControlExchange {
     window: u32,
     sender: ControlMessages,
     receiver: ControlMessages,
-    /// The messages in flight, oldest first, with their numbers.
+    /// The messages in flight, oldest first: the number and the content of each.
     messages: VecDeque<(u32, Arc<[u8]>)>,
     /// The grants in flight, oldest first.
     grants: VecDeque<u32>,
@@ -261,7 +264,7 @@ impl ControlExchange {
         assert!(self.delivered <= self.sent);
     }
 
-    /// Delivers and takes all messages.
+    /// Delivers all messages in flight, and takes them on behalf of the application.
     fn finish(&mut self) {
         while !self.messages.is_empty() || self.receiver.untaken() > 0 || !self.grants.is_empty() {
             for step in [1, 2, 3] {
@@ -281,8 +284,9 @@ pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
     incoming: 16,
 };
 
-/// Returns a configuration with this number of random cases, which are the same in every run. The
-/// environment variables `PROPTEST_CASES` and `PROPTEST_RNG_SEED` override the number and the seed.
+/// Returns a proptest configuration with this number of random cases, which are the same in every
+/// run. The environment variables `PROPTEST_CASES` and `PROPTEST_RNG_SEED` override the number and
+/// the seed.
 #[cfg(test)]
 pub(super) fn cases(cases: u32) -> Config {
     let of_environment = Config::default();
@@ -322,7 +326,7 @@ mod tests {
     #[test]
     fn parse_each_short_frame() {
         let mut count = 0;
-        // The string consists of the flags, the last byte of the length field, and the payload.
+        // `rest` consists of the flags, the last byte of the length field, and the payload.
         for kind in 0..=u8::MAX {
             for_each_string(&[0, 1, 24], 5, &mut |rest| {
                 let mut bytes = vec![kind];
@@ -336,9 +340,12 @@ mod tests {
                 count += usize::from(Header::parse(&bytes).is_ok());
             });
         }
-        // The accepted frames are: without payload, all kinds except Rendezvous and Fragment; with
-        // one byte of payload, Data, Batch, ControlMessage, Request and Answer; a Fragment with
-        // length 1 and one byte of payload, or with length 24 and one to three bytes of payload.
+        // The accepted frames are:
+        //
+        // - without payload: all kinds except Rendezvous and Fragment
+        // - with one byte of payload: Data, Batch, ControlMessage, Request and Answer
+        // - Fragments with length 1 and one byte of payload
+        // - Fragments with length 24 and one to three bytes of payload
         assert_eq!(count, 15 + 5 * 3 + 3 + (3 + 9 + 27));
     }
 
@@ -382,7 +389,7 @@ mod tests {
             parse_batch(payload);
             count += usize::from(Batch::parse(payload).is_ok());
         });
-        // The accepted payloads are one message of 0, 1 or 2 bytes, and two messages of which at
+        // The accepted payloads contain one message of 0, 1 or 2 bytes, or two messages of which at
         // most one has a byte.
         assert_eq!(count, 1 + 4 + 16 + 1 + 4 + 4);
     }

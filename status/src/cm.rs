@@ -16,11 +16,11 @@ open_enum! {
     ROUTE_ERROR = 3;
     /// Passive side: a peer requests a connection.
     CONNECT_REQUEST = 4;
-    /// Active side, for an id without a queue pair: the peer accepted the connection.
+    /// Active side, for an id without a queue pair: the peer accepted the request.
     CONNECT_RESPONSE = 5;
     /// The connection could not be established.
     CONNECT_ERROR = 6;
-    /// Active side: the peer did not answer, or is unreachable.
+    /// Active side: the peer did not answer or is unreachable.
     UNREACHABLE = 7;
     /// The peer rejected the request or the response.
     REJECTED = 8;
@@ -28,28 +28,28 @@ open_enum! {
     ESTABLISHED = 9;
     /// The connection was disconnected.
     DISCONNECTED = 10;
-    /// The local device was removed; ids on it must be destroyed.
+    /// The local device was removed. All ids on this device must be destroyed.
     DEVICE_REMOVAL = 11;
     /// The multicast group was joined.
     MULTICAST_JOIN = 12;
     /// Joining a multicast group failed, or the membership was lost.
     MULTICAST_ERROR = 13;
-    /// The network device of this id changed its hardware address.
+    /// The hardware address of the network device of this id changed.
     ADDR_CHANGE = 14;
-    /// The queue pair left its timewait state and may be reused.
+    /// The queue pair left the timewait state and can be reused.
     TIMEWAIT_EXIT = 15;
     /// `rdma_resolve_addrinfo` finished.
     ADDRINFO_RESOLVED = 16;
     /// `rdma_resolve_addrinfo` failed.
     ADDRINFO_ERROR = 17;
-    /// An event that a program in user space has written.
+    /// An event that a user-space program has written to the event channel.
     USER = 18;
     /// An event that librdmacm uses internally.
     INTERNAL = 19;
 }
 
-/// The status of a failure event: zero or a negative error number, as the kernel's connection
-/// manager reports it.
+/// The status of an event that reports a failure: zero or a negative error number, as the kernel's
+/// connection manager reports it.
 ///
 /// In a `REJECTED` event, the same field contains a [`RejectReason`] instead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,19 +92,19 @@ impl fmt::Debug for CmStatus {
 }
 
 open_enum! {
-    /// The reason of a rejection, which is the status of a `REJECTED` event.
+    /// The reason for a rejection: the status of a `REJECTED` event.
     ///
-    /// On InfiniBand and RoCE the values are the reason codes of the InfiniBand specification,
-    /// volume 1, section 12.6.7.2 (`enum ib_cm_rej_reason` of the Linux kernel). On iWARP the value
-    /// is a negative error number.
+    /// On InfiniBand and RoCE, the values are the reason codes in the InfiniBand specification,
+    /// volume 1, section 12.6.7.2 (`enum ib_cm_rej_reason` of the Linux kernel). On iWARP, the
+    /// value is a negative error number.
     pub struct RejectReason(i32);
-    /// The peer has no queue pair left.
+    /// The peer has no free queue pair.
     NO_QP = 1;
-    /// The peer has no end-to-end context left.
+    /// The peer has no free end-to-end context.
     NO_EEC = 2;
-    /// The peer has no resources.
+    /// The peer lacks resources for the connection.
     NO_RESOURCES = 3;
-    /// The peer timed out while it waited for a message of this side.
+    /// The peer timed out while it waited for a message from this side.
     TIMEOUT = 4;
     /// The peer does not support the request.
     UNSUPPORTED = 5;
@@ -112,13 +112,13 @@ open_enum! {
     INVALID_COMM_ID = 6;
     /// The communication instance is not valid.
     INVALID_COMM_INSTANCE = 7;
-    /// No listener at the peer has this port.
+    /// No listener on the peer's host uses this port.
     INVALID_SERVICE_ID = 8;
     /// The transport service type is not valid.
     INVALID_TRANSPORT_TYPE = 9;
-    /// The peer still has state of an earlier connection of this queue pair.
+    /// The peer still has the state of an earlier connection of this queue pair.
     STALE_CONN = 10;
-    /// The peer does not have the requested reliable datagram channel.
+    /// The requested reliable datagram channel does not exist at the peer.
     RDC_NOT_EXIST = 11;
     /// The GID does not belong to the peer.
     INVALID_GID = 12;
@@ -152,7 +152,7 @@ open_enum! {
     INVALID_MTU = 26;
     /// The peer does not have enough responder resources.
     INSUFFICIENT_RESP_RESOURCES = 27;
-    /// The peer's program rejected the request. The event's private data comes from that program.
+    /// The peer's program rejected the request, and supplied the event's private data.
     CONSUMER_DEFINED = 28;
     /// The RNR retry count is not valid.
     INVALID_RNR_RETRY = 29;
@@ -170,9 +170,9 @@ open_enum! {
 
 impl RejectReason {
     /// Returns whether the peer's program rejected the request. If so, the event's private data
-    /// comes from that program.
+    /// come from that program.
     ///
-    /// `iWARP` has no reason code for this case. Depending on the driver, such a rejection has the
+    /// iWARP has no reason code for this case. Depending on the driver, the rejection has the
     /// status `-ECONNREFUSED` or `-ECONNRESET`, with private data.
     #[must_use]
     pub const fn is_consumer(self) -> bool {
@@ -181,11 +181,11 @@ impl RejectReason {
     }
 
     /// Returns a text that explains the usual cause of this reason, for a rejection without private
-    /// data of the peer's program. Returns `None` if the reason's name states the cause.
+    /// data from the peer's program. Returns `None` if the reason's name already states the cause.
     ///
-    /// The connection manager of the peer's host itself rejects with `CONSUMER_DEFINED` in two
-    /// cases: a listener has the port but not the address, or a program ended before it accepted
-    /// the request.
+    /// In two cases, the connection manager on the peer's host rejects with `CONSUMER_DEFINED` by
+    /// itself: a listener uses the port but another address, or the program ended before it
+    /// accepted the request.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
         const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // The status on iWARP.

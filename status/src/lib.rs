@@ -1,15 +1,15 @@
-//! Status codes and errors of the operating system, as plain values that all layers of the
+//! Status codes and errors of the operating system, as plain values that all crates of the
 //! workspace share.
 //!
-//! An enumerator of C is stored as a number. A number that this crate does not know can be logged,
-//! and causes neither undefined behaviour nor a panic. Therefore each type is a newtype with named
-//! constants instead of an enum.
+//! An enumerator of a C enum is stored as a number. A number that is unknown to this crate can be
+//! logged, and causes neither undefined behaviour nor a panic. Therefore each type is a newtype
+//! with named constants instead of an enum.
 
 // This crate calls no C function and owns no resource: all types are `Copy`. The unit tests of
-// `rdma-verbs` compare the numbers with those in the C headers.
+// `rdma-verbs` compare the constants with the C headers.
 #![forbid(unsafe_code)]
 
-// This module comes first because the other modules use its macro.
+// Declared first, because the modules below use its macro.
 #[macro_use]
 mod open_enum;
 

@@ -17,14 +17,13 @@ macro_rules! open_enum {
         impl $name {
             $( $(#[$variant_meta])* pub const $variant: Self = Self($value); )*
 
-            /// Creates a value from the number that a C function returned. Every number is
-            /// accepted.
+            /// Creates a value from a number that a C function returned. Every number is valid.
             #[must_use]
             pub const fn from_raw(raw: $int) -> Self {
                 Self(raw)
             }
 
-            /// Returns the number, as C functions use it.
+            /// Returns the number that C functions use for this value.
             #[must_use]
             pub const fn raw(self) -> $int {
                 self.0

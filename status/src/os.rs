@@ -1,17 +1,18 @@
 use std::{fmt, io};
 
-/// `ENOTSUPP` of the kernel header `linux/errno.h`.
+/// `ENOTSUPP` from the kernel header `linux/errno.h`.
 ///
-/// This number is not part of the kernel's interface, and the C library has no text for it. The
-/// RDMA drivers return it nevertheless.
+/// The kernel does not export this number to user space, and the C library has no text for it.
+/// Nevertheless, RDMA drivers return it.
 const ENOTSUPP: i32 = 524;
 
-/// The error of a call to the operating system, librdmacm or libibverbs.
+/// An error that the operating system, librdmacm or libibverbs has reported.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OsError {
-    /// The name of the C function, as in its man page, or of the library that could not be loaded.
+    /// The name of the C function, as in its man page, or the name of the library that could not be
+    /// loaded.
     pub call: &'static str,
-    /// The error number, positive, as in `errno.h`.
+    /// The error number of `errno.h`, which is positive.
     pub errno: i32,
 }
 
@@ -22,7 +23,7 @@ impl OsError {
         Self { call, errno }
     }
 
-    /// Returns whether the error means that the process or its host lacks descriptors or memory.
+    /// Returns whether the error reports that the process or its host lacks descriptors or memory.
     pub const fn is_shortage(&self) -> bool {
         matches!(
             self.errno,
@@ -30,8 +31,8 @@ impl OsError {
         )
     }
 
-    /// Returns a text that names the exhausted resource and how to get more of it, or `None` if the
-    /// error has another cause.
+    /// Returns a text that names the exhausted resource and how to obtain more of it. Returns
+    /// `None` if the error has another cause.
     fn shortage(&self) -> Option<&'static str> {
         let is_of_rdma = self.call.starts_with("ibv_") || self.call.starts_with("rdma_");
         Some(match (self.errno, self.call) {
@@ -48,7 +49,8 @@ impl OsError {
                  pids.max of the control group or container, nproc (`ulimit -u`) or the limit on \
                  the address space (`ulimit -v`)"
             }
-            // The caller's error contains this one and names the limit on locked memory itself.
+            // The caller's own error contains this error and already names the limit on locked
+            // memory.
             (libc::ENOMEM, "ibv_reg_mr") => return None,
             (libc::ENOMEM, "mmap" | "malloc") => {
                 "the kernel refused to map memory: raise the limit on the address space \
@@ -75,8 +77,8 @@ impl OsError {
 impl OsError {
     /// Returns whether the kernel refuses an RDMA descriptor because the process opened it with
     /// other credentials. All later calls on that descriptor fail in the same way. Calls that open
-    /// a device or bind to a privileged port can fail with `EACCES` for another reason, so they are
-    /// excluded.
+    /// a device or bind to a privileged port are excluded, because they can fail with `EACCES` for
+    /// another reason.
     pub fn is_of_credentials(&self) -> bool {
         let opens = matches!(
             self.call,

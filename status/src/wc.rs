@@ -5,13 +5,13 @@ open_enum! {
     pub struct WcStatus(u32);
     /// Success.
     SUCCESS = 0;
-    /// The local buffers were too small for the message, or the message too long for the port.
+    /// The local buffers were too small for the message, or the message was too long for the port.
     LOC_LEN_ERR = 1;
     /// The queue pair's internal state was inconsistent.
     LOC_QP_OP_ERR = 2;
     /// The end-to-end context's internal state was inconsistent.
     LOC_EEC_OP_ERR = 3;
-    /// A local buffer is not in a memory region that allows the operation.
+    /// A local buffer is not in a memory region that permits the operation.
     LOC_PROT_ERR = 4;
     /// The queue pair entered its error state before this request completed.
     WR_FLUSH_ERR = 5;
@@ -21,15 +21,16 @@ open_enum! {
     BAD_RESP_ERR = 7;
     /// A local buffer became inaccessible while data arrived.
     LOC_ACCESS_ERR = 8;
-    /// The peer refused the request: its buffer is too short, or the operation is not supported.
+    /// The peer's device refused the request: its buffer is too short, or it does not support the
+    /// operation.
     REM_INV_REQ_ERR = 9;
-    /// The peer's memory region does not allow the operation.
+    /// The peer's memory region does not permit the operation.
     REM_ACCESS_ERR = 10;
     /// The peer could not complete the operation.
     REM_OP_ERR = 11;
-    /// The peer did not acknowledge within all retries: its host or the path to it has failed.
+    /// The peer's device acknowledged none of the retries: its host or the path to it has failed.
     RETRY_EXC_ERR = 12;
-    /// The peer had no receive posted during all RNR retries.
+    /// The peer had no receive posted during any of the RNR retries.
     RNR_RETRY_EXC_ERR = 13;
     /// A reliable datagram domain was violated.
     LOC_RDD_VIOL_ERR = 14;
@@ -37,9 +38,9 @@ open_enum! {
     REM_INV_RD_REQ_ERR = 15;
     /// The peer aborted the operation.
     REM_ABORT_ERR = 16;
-    /// An invalid end-to-end context number.
+    /// The end-to-end context number was invalid.
     INV_EECN_ERR = 17;
-    /// An end-to-end context in the wrong state.
+    /// The end-to-end context was in the wrong state.
     INV_EEC_STATE_ERR = 18;
     /// The device failed.
     FATAL_ERR = 19;

@@ -1,4 +1,5 @@
-//! The passive side of a connection, from the arrival of the request to the reply or the rejection.
+//! The passive side of a connection, from the arrival of the connect request to the reply or the
+//! rejection.
 
 use std::{collections::VecDeque, mem, time::Instant};
 
@@ -19,11 +20,11 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A request of the peer, from its arrival to the event ESTABLISHED.
+/// A connect request from the peer, between its arrival and the event ESTABLISHED.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Accepting {
-    /// The deadline of the present step.
+    /// The deadline of the current step.
     deadline: Instant,
     /// The peer's hello.
     hello: Hello,
@@ -33,19 +34,19 @@ pub(super) struct Accepting {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
-    /// The application has not answered yet.
+    /// The application has not decided yet.
     Requested,
-    /// The application has accepted, with these bytes for the reply. The reply waits until the
-    /// engine gives this connection a turn.
+    /// The application has accepted the request. The reply will contain these bytes, and waits
+    /// until the engine gives this connection a turn.
     Accepted(PrivateBytes),
-    /// The reply, with these bytes, waits until the transport has been made.
+    /// The reply, with these bytes, waits for the driver to create the transport.
     Preparing(PrivateBytes),
-    /// The reply has been sent. Neither the event ESTABLISHED nor a frame has arrived.
+    /// The reply has been sent. Neither the event ESTABLISHED nor a frame has arrived yet.
     Replied,
 }
 
 impl Connection {
-    /// Makes the passive side of a connection for the event CONNECT_REQUEST.
+    /// Creates the passive side of a connection for a CONNECT_REQUEST event.
     pub fn requested(
         mut params: Params,
         private_data: &[u8],
@@ -138,7 +139,8 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Accepts the request for the application, or in order to receive its private data.
+    /// Accepts the request, either because the application has accepted it or in order to receive
+    /// its private data in a frame.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());
@@ -163,7 +165,7 @@ impl Accepting {
         }
     }
 
-    /// Sends the reply, after the queue pair and the buffers have been made.
+    /// Sends the reply, after the driver has created the queue pair and the buffers.
     pub(super) fn on_transport(&mut self, side: &mut Side) {
         //= PROTOCOL.md#transport
         //# Each side posts its receives before its request or its reply leaves: a frame may arrive
@@ -175,7 +177,7 @@ impl Accepting {
         }
     }
 
-    /// Rejects the request, because the queue pair or the buffers cannot be made.
+    /// Rejects the request, because the driver cannot create the queue pair or the buffers.
     pub(super) fn on_create_transport_failure(&mut self, side: &mut Side) {
         if let Step::Preparing(_) = self.step {
             let reject = Reject {
@@ -190,11 +192,11 @@ impl Accepting {
 
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>) -> Progress {
         match (&self.step, event) {
-            // If the active side speaks first, its first frame establishes the connection, not this
-            // event.
+            // If the active side must send first, its first frame establishes the connection
+            // instead of this event.
             (Step::Replied, CmInput::Established { .. }) if side.active_speaks_first() => Ok(None),
             (Step::Replied, CmInput::Established { .. }) => self.agree(side, VecDeque::new()),
-            // The peer has withdrawn its request, or has refused the reply.
+            // The peer has withdrawn its request or refused the reply.
             (
                 _,
                 CmInput::Rejected {
@@ -213,7 +215,8 @@ impl Accepting {
         }
     }
 
-    /// Handles a frame. A peer that sends a frame knows that the connection is established.
+    /// Handles a frame. A frame also establishes the connection, because the peer sends frames only
+    /// after it has received the reply.
     pub(super) fn on_frame(
         &mut self,
         side: &mut Side,
@@ -245,8 +248,8 @@ impl Accepting {
         }))
     }
 
-    /// Rejects a request as busy, because the application or this host did not process it in time.
-    /// The peer may retry.
+    /// Rejects the request as busy, because the application or this host did not process the
+    /// request in time. The peer can retry.
     pub(super) fn on_timeout(&mut self, side: &mut Side) -> Progress {
         let phase = match self.step {
             Step::Requested => Phase::Accepting,

@@ -1,17 +1,17 @@
-//! Ends a connection: from its close or its failure until its last work request has completed.
+//! Ends a connection: from the close or the failure until the last work request has completed.
 //!
 //! Closing precedes draining. While the queue pairs of both sides still work, each side sends a
-//! Close and acknowledges the Close of the other side. The messages of a side are *delivered* when
-//! the acknowledgement of its Close, the CloseAck, has arrived. The acknowledgements of devices do
-//! not prove delivery: a device also acknowledges frames for a process that never reads them, and
-//! never acknowledges a frame if its queue pair fails right after it has received the frame. The
-//! side that closed first disconnects after the peer's device has acknowledged its CloseAck. The
-//! other side waits for the event DISCONNECTED. A side acknowledges a Close after it has read
-//! everything, and disconnects after the large messages of both sides have been read.
+//! Close and acknowledges the other side's Close. The messages of a side are *delivered* when the
+//! CloseAck for its Close has arrived. Acknowledgements by devices do not prove delivery, because a
+//! device also acknowledges frames for a process that never reads them. Conversely, a device does
+//! not acknowledge a frame if its queue pair fails right after it has received the frame. The side
+//! that closed first disconnects after the peer's device has acknowledged its CloseAck. The other
+//! side waits for the event DISCONNECTED. A side acknowledges a Close after it has read everything,
+//! and disconnects after the large messages of both sides have been read.
 //!
 //! Draining ends when a marker behind the last work request of each queue has completed. Counting
-//! completions would not suffice, because an unsignalled send that succeeded before the error never
-//! completes.
+//! completions would not suffice, because an unsignalled send that succeeded before the error
+//! produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ use crate::{
     reason::Violation,
 };
 
-/// The state of the close handshake.
+/// The state of a connection during the close handshake or an abort.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Closing {
@@ -42,20 +42,20 @@ pub(super) struct Closing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Role {
-    /// This side closed first, as far as it knows. It disconnects when each side has acknowledged
-    /// the Close of the other side.
+    /// This side closed first, as far as it knows. This side disconnects after both sides have
+    /// acknowledged each other's Close.
     Initiator,
-    /// The peer closed first. This side waits for the peer to disconnect.
+    /// The peer closed first. This side waits until the peer disconnects.
     Responder,
-    /// This side aborts. It disconnects when the peer's device has acknowledged its Abort or
-    /// Failure.
+    /// This side aborts. This side disconnects after the peer's device has acknowledged its Abort
+    /// or Failure.
     Aborter,
-    /// This side aborts. It does not wait for DISCONNECTED afterwards, because the peer gives no
-    /// sign of life.
+    /// This side aborts because the peer gives no sign of life. After disconnecting, this side does
+    /// not wait for the event DISCONNECTED.
     Abandoner,
 }
 
-/// The maximum time to send an Abort or a Failure before this side disconnects.
+/// The maximum time between queueing an Abort or a Failure and disconnecting.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Closing {
@@ -67,7 +67,7 @@ impl Closing {
         &self.reason
     }
 
-    /// Whether this side can disconnect now.
+    /// Returns whether this side can disconnect now.
     fn is_done(&self, transfer: &Transfer) -> bool {
         let acknowledged = transfer.control.is_final_frame_acknowledged();
         match self.role {
@@ -77,7 +77,7 @@ impl Closing {
             //# messages of both sides are taken, and everything posted has completed.
             Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
             Role::Aborter | Role::Abandoner => acknowledged,
-            // A responder waits until the peer disconnects.
+            // A responder does not disconnect itself, but waits for the peer.
             //= PROTOCOL.md#closing
             //# The other waits for the DISCONNECTED event.
             Role::Responder => false,
@@ -85,25 +85,25 @@ impl Closing {
     }
 }
 
-/// The state while the work requests are being flushed.
+/// The state of a connection whose work requests are being flushed.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether the last event of the connection manager has arrived, or no event is expected.
+    /// Whether the connection manager's last event has arrived, or no event is expected.
     cm_done: bool,
-    /// The reason for the end of the connection. While the peer is suspected of a violation, this
-    /// is `PeerDisconnected`.
+    /// The reason for the end of the connection. `PeerDisconnected` while the peer is suspected of
+    /// a violation.
     reason: CloseReason,
-    /// The violation that becomes the reason if the peer does not disconnect before this side does.
-    /// `None` if the peer is not suspected.
+    /// The suspected violation, which becomes the reason if the peer does not disconnect before
+    /// this side does. `None` if the peer is not suspected.
     blame: Option<CloseReason>,
 }
 
-/// The time to wait for work requests if the transport does not report that they are flushed. Work
-/// requests that complete within this time are processed.
+/// The maximum time to wait for completions on a transport that cannot report that all work
+/// requests are flushed. Work requests that complete within this time are processed.
 const UNMARKED: Duration = Duration::from_millis(20);
 
 impl Draining {
@@ -111,13 +111,13 @@ impl Draining {
         self.deadline
     }
 
-    /// Whether the peer is suspected of a violation. It might also have ended, which is no
-    /// violation.
+    /// Returns whether the peer is suspected of a violation. Another possible cause is that the
+    /// peer's process has ended.
     pub(super) fn is_suspecting(&self) -> bool {
         self.blame.is_some()
     }
 
-    /// Whether the connection waits for an event that reveals the cause of its end.
+    /// Returns whether the connection waits for an event that reveals the cause of its end.
     #[inline]
     pub(super) fn awaits_cause(&self) -> bool {
         self.is_suspecting() || is_symptom(&self.reason)
@@ -143,7 +143,7 @@ impl Draining {
 
 impl Open {
     /// Returns the reason for the end, if the connection is ending. While only a symptom is known,
-    /// returns the most probable reason.
+    /// returns the most likely reason.
     pub(super) fn close_reason(&self) -> Option<&CloseReason> {
         match &self.phase {
             Phase::Greeting(_) | Phase::Established => None,
@@ -167,8 +167,8 @@ impl Open {
         }
     }
 
-    /// Sends an Abort or a Failure, and disconnects afterwards. Does nothing if this side has sent
-    /// one of them before, or if the queue pair has failed.
+    /// Sends an Abort or a Failure, and then disconnects. Does nothing if this side has already
+    /// sent one, or if the queue pair has failed.
     pub(super) fn notify_and_disconnect(
         &mut self,
         side: &mut Side,
@@ -190,7 +190,7 @@ impl Open {
         self.send_control(side);
     }
 
-    /// Begins to end the connection by a last frame of this side, which the caller sends.
+    /// Begins to end the connection with a last frame of this side, which the caller sends.
     pub(super) fn abort(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let role = if expects_disconnected(&reason) {
             Role::Aborter
@@ -200,7 +200,7 @@ impl Open {
         self.start_closing(side, role, reason, ABORT_TIMEOUT, now);
     }
 
-    /// Sends this side's Close, and waits for that of the peer.
+    /// Sends this side's Close, and waits for the peer's Close.
     fn start_handshake(&mut self, side: &mut Side, role: Role, reason: CloseReason, now: Instant) {
         self.start_closing(side, role, reason, side.params.close_timeout, now);
         self.transfer.control.queue_close();
@@ -241,8 +241,8 @@ impl Open {
             return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
         transfer.peer_close = PeerClose::Received;
-        // The peer ignores further messages, so the Close need not wait for messages that are held
-        // back.
+        // The peer ignores messages after its Close, so this side's Close need not wait for
+        // messages that the driver holds back.
         transfer.control.release_ending();
         match &self.phase {
             Phase::Greeting(_) | Phase::Established => {
@@ -258,8 +258,8 @@ impl Open {
         Ok(())
     }
 
-    /// Acknowledges the peer's Close after the peer's large messages have been read. The peer keeps
-    /// the memory of these messages exposed only while it waits for this acknowledgement.
+    /// Acknowledges the peer's Close, once this side has read the peer's large messages. The peer
+    /// keeps these messages readable only until this acknowledgement.
     pub(super) fn acknowledge_close(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;
         //= PROTOCOL.md#closing
@@ -282,8 +282,8 @@ impl Open {
         now: impl Clock,
     ) -> Result<(), Violation> {
         let transfer = &mut self.transfer;
-        // The peer sends its CloseAck only after it has received this side's Close and sent its
-        // own.
+        // A peer sends its CloseAck only after it has received this side's Close and sent its own
+        // Close.
         if !transfer.control.is_close_sent() || transfer.peer_close != PeerClose::Received {
             return Err(Kind::Control(Control::CloseAck)
                 .unexpected("one acknowledgement of a close, after the sender's own close"));
@@ -311,12 +311,12 @@ impl Open {
             && matches!(closing.role, Role::Initiator | Role::Responder)
         {
             if !self.transfer.delivered() {
-                // The reason of the end stays the close, so only this line has the cause.
+                // The close remains the reason for the end, so only this log line names the cause.
                 let text = format_args!("the close was cut off: {reason}");
                 side.outputs.note(Level::Info, text);
             }
-            // The cause of a symptom is most probably a loss. A notice of the peer that explains it
-            // becomes the reason.
+            // The most likely cause of a symptom is the loss of the connection. If a notice from
+            // the peer explains the symptom, the notice becomes the reason.
             self.lost_in_close = if !reason.is_loss() && !is_symptom(&reason) {
                 LostInClose::No
             } else if !self.transfer.delivered() {
@@ -339,7 +339,7 @@ impl Open {
         }
     }
 
-    /// Handles a failed completion.
+    /// Handles the failed completion of a work request.
     pub(super) fn on_work_error(
         &mut self,
         side: &mut Side,
@@ -352,8 +352,8 @@ impl Open {
         let of_the_key = matches!(reason, CloseReason::ProtocolViolation(_));
         match &self.phase {
             Phase::Established if of_the_key => self.suspect(side, reason, now.now()),
-            // The peer has disconnected, or its process has probably ended. Its memory was released
-            // in either case, so the refused READ is no violation.
+            // The peer has disconnected, or its process has probably ended. In both cases its
+            // memory was released, so the refused READ is not a violation.
             Phase::Draining(draining)
                 if of_the_key && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Greeting(_) | Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
@@ -372,7 +372,8 @@ impl Open {
         }
     }
 
-    /// Handles a failure to disconnect, which means that the connection no longer exists.
+    /// Handles the failure of the disconnect call, which means that the connection no longer
+    /// exists.
     pub(super) fn on_disconnect_failure(&mut self, side: &mut Side) {
         if let Phase::Draining(_) = self.phase {
             self.record_cause(side, CloseReason::PeerDisconnected);
@@ -397,7 +398,7 @@ impl Open {
         }
     }
 
-    /// Disconnects, and waits until the work requests are flushed.
+    /// Disconnects, and then waits until all work requests are flushed.
     pub(super) fn disconnect(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let abandons =
             matches!(&self.phase, Phase::Closing(closing) if closing.role == Role::Abandoner);
@@ -408,10 +409,10 @@ impl Open {
         }
     }
 
-    /// Ends the connection because a READ of a large message was refused. A process that ends loses
-    /// its memory before its connection, and is disconnected afterwards. Only a peer that does not
-    /// disconnect has violated the protocol. Therefore this side does not disconnect at once,
-    /// because it could not distinguish the two cases then.
+    /// Ends the connection because a READ of a large message was refused. Either the peer has
+    /// violated the protocol, or the peer's process has ended: the kernel then releases the memory
+    /// of the process first, and disconnects afterwards. Therefore this side does not disconnect
+    /// immediately, but waits to see whether the peer disconnects.
     fn suspect(&mut self, side: &mut Side, blame: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
         //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
@@ -444,8 +445,8 @@ impl Open {
         self.report_blocked(side);
     }
 
-    /// If the peer is suspected of a violation, makes the violation the reason for the end, and
-    /// disconnects.
+    /// Disconnects if the peer is suspected of a violation, and records the violation as the reason
+    /// for the end.
     pub(super) fn disconnect_suspect(&mut self, side: &mut Side, now: Instant) {
         if let Phase::Draining(draining) = &mut self.phase
             && let Some(blame) = draining.blame.take()
@@ -466,9 +467,9 @@ impl Open {
         }
     }
 
-    /// Returns the reason for the end, which is the present reason or `new`. The present reason
-    /// stays, with two exceptions: it is only a symptom, or it is a close of this side and `new` is
-    /// the peer's Abort or Failure, which arrived before the peer confirmed the close.
+    /// Returns the reason for the end: the current reason, or `new` if it is more significant. A
+    /// mere symptom is replaced by `new`. A close by this side is replaced if `new` is the peer's
+    /// Abort or Failure and the peer has not confirmed the close.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {
             Phase::Greeting(_) | Phase::Established => return new,
@@ -480,7 +481,8 @@ impl Open {
             symptom if is_symptom(symptom) => 0,
             CloseReason::PeerDisconnected => 1,
             notice if unconfirmed_close && is_notice(notice) => 3,
-            // The caller must know that the peer's program has processed no message.
+            // `PeerBusy` takes precedence, because it assures the caller that the peer's program
+            // has processed no message.
             CloseReason::PeerBusy => 3,
             _ => 2,
         };
@@ -492,7 +494,8 @@ impl Open {
         new
     }
 
-    /// Returns the reason for the end, once everything is flushed and the reason is known.
+    /// Returns the reason for the end if all work requests are flushed and the reason is known.
+    /// Otherwise returns `None`.
     pub(super) fn end(&self) -> Option<CloseReason> {
         let Phase::Draining(Draining {
             sends_done: true,
@@ -506,8 +509,8 @@ impl Open {
         };
         let missing = self.transfer.inbound.undelivered();
         Some(match reason {
-            // The Close arrived behind everything that the peer had sent, but this side has not
-            // read all large messages.
+            // The peer's Close arrived behind everything else that the peer had sent, but this side
+            // has not read all large messages.
             //= PROTOCOL.md#closing
             //# A connection may also end after the peer's Close and before all its large messages
             //# have been read: messages are missing then, too.
@@ -517,21 +520,21 @@ impl Open {
     }
 }
 
-/// Whether this reason is a symptom whose cause is not known yet.
+/// Returns whether this reason is a symptom whose cause is not known yet.
 pub(super) fn is_symptom(reason: &CloseReason) -> bool {
     match reason {
-        // The status REM_OP_ERR is caused by a peer's process that has ended: the memory of such a
-        // process is released before its connection.
+        // A peer's process that ends can cause the status REM_OP_ERR, because the kernel releases
+        // the memory of the process before its connections.
         CloseReason::WorkRequest { status, .. } => {
             matches!(*status, WcStatus::WR_FLUSH_ERR | WcStatus::REM_OP_ERR)
         }
-        // Some drivers refuse work requests when a queue pair has left its connected state.
+        // Some drivers refuse work requests after a queue pair has left its connected state.
         CloseReason::Os(error) => error.errno == libc::ENOTCONN,
         _ => false,
     }
 }
 
-/// Whether this reason comes from an Abort or a Failure of the peer.
+/// Returns whether this reason results from the peer's Abort or Failure.
 pub(super) fn is_notice(reason: &CloseReason) -> bool {
     matches!(
         reason,
@@ -543,8 +546,8 @@ pub(super) fn is_notice(reason: &CloseReason) -> bool {
     )
 }
 
-/// Whether the event DISCONNECTED can follow this reason. If the peer or the device is unreachable,
-/// a wait for the event is useless.
+/// Returns whether the event DISCONNECTED can follow this reason. If the peer or the device is
+/// unreachable, no such event arrives.
 pub(super) fn expects_disconnected(reason: &CloseReason) -> bool {
     !matches!(
         reason,

@@ -1,4 +1,4 @@
-//! Commands that the application and the driver give to a connection.
+//! Commands to a connection from the application and from the driver.
 
 use std::{mem, time::Instant};
 
@@ -16,26 +16,30 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A point in the sequence of sent frames, up to which everything can be flushed.
+/// A point in the sequence of sent frames. A flush completes when everything before this point has
+/// been received.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The number of Pongs after which the peer has processed all frames before this point.
+    /// The number of Pongs that have arrived when the peer has processed all frames before this
+    /// point.
     answered: u64,
     /// The number of large messages that were sent before this point.
     taken: u32,
 }
 
-/// A point in the sequence of sent frames. The arrival of all frames before this point can be
-/// proven.
+/// A point in the sequence of sent frames. A Pong proves that all frames before this point have
+/// arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The number of Pongs after which the peer has processed all frames before this point.
+    /// The number of Pongs that have arrived when the peer has processed all frames before this
+    /// point.
     answered: u64,
 }
 
 impl Proof {
-    /// Makes the proof that this number of Pongs gives, for tests of drivers.
+    /// Creates a proof that needs this number of Pongs. Only the tests of drivers use this
+    /// function.
     pub fn after(answered: u64) -> Self {
         Self { answered }
     }
@@ -49,12 +53,13 @@ impl Flush {
 
 /// Commands that begin or end the connection.
 impl Connection {
-    /// Accepts the request. The reply contains `data` of the application, which has at most
+    /// Accepts the request. The reply contains the application's `data`, at most
     /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
     ///
-    /// If [`has_long_request`](Self::has_long_request) returns true, the driver accepts without an
-    /// answer of the application, and `data` is the driver's. After
-    /// [`Event::Requested`](crate::Event::Requested) a second call answers for the application.
+    /// If [`has_long_request`](Self::has_long_request) returns true, the driver must call this
+    /// function twice. The first call, with `data` of the driver, only lets the rest of the request
+    /// arrive. The second call, after [`Event::Requested`](crate::Event::Requested), accepts on
+    /// behalf of the application.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         match &mut self.state {
             State::Setup(Setup::Accepting(accepting)) => {
@@ -65,14 +70,14 @@ impl Connection {
         }
     }
 
-    /// Whether private data of the request follow in a frame.
+    /// Returns whether the private data of the request follow in a separate frame.
     pub fn has_long_request(&self) -> bool {
         self.side.has_long_request
     }
 
-    /// Rejects the request. The rejection contains `data` of the application, which has at most
-    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns whether it was rejected: after
-    /// the reply it is not.
+    /// Rejects the request. The rejection contains the application's `data`, at most
+    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if it is too late to
+    /// reject, because the reply was sent.
     pub fn reject(&mut self, data: &[u8], now: Instant) -> bool {
         let reject = Reject {
             code: RejectCode::Application,
@@ -85,8 +90,8 @@ impl Connection {
         }
     }
 
-    /// Rejects the request as busy if the reply was not sent. Returns whether it was rejected.
-    /// After the reply the peer may consider the connection established.
+    /// Rejects the request as busy. Returns false if it is too late to reject: the reply was sent,
+    /// so the peer may consider the connection established.
     pub fn reject_unanswered(&mut self, now: Instant) -> bool {
         self.reject_with(&Reject::BUSY, &[], now)
     }
@@ -102,9 +107,10 @@ impl Connection {
         rejected
     }
 
-    /// Rejects the request, or ends the established connection, because its listener has ended
-    /// before the program took the connection. A connection between these two states is turned away
-    /// when it is established.
+    /// Rejects the request, or ends the established connection, because the listener ended before
+    /// the program accepted the connection. Has no effect if the reply was sent but the connection
+    /// is not established yet. In that case, the caller calls this function again after the
+    /// establishment.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(_) => {
@@ -118,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection. The peer receives the messages that were sent before.
+    /// Closes the connection. The peer receives all messages that were sent before the close.
     pub fn close(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(setup) => {
@@ -130,13 +136,13 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once. Sends the application's `code` to the peer, if this takes at
-    /// most 100 ms.
+    /// Ends the connection immediately. Sends the application's `code` to the peer, if that takes
+    /// at most 100 ms.
     pub fn abort(&mut self, code: u32, now: Instant) {
         self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
     }
 
-    /// Ends the connection at once because a waker of the application panicked.
+    /// Ends the connection immediately, because a waker of the application panicked.
     pub fn handle_waker_panic(&mut self, now: Instant) {
         let reason = CloseReason::WakerPanicked;
         self.end_at_once(reason, Control::Failure, WAKER_PANICKED, now);
@@ -165,16 +171,16 @@ impl Connection {
 /// Commands that send and release messages.
 impl Connection {
     /// Assigns a slot and a header to a message of `len` bytes, which follow the header in the same
-    /// frame. The caller posts the frame at once.
+    /// frame. The caller must post the frame immediately.
     #[inline]
     pub fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_messages()?.send(len)
     }
 
-    /// As [`send`](Self::send), if the message fits into a frame and can be sent now. Otherwise
-    /// returns `None`, without the [`Writable`](crate::Event::Writable) that follows a refused
-    /// `send`, and counts no stall.
+    /// Does the same as [`send`](Self::send), if the message fits into a frame and can be sent now.
+    /// Otherwise returns `None`. In contrast to a refused `send`, no
+    /// [`Writable`](crate::Event::Writable) follows, and no stall is counted.
     #[inline(always)]
     pub fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match &mut self.state {
@@ -183,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// Returns the part of a batch of messages that may be sent in one frame now.
+    /// Returns the limits on the batch that can be sent in one frame now.
     #[inline]
     pub fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
@@ -191,24 +197,25 @@ impl Connection {
     }
 
     /// Assigns a slot and a header to `count` messages. The messages, each preceded by its length,
-    /// follow the header in the same frame. They have `len` bytes in all, within
-    /// [`batch_room`](Self::batch_room). The caller posts the frame at once.
+    /// follow the header in the same frame. The total length is `len` bytes, within
+    /// [`batch_room`](Self::batch_room). The caller must post the frame immediately.
     #[inline]
     pub fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_batch(count, len))
     }
 
-    /// Assigns a slot and a header to the descriptor of a large message. The caller posts the frame
-    /// at once. The peer may read the memory that the descriptor names until
-    /// [`Event::Taken`](crate::Event::Taken).
+    /// Assigns a slot and a header to the descriptor of a large message. The caller must post the
+    /// frame immediately. Until [`Event::Taken`](crate::Event::Taken), the peer can read the memory
+    /// that the descriptor names.
     pub fn send_large(&mut self, descriptor: &Descriptor) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_messages()?.send_large(descriptor.len)
     }
 
-    /// Assigns a slot to a one-sided operation. The caller posts the operation at once, as
-    /// signalled. An operation that consumes a receive of the peer also takes a credit.
+    /// Assigns a slot to a one-sided operation. The caller must post the operation immediately, as
+    /// signalled. `takes_receive` states that the operation consumes a receive of the peer, and
+    /// therefore a credit.
     pub fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = if takes_receive {
@@ -219,7 +226,7 @@ impl Connection {
         transfer.operate(takes_receive)
     }
 
-    /// Returns the way in which a message of `len` bytes is sent now.
+    /// Returns how a message of `len` bytes would be sent now.
     #[inline]
     pub fn way(&self, len: usize) -> Way {
         self.opened()
@@ -227,23 +234,25 @@ impl Connection {
     }
 
     /// Assigns a slot and a header to the part of a message of `len` bytes that begins at `offset`.
-    /// Returns the frame, and the length of the part. Before the first part, the caller has checked
-    /// that [`way`](Self::way) returns [`Way::Fragments`] and that [`may_send`](Self::may_send)
-    /// returns no refusal. The caller posts all parts at once.
+    /// Returns the frame and the length of the part.
+    ///
+    /// Before the first part, the caller has checked that [`way`](Self::way) returns
+    /// [`Way::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller must post all
+    /// parts immediately.
     pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_fragment(len, offset))
     }
 
-    /// Whether a message of `len` bytes fits into a frame of its own.
+    /// Returns whether a message of `len` bytes fits into a single frame.
     #[inline]
     pub fn is_eager(&self, len: usize) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.is_eager(len))
     }
 
-    /// Whether a message of `len` bytes can be sent now. If the message is refused as blocked,
-    /// [`Event::Writable`](crate::Event::Writable) follows when a retry can succeed.
+    /// Checks whether a message of `len` bytes can be sent now. If the message is refused as
+    /// blocked, [`Event::Writable`](crate::Event::Writable) follows when a retry can succeed.
     #[inline]
     pub fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
@@ -254,7 +263,7 @@ impl Connection {
         room
     }
 
-    /// Sends a Finish after all messages. Later sends fail.
+    /// Sends a Finish behind all messages. Later sends fail.
     pub fn finish(&mut self) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
@@ -267,14 +276,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a send was refused as blocked, and [`Event::Writable`](crate::Event::Writable) has
-    /// not followed yet.
+    /// Returns whether a send was refused as blocked and
+    /// [`Event::Writable`](crate::Event::Writable) has not followed yet.
     pub fn is_blocked(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
     }
 
-    /// Sends a Ping, whose Pong proves that the peer's library has processed everything sent
-    /// before.
+    /// Sends a Ping. The Pong proves that the peer's library has processed everything sent before
+    /// the Ping.
     ///
     /// The result of [`is_flushed`](Self::is_flushed) can change after
     /// [`Event::Answered`](crate::Event::Answered) and after [`Event::Taken`](crate::Event::Taken).
@@ -289,21 +298,23 @@ impl Connection {
         Ok(flush)
     }
 
-    /// Whether the peer's library has received everything that was sent before `flush` was made.
+    /// Returns whether the peer's library has received everything that was sent before `flush` was
+    /// created.
     pub fn is_flushed(&self, flush: &Flush) -> bool {
         self.opened()
             .is_some_and(|open| flush.is_done(&open.transfer))
     }
 
-    /// Whether a completed send or write has reached the peer's device: see
-    /// [`TransportTraits`](crate::TransportTraits).
+    /// Returns whether a send or a write completes only after the peer's device has received it:
+    /// see [`TransportTraits`](crate::TransportTraits).
     #[inline]
     pub fn acknowledges_sends(&self) -> bool {
         self.side.acknowledges_sends()
     }
 
-    /// Sends a Ping, whose Pong proves that everything posted before has arrived. Returns `None` if
-    /// the connection is ending: the reason for the end then shows whether everything has arrived.
+    /// Sends a Ping. The Pong proves that everything posted before the Ping has arrived. Returns
+    /// `None` if the connection is ending. In that case the reason for the end shows whether
+    /// everything has arrived.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
         let answered = open.sending().ok()?.probe.request_pong();
@@ -311,7 +322,7 @@ impl Connection {
         Some(Proof { answered })
     }
 
-    /// Whether the Pong that gives this proof has arrived. The result can change after
+    /// Returns whether the Pong for this proof has arrived. The result can change after
     /// [`Event::Answered`](crate::Event::Answered).
     pub fn has_proof(&self, proof: Proof) -> bool {
         self.opened()
@@ -319,7 +330,8 @@ impl Connection {
     }
 
     /// Records that the receive of a delivered message has been posted again, for this connection
-    /// or for all connections that share receives. Returns whether there is certainly no output.
+    /// or for all connections that share receives. Returns true if there is certainly no output to
+    /// perform.
     #[inline(always)]
     pub fn release(&mut self, now: impl Clock) -> bool {
         match self.open() {
@@ -340,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// Returns the open connection, or the reason why nothing can be sent.
+    /// Returns the open connection, or the reason why the application cannot send.
     #[inline]
     fn open_for_sending(&mut self) -> Result<(&mut Open, &mut Side), SendRefused> {
         match &mut self.state {
@@ -353,7 +365,7 @@ impl Connection {
 
 /// Commands for control messages.
 impl Connection {
-    /// Sends a control message, which passes the messages that wait for credit.
+    /// Sends a control message, which overtakes the messages that wait for credit.
     pub fn send_control_message(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
         let (open, side) = self.open_for_control()?;
         side.control_messages.send(message)?;
@@ -361,8 +373,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reports to the peer that this side wants to end the connection soon. Sends nothing if it was
-    /// reported before.
+    /// Reports to the peer that this side wants to end the connection soon. Does nothing if this
+    /// side has already reported it.
     pub fn ask_to_leave(&mut self) -> Result<(), ControlRefused> {
         let (open, side) = self.open_for_control()?;
         if !open.transfer.leave() {
@@ -372,7 +384,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the established connection, or the reason why it sends nothing.
+    /// Returns the established connection, or the reason why it cannot send control messages.
     fn open_for_control(&mut self) -> Result<(&mut Open, &mut Side), ControlRefused> {
         if !matches!(&self.state, State::Open(open) if open.is_established()) {
             let reason = self.close_reason().unwrap_or(&CloseReason::LocallyClosed);
@@ -382,14 +394,14 @@ impl Connection {
             .ok_or(ControlRefused::Closed(CloseReason::LocallyClosed))
     }
 
-    /// Keeps a control message for the next connection of the session, because the present
-    /// connection is lost or the next one is not established.
+    /// Keeps a control message for the session's next connection, because the current connection is
+    /// lost or the next one is not established yet.
     pub fn keep_control_message(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
         self.side.control_messages.send(message)
     }
 
-    /// Records that the application has taken a control message. If an earlier connection of the
-    /// session has delivered it, the present connection still counts it.
+    /// Records that the application has taken a control message. The current connection counts the
+    /// message even if an earlier connection of the session delivered it.
     pub fn take_control_message(&mut self) {
         self.side.control_messages.take();
         if let Some((open, side)) = self.open() {
@@ -397,32 +409,32 @@ impl Connection {
         }
     }
 
-    /// Returns the number of control messages that an application may leave.
+    /// Returns the maximum number of control messages that an application can leave untaken.
     #[cfg(test)]
     pub(super) fn control_window(&self) -> u32 {
         self.side.control_messages.window()
     }
 
-    /// Returns the number of control messages that can be sent before the next grant.
+    /// Returns the number of control messages that this side can send before the next grant.
     #[cfg(test)]
     pub(super) fn control_credit(&self) -> u32 {
         self.side.control_messages.available()
     }
 
-    /// Permits control messages of this length to the peer.
+    /// Sets the maximum length in bytes of control messages to the peer.
     #[cfg(test)]
     pub(super) fn permit_control_messages(&mut self, longest: u32) {
         self.side.control_messages.set_longest(Some(longest));
     }
 
-    /// Sets the counters and the window of control messages, of which none was sent.
+    /// Sets the counters and the window of control messages. No control message was sent before.
     #[cfg(test)]
     pub(super) fn start_control_messages_at(&mut self, start: u32, window: u32) {
         self.side.control_messages.start_at(start, window);
     }
 
-    /// Continues with the control messages of the session after its last connection has ended.
-    /// The caller calls this function before the connection is established.
+    /// Takes over the session's control messages from `last`, the session's last connection, which
+    /// has ended. Must be called before this connection is established.
     pub fn resume_control_messages(&mut self, last: &mut Self) {
         let fresh = ControlMessages::new();
         let mut messages = mem::replace(&mut last.side.control_messages, fresh);
@@ -431,11 +443,11 @@ impl Connection {
     }
 }
 
-/// Commands for messages that the driver has taken from the application and holds back.
+/// Commands for messages that the driver has accepted from the application and holds back.
 impl Connection {
-    /// Holds a Finish and a Close back until [`release_ending`](Self::release_ending), because the
-    /// driver holds messages of the application back. Returns whether the state of the connection
-    /// permits this.
+    /// Delays any Finish and Close until [`release_ending`](Self::release_ending), because the
+    /// driver holds back messages of the application. Returns false if the connection is in a state
+    /// in which messages cannot be held back.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -443,8 +455,8 @@ impl Connection {
         }
     }
 
-    /// Does the same as [`batch_room`](Self::batch_room) for messages that were held back, even
-    /// after the application has finished or closed. Refuses if the peer has closed, because the
+    /// Does the same as [`batch_room`](Self::batch_room) for messages that the driver holds back,
+    /// even after the application has finished or closed. Fails if the peer has closed, because the
     /// peer ignores further messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
@@ -452,7 +464,7 @@ impl Connection {
     }
 
     /// Does the same as [`send`](Self::send) or [`send_batch`](Self::send_batch) for messages that
-    /// were held back.
+    /// the driver holds back.
     pub fn send_held(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = open.sending_held()?;
@@ -462,8 +474,8 @@ impl Connection {
         }
     }
 
-    /// Sends a Finish and a Close that were held back, because the driver no longer holds messages
-    /// back.
+    /// Sends any Finish and Close that were delayed, because the driver no longer holds back
+    /// messages.
     pub fn release_ending(&mut self) {
         if let Some((open, side)) = self.open() {
             open.transfer.control.release_ending();
@@ -472,10 +484,10 @@ impl Connection {
     }
 }
 
-/// Commands for byte streams: the limits on their unread bytes do not depend on the pieces in which
-/// the bytes travel.
+/// Commands for byte streams. The limits on unread bytes do not depend on how the bytes are divided
+/// into messages.
 impl Connection {
-    /// Makes the connection a byte stream.
+    /// Marks the connection as a byte stream.
     pub fn carry_bytes(&mut self) {
         self.side.params.stream = true;
         if let Some((open, side)) = self.open() {
@@ -489,9 +501,9 @@ impl Connection {
         self.side.params.stream_piece()
     }
 
-    /// Returns the maximum number of bytes of a stream that the driver may hold back: half of the
-    /// stream buffer less the bytes that the peer still has to read from this side's memory, but at
-    /// least one frame.
+    /// Returns the maximum number of bytes of a byte stream that the driver may hold back. The
+    /// maximum is half of the stream buffer, minus the bytes that the peer has yet to read from
+    /// this side's memory, but at least one frame.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;
@@ -502,38 +514,39 @@ impl Connection {
             .max(frame)
     }
 
-    /// Whether the caller should copy a message of `len` bytes: unread messages hold too many
-    /// receives, and the buffer has room for the copy in addition to the `buffered` unread bytes in
-    /// receives.
+    /// Returns whether the caller should copy a message of `len` bytes, because unread messages
+    /// occupy too many receives. The stream buffer must have room for the copy in addition to
+    /// `buffered`, the number of unread bytes in receives.
     ///
-    /// Too many means more than half of the receives, or more than three quarters of them if
-    /// `comes` is set: a reader is coming and will take the messages without a copy. The limit
-    /// leaves the peer credits for some messages.
+    /// Too many means more than half of the receives, or more than three quarters if `comes` is
+    /// set: a reader will soon take the messages without a copy. The rest of the receives leaves
+    /// the peer credit for some messages.
     ///
-    /// The caller then copies the message, releases its receive at once, and reports the copy with
-    /// [`copied`](Self::copied).
+    /// The caller must then copy the message, release its receive immediately, and report the copy
+    /// with [`copied`](Self::copied).
     #[inline]
     pub fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.may_copy(len, buffered, comes))
     }
 
-    /// Records that a message of `len` bytes was copied. The copy counts until
-    /// [`release_copied`](Self::release_copied).
+    /// Records that a message of `len` bytes was copied. The copy counts as buffered until the call
+    /// of [`release_copied`](Self::release_copied).
     pub fn copied(&mut self, len: u32) {
         if let Some((open, _)) = self.open() {
             open.transfer.inbound.copied(len.into());
         }
     }
 
-    /// Whether the caller should copy a large message: the application holds more than half of the
-    /// large messages that it may hold.
+    /// Returns whether the caller should copy a large message out of its memory, because the
+    /// application holds more than half of the maximum number of large messages.
     pub fn may_copy_large(&self) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.inbound.may_copy_large())
     }
 
-    /// Does the same as [`copied`](Self::copied) for a large message, which counts as released.
+    /// Does the same as [`copied`](Self::copied) for a large message, and also counts the message
+    /// as released.
     pub fn copied_large(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.inbound.release(len);
@@ -542,7 +555,7 @@ impl Connection {
         }
     }
 
-    /// Records that the application has read `len` bytes that were copied.
+    /// Records that the application has read `len` of the copied bytes.
     pub fn release_copied(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.inbound.release_copied(len);

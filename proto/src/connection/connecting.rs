@@ -1,4 +1,5 @@
-//! The active side of a connection: attempts to connect, until one succeeds or the deadline passes.
+//! The active side of a connection, which attempts to connect until one attempt succeeds or the
+//! deadline passes.
 
 use std::{
     collections::VecDeque,
@@ -23,20 +24,21 @@ use crate::{
     reject::Reject,
 };
 
-/// The attempts of the active side to connect.
+/// The state of the active side while it attempts to connect.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Connecting {
-    /// The deadline of all attempts.
+    /// The deadline of all attempts together.
     deadline: Instant,
-    /// The upper limit of the wait before the next attempt.
+    /// The maximum wait before the next attempt.
     backoff: Duration,
-    /// The random numbers that vary the waits, so that clients that lost the same server do not all
-    /// connect again at the same moment.
+    /// The random numbers that vary the waits. Without them, clients that lost the same server
+    /// would all reconnect at the same moment.
     jitter: Jitter,
-    /// The failure of the last attempt, which is more specific than a timeout.
+    /// The failure of the last attempt, which is reported instead of a timeout because it is more
+    /// specific.
     last: Option<CloseReason>,
-    /// The application's bytes for the request.
+    /// The application's private data for the request.
     data: PrivateBytes,
     step: Step,
 }
@@ -48,17 +50,16 @@ enum Step {
     Waiting,
     ResolvingAddr,
     ResolvingRoute,
-    /// The request has been sent. Frames that arrive before ESTABLISHED wait here until the peer's
-    /// hello is known.
+    /// The request has been sent. Frames that arrive before the event ESTABLISHED are queued here
+    /// until the peer's hello is known.
     Requested(VecDeque<Early>),
-    /// An attempt failed; the next one starts at this time.
+    /// An attempt failed. The next attempt starts at this time.
     Backoff(Instant),
 }
 
-/// The upper limit of the wait before the second attempt. The limit doubles from attempt to
-/// attempt.
+/// The maximum wait before the second attempt. The maximum doubles with each further attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The upper limit of the wait between any two attempts.
+/// The maximum wait before any attempt.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Pseudo-random numbers (SplitMix64).
@@ -67,32 +68,32 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 struct Jitter(u64);
 
 impl Jitter {
-    /// Returns a wait between half of `longest` and all of it.
+    /// Returns a random wait between half of `longest` and `longest`.
     fn draw(&mut self, longest: Duration) -> Duration {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
-        // This is the upper half of the bits, as a fraction of 2³².
+        // The upper 32 bits, as a fraction of 2³².
         let fraction = (mixed >> 32) as u32;
         let half = longest / 2;
         half + Duration::from_nanos(((half.as_nanos() * u128::from(fraction)) >> 32) as u64)
     }
 }
 
-/// Whether a connection failed because of this side's port: the port is in use, or was in use a
-/// moment ago for a connection to the same peer. The ports of iWARP are ports of TCP, but the
-/// connection manager chooses a port without regard to TCP. The next attempt gets another port. The
-/// wait before it does not grow, because the peer has refused nothing.
+/// Returns whether a connection failed because of this side's port: the port is in use, or was
+/// recently in use for a connection to the same peer. On iWARP, ports are TCP ports, but the
+/// connection manager chooses a port without checking TCP's ports. The next attempt uses another
+/// port. The wait before it does not grow, because the peer has not refused anything.
 const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
 
 impl Connection {
-    /// Makes the active side of a connection. The request contains `data` of the application, which
-    /// has at most [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Above
-    /// [`REQUEST_DATA_MAX`] bytes it follows in a frame.
+    /// Creates the active side of a connection. The request contains the application's `data`, at
+    /// most [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Data of more than
+    /// [`REQUEST_DATA_MAX`] bytes follow in a separate frame.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,
@@ -207,7 +208,8 @@ impl Connecting {
                 let rejected = Reject::parse(private_data).filter(|_| resumes);
                 side.over = rejected.and_then(|(reject, _)| reject.session_over());
                 let cause = match rejection(reason, private_data) {
-                    // The peer answers in this way to a request that resumes no session.
+                    // If the request resumes no session, a rejection because of the session means
+                    // that the peer is incompatible.
                     CloseReason::SessionLost if !resumes => {
                         CloseReason::PeerIncompatible(Mismatch {
                             field: "session",
@@ -220,8 +222,8 @@ impl Connecting {
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
                 self.try_again_if(is_transient, side, cause, now)
             }
-            // A peer that ends the connection before it answers can be a server that is ending,
-            // after which another server starts.
+            // If the peer disconnects before it answers, the peer can be a server that is ending
+            // and will be replaced by another server.
             (Step::Requested(_), CmInput::Disconnected) => {
                 let is_transient = side.params.retry_refused;
                 self.try_again_if(is_transient, side, CloseReason::PeerDisconnected, now)
@@ -287,8 +289,9 @@ impl Connecting {
         }
     }
 
-    /// Handles the failure of the call that resolves the address. Errors about the address can be
-    /// as temporary as those of the event ADDR_ERROR. Wrong arguments remain wrong.
+    /// Handles the failure of the call that resolves the address. An error that concerns the
+    /// address can be temporary, like the error in the event ADDR_ERROR. An error that concerns
+    /// another argument is permanent.
     pub(super) fn on_resolve_addr_failure(
         &mut self,
         side: &mut Side,
@@ -308,8 +311,8 @@ impl Connecting {
         }
     }
 
-    /// Handles the failure of the call that connects. Some drivers connect by TCP before the call
-    /// returns, and return an error instead of an event.
+    /// Handles the failure of the connect call. Some drivers establish a TCP connection before the
+    /// call returns, so the call returns an error that other drivers report in an event.
     pub(super) fn on_connect_call_failure(
         &mut self,
         side: &mut Side,
@@ -333,8 +336,8 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Starts the next attempt after a wait if `is_transient` is set, that is, if another attempt
-    /// can succeed. Otherwise returns the cause.
+    /// Starts the next attempt after a wait if `is_transient` is true: another attempt can succeed.
+    /// Otherwise returns the cause as an error.
     fn try_again_if(
         &mut self,
         is_transient: bool,
@@ -359,13 +362,12 @@ impl Connecting {
     ) -> Progress {
         self.step = Step::Backoff(now + self.jitter.draw(longest));
         self.last = Some(cause);
-        // The next attempt can be far in the future, so the transport and the id are not kept for
-        // it.
+        // The next attempt can be far in the future, so the transport and the id are destroyed now.
         side.cm(CmOp::Discard);
         Ok(None)
     }
 
-    /// Begins the next attempt after its wait, or ends all attempts at their deadline.
+    /// Starts the next attempt after the wait, or fails if the deadline has passed.
     pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) -> Progress {
         let phase = match self.step {
             Step::Backoff(_) if self.deadline > now => {
@@ -381,7 +383,7 @@ impl Connecting {
         Err(self.last.take().unwrap_or(CloseReason::TimedOut(phase)))
     }
 
-    /// Checks the hello in the reply.
+    /// Checks the hello in the peer's reply.
     fn agree(
         &mut self,
         side: &mut Side,
@@ -410,7 +412,7 @@ impl Connecting {
     }
 }
 
-/// Checks that the sender of this hello takes private data of `len` bytes in a frame.
+/// Checks that the sender of this hello accepts private data of `len` bytes in a separate frame.
 fn check_takes_request(hello: &Hello, len: usize) -> Result<(), CloseReason> {
     //= PROTOCOL.md#long-requests
     //# The active side disconnects if bit 8 is not set in the reply, or if the passive side's eager

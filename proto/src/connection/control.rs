@@ -1,10 +1,11 @@
-//! The control frames that wait for a slot of the send ring, and the final frames of a connection.
+//! The queue of control frames that wait for a slot of the send ring, and the last frames of a
+//! connection.
 
 use std::mem;
 
 use crate::frame::Control;
 
-/// The control frames to send as soon as slots are free: at most one of each kind.
+/// The control frames that must be sent as soon as slots are free: at most one of each kind.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ControlQueue {
@@ -15,23 +16,23 @@ pub(super) struct ControlQueue {
     close: bool,
     close_ack: bool,
     grant: bool,
-    /// Whether an Abort or a Failure was queued, after which nothing else is sent.
+    /// Whether nothing else may be sent, because an Abort, a Failure or a rejection was queued.
     is_last: bool,
-    /// Whether messages that are held back must be sent before a Finish or a Close.
+    /// Whether the driver holds back messages that must be sent before a Finish or a Close.
     held: bool,
     close_sent: bool,
     final_frame: FinalFrame,
 }
 
-/// The state of this side's last frame: CloseAck, Abort or Failure.
+/// The progress of this side's last frame, which is a CloseAck, an Abort, a Failure or a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum FinalFrame {
     #[default]
     None,
-    /// The frame is sent as soon as a slot is free.
+    /// The frame waits for a free slot.
     Queued,
-    /// The frame was posted in this slot.
+    /// The frame has been posted in this slot.
     Sent(u32),
     /// The peer's device has acknowledged the frame.
     Acknowledged,
@@ -59,28 +60,29 @@ impl ControlQueue {
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Queues an Abort or a Failure. The caller has cancelled all other frames.
+    /// Queues an Abort or a Failure. The caller has dropped all other queued frames.
     pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
         self.notice = Some((control, code));
         self.is_last = true;
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Records that an Answer is queued that rejects the peer's request. The caller has cancelled
-    /// all other frames.
+    /// Records that the caller has queued an Answer that rejects a request. The caller has dropped
+    /// all other queued frames.
     pub(super) fn queue_rejection(&mut self) {
         self.is_last = true;
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Records that this side's last frame is posted in this slot, if it is queued.
+    /// Records that an Answer is posted in this slot. If the Answer is a rejection, it is this
+    /// side's last frame.
     pub(super) fn posted_answer(&mut self, slot: u32) {
         if self.final_frame == FinalFrame::Queued {
             self.final_frame = FinalFrame::Sent(slot);
         }
     }
 
-    /// Holds a Finish and a Close back until [`release_ending`](Self::release_ending).
+    /// Delays any Finish and Close until [`release_ending`](Self::release_ending).
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
@@ -94,7 +96,7 @@ impl ControlQueue {
         self.held
     }
 
-    /// Whether control messages may be sent.
+    /// Returns whether control messages may be sent.
     pub(super) fn permits_messages(&self) -> bool {
         !self.is_last
     }
@@ -110,8 +112,8 @@ impl ControlQueue {
         self.held = false;
     }
 
-    /// Takes the next frame, with its code if it is an Abort or a Failure. Drops a queued grant
-    /// that is not due, because another frame has already carried the grant.
+    /// Removes and returns the next frame to send, with its code if it is an Abort or a Failure.
+    /// Drops a queued Grant that is no longer due, because another frame has carried the grant.
     pub(super) fn pop(&mut self, grant_due: bool) -> Option<(Control, Option<u32>)> {
         if let Some((control, code)) = self.notice.take() {
             return Some((control, Some(code)));
@@ -133,7 +135,7 @@ impl ControlQueue {
         Some((control, None))
     }
 
-    /// Records that a frame is posted in this slot.
+    /// Records that a frame of this kind is posted in this slot.
     pub(super) fn posted(&mut self, control: Control, slot: u32) {
         match control {
             Control::Close => self.close_sent = true,
@@ -157,17 +159,17 @@ impl ControlQueue {
         }
     }
 
-    /// Whether this side's Close has been posted.
+    /// Returns whether this side's Close has been posted.
     pub(super) fn is_close_sent(&self) -> bool {
         self.close_sent
     }
 
-    /// Whether this side's last frame has been queued or sent.
+    /// Returns whether this side's last frame has been queued or posted.
     pub(super) fn has_final_frame(&self) -> bool {
         self.final_frame != FinalFrame::None
     }
 
-    /// Whether the peer's device has acknowledged this side's last frame.
+    /// Returns whether the peer's device has acknowledged this side's last frame.
     pub(super) fn is_final_frame_acknowledged(&self) -> bool {
         self.final_frame == FinalFrame::Acknowledged
     }

@@ -1,4 +1,4 @@
-//! Reports of the device about its port, and about the connection's objects.
+//! The device's reports about its port and about the connection's objects.
 
 use std::time::{Duration, Instant};
 
@@ -6,25 +6,25 @@ use super::{Connection, open::Open, side::Side};
 use crate::{CloseReason, DeviceFault};
 
 impl Connection {
-    /// Ends the connection, because one of its objects in the device has failed.
+    /// Ends the connection, because the device reports the failure of one of its objects.
     pub fn handle_device_fault(&mut self, fault: DeviceFault, now: Instant) {
         self.fail(CloseReason::DeviceFault(fault), now);
     }
 
-    /// Sends a Ping to the peer at once, because the path to the peer might be interrupted. Without
-    /// a sign of life on this connection, the peer counts as dead after `timeout`, or after
-    /// `keepalive_timeout` if that is shorter.
+    /// Sends a Ping to the peer immediately, because the path to the peer might be interrupted. The
+    /// peer counts as dead if no sign of life arrives on this connection within `timeout`, or
+    /// within `keepalive_timeout` if that is shorter.
     ///
-    /// Before this call, the caller reports all completions that are available. If the keepalive is
-    /// off, the Ping alone detects the interruption, because the device fails the Ping after its
-    /// own retries.
+    /// Before this call, the caller must report all available completions. If the keepalive is off,
+    /// the Ping still detects an interruption, because the device reports the Ping as failed after
+    /// its own retries.
     pub fn suspect_path(&mut self, timeout: Duration, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.suspect_path(side, timeout, now);
         }
     }
 
-    /// Stops suspecting the path: the keepalive timer restarts at `now`, with its usual timeout.
+    /// Stops suspecting the path. The keepalive timer restarts at `now`, with its usual timeout.
     pub fn trust_path(&mut self, now: Instant) {
         if let Some((open, _)) = self.open()
             && let Some(keepalive) = &mut open.transfer.timers.keepalive

@@ -1,8 +1,8 @@
-//! Private data of a request that are too long for the request itself.
+//! The exchange of private data that are too long for the connect request.
 //!
-//! The active side sends them in a frame as soon as the queue pairs work, and the passive side
-//! answers in a frame. Only then the connection counts as established. Each wait has a
-//! deadline of `connect_timeout`, which bounds the cost of a peer that stops half way.
+//! The active side sends its private data in a frame as soon as the queue pairs work, and the
+//! passive side answers in a frame. Only then does the connection count as established. Each wait
+//! has a deadline of `connect_timeout`, because a peer might not complete the exchange.
 
 use std::{sync::Arc, time::Instant};
 
@@ -28,7 +28,7 @@ pub(super) enum Greeting {
     Asked { deadline: Instant },
     /// The passive side waits for the peer's private data.
     Receiving { deadline: Instant },
-    /// The passive side waits for the answer of its application.
+    /// The passive side waits for its application to decide.
     Deciding { deadline: Instant },
 }
 
@@ -41,7 +41,7 @@ impl Greeting {
         }
     }
 
-    /// Returns the name for the log.
+    /// Returns the name of this step, for log lines.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Asked { .. } => "Asked",
@@ -52,12 +52,12 @@ impl Greeting {
 }
 
 impl Open {
-    /// Whether the passive side's application has to answer.
+    /// Returns whether the connection waits for the passive side's application to decide.
     pub(super) fn awaits_decision(&self) -> bool {
         matches!(self.phase, Phase::Greeting(Greeting::Deciding { .. }))
     }
 
-    /// Whether this side is the passive one, and has not answered.
+    /// Returns whether this side is the passive side and has not sent its answer.
     pub(super) fn is_unanswered(&self) -> bool {
         matches!(
             self.phase,
@@ -65,13 +65,13 @@ impl Open {
         )
     }
 
-    /// Sends the private data of the active side.
+    /// Sends the active side's private data in a Request frame.
     pub(super) fn send_request(&mut self, side: &mut Side, data: &[u8]) {
         self.transfer.greet(Kind::Request, 0, data.into());
         self.send_control(side);
     }
 
-    /// Accepts the request for the application of the passive side.
+    /// Accepts the request on behalf of the passive side's application.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8]) {
         if self.awaits_decision() {
             self.answer(side, Answer::Accepted, data.into());
@@ -79,8 +79,8 @@ impl Open {
         }
     }
 
-    /// Rejects the request for the application of the passive side. Returns whether it was
-    /// rejected.
+    /// Rejects the request on behalf of the passive side's application. Returns false if the
+    /// request was already answered.
     pub(super) fn reject(&mut self, side: &mut Side, data: &[u8], now: Instant) -> bool {
         let rejects = self.is_unanswered();
         if rejects {
@@ -100,10 +100,11 @@ impl Open {
     /// Ends the exchange, because this side closes the connection.
     pub(super) fn give_up_greeting(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         if self.is_unanswered() {
-            // The peer may try again.
+            // A Failure with this code permits the peer to retry.
             self.notify_and_disconnect(side, reason, Control::Failure, NOT_TAKEN, now);
         } else {
-            // Without a notice the peer could count the connection as lost, and keep its session.
+            // Without this notice, the peer could consider the connection lost, and keep its
+            // session.
             self.notify_and_disconnect(side, reason, Control::Abort, 0, now);
         }
     }
@@ -118,7 +119,7 @@ impl Open {
         self.give_up_greeting(side, CloseReason::TimedOut(phase), now);
     }
 
-    /// Handles private data of the peer: those of a request, or those of an answer.
+    /// Handles private data from the peer: those of a Request or those of an Answer.
     pub(super) fn on_private_data(
         &mut self,
         side: &mut Side,
@@ -148,8 +149,9 @@ impl Open {
                 }
                 Ok(())
             }
-            // A work request can fail before the frame that reveals the cause is processed, or this
-            // side no longer waits. Messages may follow the Answer.
+            // The connection is already ending: a work request can fail before the frame that
+            // reveals the cause is processed, or this side has stopped waiting for the Answer.
+            // Messages can follow the Answer.
             (Phase::Closing(_) | Phase::Draining(_), Kind::Answer) if !self.was_established() => {
                 self.transfer.accepts = Accepts::Nothing;
                 if header.arg == Answer::Rejected.number() {
@@ -165,7 +167,7 @@ impl Open {
     }
 }
 
-/// Returns the reason for the end of a connection that the peer's application rejected.
+/// Returns the reason for the end if the peer's application rejected the request.
 fn rejected(data: PrivateBytes) -> CloseReason {
     CloseReason::Rejected {
         reason: RejectReason::CONSUMER_DEFINED,

@@ -1,5 +1,5 @@
-//! Events of the connection manager, the clock and the engine, and completions of the device, as
-//! inputs of a connection.
+//! The inputs of a connection: events of the connection manager, the clock and the engine, and
+//! completions of the device.
 
 use std::time::Instant;
 
@@ -14,8 +14,9 @@ use crate::{
 
 /// Inputs from the connection manager and the engine.
 impl Connection {
-    /// Performs the steps that cost the engine time, for which [`CmOp::AwaitTurn`](crate::CmOp) has
-    /// asked. The turn lasts while [`has_turn`](Self::has_turn) returns true.
+    /// Performs the setup steps that cost the engine time. The connection has requested the turn
+    /// with [`CmOp::AwaitTurn`](crate::CmOp). The turn lasts until [`has_turn`](Self::has_turn)
+    /// returns false.
     pub fn take_turn(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             return self.handle_timeout(now);
@@ -25,7 +26,7 @@ impl Connection {
         }
     }
 
-    /// Records the properties of the transport, which has been made.
+    /// Records the properties of the transport that the driver has created.
     pub fn handle_transport(&mut self, traits: TransportTraits) {
         self.side.traits = Some(traits);
         if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
@@ -41,10 +42,10 @@ impl Connection {
             (_, CmInput::Other(number)) => {
                 self.unexpected(&format!("connection manager event {number}"));
             }
-            // This event concerns a queue pair that is being destroyed.
+            // The event concerns a queue pair that the driver is destroying.
             (_, CmInput::TimewaitExit) | (State::Closed(_), CmInput::Disconnected) => {}
-            // The kernel reports CONNECT_RESPONSE for an id without a queue pair only. All ids of
-            // this library have one.
+            // The kernel reports CONNECT_RESPONSE only for ids without a queue pair, and each id of
+            // this library has a queue pair.
             (_, CmInput::ConnectResponse) | (State::Closed(_), _) => {
                 self.unexpected(event.name());
             }
@@ -85,8 +86,8 @@ impl Connection {
                 | CmCall::Accept,
                 _,
             ) => self.fail(CloseReason::Os(error), now),
-            // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of
-            // the id have the same effect later.
+            // A failure of these calls has no lasting effect. The peer's deadline, the default RNR
+            // timer or the destruction of the id has the same effect later.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
                 let text = format_args!("a connection manager call failed: {error}");
                 self.side.outputs.note(Level::Debug, text);
@@ -102,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Handles the deadlines that have passed.
+    /// Handles all deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.next_timeout().is_none_or(|at| at > now) {
             return;
@@ -120,9 +121,9 @@ impl Connection {
         }
     }
 
-    /// Whether the only deadline that has passed is that of a keepalive check, and the check finds
-    /// the peer alive, by the signs of life of the peer's engine or by those on this connection. If
-    /// so, completes the check and sets the next deadline.
+    /// Completes a keepalive check and sets its next deadline, if the peer has given signs of life
+    /// on this connection or on another connection of its engine. Returns false if there were no
+    /// signs of life, if a Ping is due, or if another deadline has also passed.
     pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         let Some((open, side)) = self.open() else {
             return false;
@@ -134,34 +135,36 @@ impl Connection {
         passes
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) at `now` judges the peer by the bytes that
-    /// have moved.
+    /// Returns whether [`handle_timeout`](Self::handle_timeout) at `now` needs the counters of
+    /// moved bytes to judge whether the peer is alive.
     pub fn judges_peer_at(&self, now: Instant) -> bool {
         matches!(&self.state, State::Open(open) if open.judges_peer_at(now))
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) at `now` judges the pace of reads.
+    /// Returns whether [`handle_timeout`](Self::handle_timeout) at `now` checks the progress of
+    /// reads.
     pub fn judges_reads_at(&self, now: Instant) -> bool {
         matches!(&self.state, State::Open(open) if open.judges_reads_at(now))
     }
 
-    /// Sets the counters of a transport that counts bytes. The caller calls this function before
-    /// `handle_timeout`, which judges the peer by these counters.
+    /// Sets the byte counters, on a transport that counts bytes. Must be called before
+    /// `handle_timeout`, which uses these counters to judge whether the peer is alive.
     pub fn set_moved(&mut self, moved: MovedBytes) {
         if let Some((open, _)) = self.open() {
             open.set_moved(moved);
         }
     }
 
-    /// Sets the signs of life of the peer's engine on all of its connections. The caller calls this
-    /// function before `handle_timeout`, which judges the peer by these signs.
+    /// Sets the signs of life on all connections to the peer's engine. Must be called before
+    /// `handle_timeout`, which uses these signs to judge whether the peer is alive.
     pub fn set_engine_activity(&mut self, activity: Activity) {
         if let Some((open, _)) = self.open() {
             open.transfer.activity.of_engine = activity;
         }
     }
 
-    /// Records whether other connections wait for the memory of messages that are being read.
+    /// Records whether other connections wait for the memory that this connection's large messages
+    /// use.
     pub fn set_wanted(&mut self, wanted: bool) {
         if let Some((open, _)) = self.open() {
             open.transfer.is_wanted = wanted;
@@ -175,12 +178,13 @@ impl Connection {
 
 /// Inputs from the device.
 impl Connection {
-    /// Handles a completed receive on the fast path, if the frame contains only a message: it
-    /// reports no large message as taken, and no undelivered large message is queued.
+    /// Handles a completed receive on the fast path, if the frame contains only a message. The
+    /// frame must not report a large message as taken, and no undelivered large message may be
+    /// queued.
     ///
-    /// Returns the message's length in bytes. The caller delivers the message. There is no output.
-    /// For any other frame, returns `None` and changes nothing:
-    /// [`handle_recv`](Self::handle_recv) handles the frame.
+    /// Returns the message's length in bytes. The caller must deliver the message, and has no
+    /// output to perform. For any other frame, returns `None` and changes nothing. The caller must
+    /// then call [`handle_recv`](Self::handle_recv).
     #[inline]
     pub fn take_message(&mut self, frame: &[u8]) -> Option<u32> {
         let (open, side) = self.open()?;
@@ -192,7 +196,8 @@ impl Connection {
         self.on_recv(buffer, Incoming::parse(frame), now);
     }
 
-    /// Handles a receive that was consumed by a write of `len` bytes with immediate data.
+    /// Handles the completion of a receive that a write of `len` bytes with immediate data has
+    /// consumed.
     pub fn handle_immediate(&mut self, buffer: u32, imm_data: u32, len: u32, now: impl Clock) {
         self.on_recv(buffer, Ok(Incoming::Immediate { imm_data, len }), now);
     }
@@ -208,7 +213,7 @@ impl Connection {
         }
     }
 
-    /// Handles a violation of the protocol by the peer, whose further frames are ignored.
+    /// Handles a protocol violation by the peer. Ignores the peer's further frames.
     pub fn handle_violation(&mut self, violation: Violation, now: impl Clock) {
         match &mut self.state {
             State::Open(open) => open.on_violation(&mut self.side, violation, now),
@@ -219,8 +224,8 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a signalled send, which covers all sends that were posted before
-    /// it.
+    /// Handles the completion of a signalled send. All sends that were posted earlier have
+    /// completed too.
     #[inline]
     pub fn handle_sent(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
@@ -228,14 +233,14 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a read, which covers everything that was posted before it.
+    /// Handles the completion of a read. Everything that was posted earlier has completed too.
     pub fn handle_read(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.on_read(side, slot, now);
         }
     }
 
-    /// Records that the large message with this id has its place in memory.
+    /// Records that the driver has reserved memory for the large message with this id.
     pub fn handle_memory(&mut self, id: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
@@ -245,8 +250,8 @@ impl Connection {
         }
     }
 
-    /// Records that memory is ready for the first `len` bytes of the next chunk, or for the whole
-    /// chunk if it is shorter.
+    /// Records that memory is prepared for the first `len` bytes of the next chunk, or for the
+    /// whole chunk if it is shorter.
     pub fn handle_prepared(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
@@ -265,28 +270,28 @@ impl Connection {
         self.end_if_drained();
     }
 
-    /// Handles the failure of the system to provide the memory for the last [`Output::Begin`],
-    /// [`Output::Prepare`] or [`Output::Copy`]. The output is repeated later.
+    /// Records that the system has no memory for the last [`Output::Begin`], [`Output::Prepare`] or
+    /// [`Output::Copy`]. The output is repeated later.
     pub fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.on_out_of_memory(side, error, now);
         }
     }
 
-    /// Repeats the output for which there was no memory, because other connections might have freed
-    /// some.
+    /// Repeats the output for which no memory was available, because other connections might have
+    /// released memory.
     pub fn retry_memory(&mut self) {
         if let Some((open, side)) = self.open() {
             open.retry_memory(side);
         }
     }
 
-    /// Handles the failure to post a work request.
+    /// Handles the failure of the call that posts a work request.
     pub fn handle_post_failure(&mut self, error: OsError, now: Instant) {
         self.fail(CloseReason::Os(error), now);
     }
 
-    /// Handles a failed completion.
+    /// Handles the failed completion of a work request.
     pub fn handle_work_error(
         &mut self,
         work: Work,
@@ -308,7 +313,7 @@ impl Connection {
             Work::Recv { .. } | Work::Send { .. } | Work::Read { .. } | Work::Invalidation => {}
         }
         match &mut self.state {
-            // The queue pair has failed, which the event ESTABLISHED would not change.
+            // The queue pair has failed, so the event ESTABLISHED could not make it usable.
             State::Setup(setup) if setup.has_queue_pair() => {
                 self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }
@@ -320,8 +325,8 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a drain marker: everything posted before it on that queue has
-    /// completed.
+    /// Handles the completion of a drain marker. Everything posted before the marker on this queue
+    /// has completed.
     pub fn handle_drained(&mut self, side: DrainSide) {
         if let Some((open, _)) = self.open() {
             open.on_drained(side);

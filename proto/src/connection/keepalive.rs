@@ -1,4 +1,4 @@
-//! The keepalive, which detects a dead peer, and Pings.
+//! The keepalive, which detects a dead peer, and the Pings for keepalive and flushes.
 
 use std::time::{Duration, Instant};
 
@@ -8,65 +8,67 @@ use crate::{
     frame::{Control, KEEPALIVE_TIMEOUT},
 };
 
-/// A check that is late by at most this time counts as on time, even if the timeout is shorter.
+/// The minimum tolerance for late checks. A check that is late by at most this time counts as on
+/// time, even if the timeout is short.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// While the peer's engine gives signs of life on other connections only, one of this number of
-/// checks sends a Ping, which the peer must answer within the timeout. An interval has two checks,
-/// so a Ping is sent every sixteen intervals.
+/// The number of checks per Ping while the peer's engine gives signs of life on other connections
+/// only. The peer must answer this Ping within the timeout. There are two checks per interval, so
+/// the connection sends a Ping every 16 intervals.
 const CHECKS_PER_PING: u64 = 32;
 
-/// The time for the peer's answer after the transport has retransmitted bytes.
+/// The time in which the peer must answer after the transport has retransmitted bytes.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// Checks twice per interval whether the peer showed activity, so that the arrival of a frame need
-/// not read the clock.
+/// Checks twice per interval whether the peer gave a sign of life, so that the arrival of a frame
+/// need not read the clock.
 ///
-/// A check detects a silence between half an interval and one interval after its beginning. A peer
-/// that then shows no activity for one timeout is dead: no later than `interval + timeout` after
-/// its last sign of life.
+/// A check detects a silence between half an interval and one interval after the last sign of life.
+/// If the peer then gives no sign of life within one timeout, the peer counts as dead. This happens
+/// at most `interval + timeout` after the last sign of life.
 ///
 /// Over TCP, the peer's system might have had no chance to answer, because the kernel retransmits
-/// lost bytes after pauses that double. So a peer whose system has not acknowledged everything
-/// counts as dead only after the next retransmission, which can be up to one timeout later. The
-/// same holds for the peer's bytes: if this side's bytes were lost and retransmitted during the
-/// silence, the peer has a second timeout.
+/// lost bytes after increasing pauses. If the peer's system has not acknowledged all bytes, the
+/// peer therefore counts as dead only after the next retransmission, which can be up to one timeout
+/// later. The peer's own bytes can also be lost. If this side's bytes were lost and retransmitted
+/// during the silence, the peer therefore has a second timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Keepalive {
     interval: Duration,
     timeout: Duration,
     deadline: Instant,
-    /// The activity at the last check.
+    /// The counters of signs of life at the last check.
     activity: PeerActivity,
-    /// The time of the check that detected a silence and sent a Ping. `None` after the next sign of
-    /// life.
+    /// The time of the check that detected the current silence and sent a Ping. `None` while the
+    /// peer gives signs of life.
     silent: Option<Instant>,
-    /// The number of retransmissions until this silence was detected.
+    /// The number of retransmissions before the current silence was detected.
     repeated_before: u64,
     /// The state of the silence after its timeout has passed.
     overtime: Overtime,
-    /// The timeout while the path or this connection is suspected: after the loss of a port, and
-    /// after a Ping in this connection's turn. In that time only signs of life on this connection
-    /// count.
+    /// The timeout while this connection or its path is suspected: after the loss of a port, and
+    /// after a Ping in this connection's turn. During this time only signs of life on this
+    /// connection count. `None` if there is no suspicion.
     suspected: Option<Duration>,
-    /// The number of checks, counted from the connection's number. It makes connections take turns
-    /// with Pings, whose Pongs are signs of life for all of them.
+    /// The number of checks, which starts at the connection's number. Connections with different
+    /// numbers therefore send their Pings at different checks.
     turn: u64,
 }
 
-/// Counters of signs of life.
+/// Counters of signs of life from a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Activity {
-    /// The number of frames, and of completions that prove that bytes have moved.
+    /// The number of received frames, plus the number of completions that prove a transfer of
+    /// bytes.
     pub signs: u64,
     /// The number of chunks of large messages that were read.
     pub chunks: u64,
 }
 
-/// Counters of the bytes of one connection, from a transport that counts bytes. These counters show
-/// signs of life before a frame is complete.
+/// Counters of the bytes of one connection, on a transport that counts bytes. These counters show
+/// signs of life even before a frame is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct MovedBytes {
@@ -76,10 +78,10 @@ pub struct MovedBytes {
     pub read: u64,
     /// The number of bytes that the peer's system has acknowledged.
     pub acknowledged: u64,
-    /// The time until the kernel retransmits bytes that the peer's system has not acknowledged.
-    /// `None` if there are no such bytes.
+    /// The time until the kernel next retransmits bytes that the peer's system has not
+    /// acknowledged. `None` if all bytes are acknowledged.
     pub repeats_in: Option<Duration>,
-    /// The number of times that the kernel has retransmitted bytes.
+    /// The number of retransmissions by the kernel.
     pub repeated: u64,
 }
 
@@ -89,27 +91,27 @@ pub struct MovedBytes {
 enum Overtime {
     None,
     /// The check waits for a retransmission. `acknowledged` is the number of bytes that the peer's
-    /// system had acknowledged when the wait began.
+    /// system had acknowledged when this wait began.
     Repeating {
         acknowledged: u64,
     },
-    /// The peer's system has acknowledged the retransmitted bytes, and the timeout has begun a
-    /// second time.
+    /// The peer's system has acknowledged the retransmitted bytes, and the second timeout is
+    /// running.
     Spent,
 }
 
-/// The signs of life of a connection's peer.
+/// The counters of signs of life from a connection's peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct PeerActivity {
-    /// The number of signs on this connection.
+    /// The number of signs of life on this connection.
     pub(super) here: u64,
-    /// The signs on all connections with the same engine of the peer, as of the last call of
+    /// The signs of life on all connections to the peer's engine, as of the last call of
     /// [`set_engine_activity`](super::Connection::set_engine_activity).
     pub(super) of_engine: Activity,
 }
 
-/// The result of a check.
+/// The result of a keepalive check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Check {
     Alive,
@@ -142,8 +144,8 @@ impl Keepalive {
         self.deadline
     }
 
-    /// Whether the peer gives signs of life and no Ping is due, so that nothing has to be done
-    /// until the next check.
+    /// Completes the check if the peer gives signs of life and no Ping is due. Returns whether the
+    /// check is complete.
     fn passes(&mut self, activity: PeerActivity, now: Instant) -> bool {
         let here = activity.here != self.activity.here;
         let elsewhere = activity != self.activity && self.suspected.is_none();
@@ -154,7 +156,7 @@ impl Keepalive {
         passes
     }
 
-    /// Whether it is this connection's turn to ping a peer that gives signs of life on other
+    /// Returns whether this connection must ping a peer that gives signs of life on other
     /// connections only.
     fn has_turn(&self) -> bool {
         self.turn.is_multiple_of(CHECKS_PER_PING)
@@ -171,9 +173,10 @@ impl Keepalive {
             self.silent = None;
             self.overtime = Overtime::None;
             self.deadline = next;
-            // A peer that is alive on other connections can have lost this one. Only a Ping without
-            // an answer shows that, because some drivers never stop retrying a send. Only some
-            // checks send this Ping: the case is rare, and the peer's connections can be many.
+            // A peer that is alive on other connections can have lost this connection. Only an
+            // unanswered Ping reveals the loss, because some drivers retry a send forever. Only
+            // some checks send this Ping, because such a loss is rare and the peer can have many
+            // connections.
             let probes = !here && self.has_turn();
             self.turn = self.turn.wrapping_add(1);
             if !probes {
@@ -189,8 +192,8 @@ impl Keepalive {
         let late = now.saturating_duration_since(self.deadline);
         let since = match self.silent {
             Some(since) if late <= (timeout / 4).max(TOLERANCE) => since,
-            // This side was too busy to check in time, so the peer's answer might be unread: the
-            // timeout begins again.
+            // This check is late because this side was busy, so the peer's answer might be unread.
+            // Therefore the timeout restarts.
             Some(_) | None => now,
         };
         let new = self.silent.replace(since) != Some(since);
@@ -205,8 +208,8 @@ impl Keepalive {
         self.check_in_overtime(moved, now)
     }
 
-    /// Begins a silence, or shortens the present silence. The silence ends with the next sign of
-    /// life on this connection. The caller sends a Ping.
+    /// Begins a silence, or shortens the timeout of the current silence. The silence ends with the
+    /// next sign of life on this connection. The caller sends a Ping.
     pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
         if self.suspected.is_some_and(|present| present < self.timeout) {
             return;
@@ -225,7 +228,7 @@ impl Keepalive {
         self.deadline = since + timeout;
     }
 
-    /// Ends a suspicion and its silence.
+    /// Stops the suspicion, and ends the current silence.
     pub(super) fn trust(&mut self, now: Instant) {
         if self.suspected.take().is_some() {
             self.silent = None;
@@ -241,7 +244,8 @@ impl Keepalive {
                 self.deadline = now + wait + ANSWER;
                 Check::Alive
             }
-            // The outage is over. The peer's own bytes might still wait for their retransmission.
+            // The network works again, but the peer's own bytes might still wait for their
+            // retransmission.
             (
                 Overtime::Repeating {
                     acknowledged: before,
@@ -255,7 +259,7 @@ impl Keepalive {
         }
     }
 
-    /// Begins the timeout for the second and last time.
+    /// Starts the second and last timeout of this silence.
     fn begin_again(&mut self, now: Instant) -> Check {
         self.overtime = Overtime::Spent;
         self.silent = Some(now);
@@ -271,7 +275,7 @@ impl Keepalive {
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Probe {
     state: ProbeState,
-    /// The number of pongs received.
+    /// The number of Pongs received.
     pub(super) answered: u64,
 }
 
@@ -280,16 +284,16 @@ pub(super) struct Probe {
 enum ProbeState {
     #[default]
     Idle,
-    /// A Ping is sent as soon as a slot is free.
+    /// A Ping must be sent as soon as a slot is free.
     Wanted,
-    /// A Ping was sent, and has not been answered.
+    /// A Ping was sent and is unanswered.
     Sent,
-    /// A Ping was sent and has not been answered, and another Ping has to follow.
+    /// A Ping was sent and is unanswered, and another Ping must follow it.
     SentAndWanted,
 }
 
 impl Probe {
-    /// Requests a sign of life, for which a Ping that has already been sent suffices.
+    /// Requests a sign of life from the peer. An unanswered Ping that was sent before suffices.
     pub(super) fn wanted(&mut self) {
         //= PROTOCOL.md#credits
         //# | Ping or Leave | 1 | the next one is sent after the pong of the one before |
@@ -298,8 +302,8 @@ impl Probe {
         }
     }
 
-    /// Requests a Ping that is sent after this call. Returns the value of `answered` after the Pong
-    /// of this Ping.
+    /// Requests a Ping that is sent after this call. Returns the value that `answered` will have
+    /// after the Pong for this Ping.
     pub(super) fn request_pong(&mut self) -> u64 {
         match self.state {
             ProbeState::Idle | ProbeState::Wanted => {
@@ -313,7 +317,7 @@ impl Probe {
         }
     }
 
-    /// Returns whether a Ping is due, which the caller then sends.
+    /// Returns whether a Ping is due. If so, the caller must send it.
     pub(super) fn take(&mut self) -> bool {
         let wanted = self.state == ProbeState::Wanted;
         if wanted {
@@ -322,7 +326,7 @@ impl Probe {
         wanted
     }
 
-    /// Handles a Pong. Returns whether there was a Ping for the Pong.
+    /// Handles a Pong. Returns false if there was no unanswered Ping.
     pub(super) fn answer(&mut self) -> bool {
         self.state = match self.state {
             ProbeState::Idle | ProbeState::Wanted => return false,
@@ -335,8 +339,8 @@ impl Probe {
 }
 
 impl Open {
-    /// Whether [`on_timeout`](Self::on_timeout) at `now` judges the peer by the bytes that have
-    /// moved.
+    /// Returns whether [`on_timeout`](Self::on_timeout) at `now` needs the counters of moved bytes
+    /// to judge whether the peer is alive.
     pub(super) fn judges_peer_at(&self, now: Instant) -> bool {
         let timers = &self.transfer.timers;
         let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
@@ -344,7 +348,7 @@ impl Open {
         judged.is_some_and(|at| at <= now)
     }
 
-    /// Records the counters of a transport that counts bytes.
+    /// Records the byte counters, on a transport that counts bytes.
     pub(super) fn set_moved(&mut self, moved: MovedBytes) {
         let transfer = &mut self.transfer;
         let before = std::mem::replace(&mut transfer.moved, moved);
@@ -352,13 +356,13 @@ impl Open {
         if known && moved.signs > before.signs {
             transfer.activity.here += 1;
         }
-        // If another thread changes the counters during the reading, the result can lack some
-        // bytes.
+        // If another thread changes the counters while the caller reads them, `signs` can be lower
+        // than before.
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 
-    /// Completes the check of the peer and sets the next deadline, if the peer gives signs of life
-    /// and nothing else is due. Returns whether it has done so.
+    /// Completes the keepalive check and sets its next deadline, if the peer gives signs of life
+    /// and no other deadline has passed. Returns whether the check is complete.
     pub(super) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         if !self.is_established() {
             return false;
@@ -375,9 +379,9 @@ impl Open {
             Some(_) | None => return false,
         };
         if passes {
-            // The next check must not count the bytes that moved before this check.
+            // The next check must not count bytes that moved before this check.
             transfer.moved_is_fresh = false;
-            // The caller reads the new deadline, so no output has to report it.
+            // The caller reads the new deadline, so `Output::Timer` need not report it.
             transfer.timers.take_changed();
         }
         passes

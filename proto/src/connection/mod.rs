@@ -46,27 +46,27 @@ use super::{
 ///
 /// A `Connection` does no I/O and reads no clock. Its driver
 ///
-/// 1. makes a `Connection` with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with
-///    [`requested`](Self::requested);
-/// 2. passes inputs to it: commands ([`accept`](Self::accept), [`send`](Self::send),
-///    [`release`](Self::release), [`close`](Self::close) …), connection manager events,
-///    completions, and [`handle_timeout`](Self::handle_timeout) when
-///    [`next_timeout`](Self::next_timeout) has passed;
-/// 3. after each input calls [`poll_output`](Self::poll_output) until it returns `None`, and
-///    performs the outputs in this order before anything else. A frame that `send` returns is
-///    posted before the outputs.
+/// 1. creates a `Connection` with [`connect`](Self::connect), or with
+/// [`requested`](Self::requested) for a CONNECT_REQUEST event;
+/// 2. passes inputs to the `Connection`: commands ([`accept`](Self::accept), [`send`](Self::send),
+/// [`release`](Self::release), [`close`](Self::close) …), connection manager events, completions,
+/// and [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout) has
+/// passed;
+/// 3. after each input, calls [`poll_output`](Self::poll_output) until it returns `None`, and
+/// performs the outputs in order before anything else. A frame that `send` returns must be posted
+/// before the outputs.
 ///
-/// The driver passes the completions of one queue in their order. Completions and connection
-/// manager events may overtake each other. The driver passes all completions that are available
-/// before it calls `handle_timeout`, which judges the peer by them. Every input is allowed in every
-/// state. An input that has no meaning in the present state changes nothing, and a note for the log
-/// reports it.
+/// The driver passes the completions of one queue in order. Completions and connection manager
+/// events can overtake each other. The driver passes all available completions before it calls
+/// `handle_timeout`, which uses them to judge whether the peer is alive. Every input is allowed in
+/// every state. An input that has no meaning in the current state is ignored, except for a log
+/// line.
 ///
 /// The last output is [`Event::Disconnected`], which occurs exactly once. It reports the first
 /// reason for the end, with two exceptions. A mere symptom (flushed work requests, a DISCONNECTED
-/// without a close) is replaced by its cause, if the cause is found in the completion queue while
-/// draining. A close of this side is replaced by the peer's Abort or Failure, unless the peer has
-/// confirmed the close.
+/// without a close) is replaced by its cause, if the completion queue reveals the cause while
+/// draining. If this side closed the connection and the peer then sends an Abort or a Failure, this
+/// frame becomes the reason, unless the peer has already confirmed the close.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub struct Connection {
@@ -76,20 +76,20 @@ pub struct Connection {
 
 /// The state of a connection, with the data that exist only in this state.
 ///
-/// If the setup fails, the connection ends at once: no frame of this side has to arrive, so the
-/// driver destroys the queue pair, if there is one, together with its work requests.
+/// If the setup fails, the connection ends immediately. No frame of this side has to arrive, so the
+/// driver destroys any queue pair together with its work requests.
 ///
-/// The tag has a byte of its own, so that a test of the state is one comparison.
+/// The enum's tag is a separate byte, so that a test of the state is a single comparison.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 #[repr(u8)]
 enum State {
     /// The connection is being established.
     Setup(Setup),
-    /// The connection is established, closing or draining. The value is on the heap, so that the
-    /// end of the setup moves only a pointer.
+    /// The connection is established, closing or draining. The value is boxed, so that the end of
+    /// the setup moves only a pointer.
     Open(Box<Open>),
-    /// The connection has ended, and has made its last output.
+    /// The connection has ended, and has queued its last output.
     Closed(Ended),
 }
 
@@ -98,12 +98,13 @@ enum State {
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Ended {
     reason: CloseReason,
-    /// The established connection, which still has the counters. `None` if the setup failed.
+    /// The connection before its end, which still contains the counters. `None` if the setup
+    /// failed.
     open: Option<Box<Open>>,
 }
 
 impl Ended {
-    /// Counts a large message as released.
+    /// Records that the application has released a large message of `len` bytes.
     fn release_large(&mut self, len: u64) {
         if let Some(open) = &mut self.open {
             open.transfer.inbound.release(len);
@@ -119,17 +120,17 @@ impl Connection {
         }
     }
 
-    /// Makes the connection use the receives of this account, in which [`Account::open`] has
-    /// reserved the minimum.
+    /// Makes the connection share the receives of this account. The caller has reserved the minimum
+    /// with [`Account::open`].
     pub fn use_account(&mut self, account: Arc<Account>) {
         self.side.account = Some(account);
     }
 
     /// Returns the promised receives to the account.
     ///
-    /// The caller has destroyed the queue pair. It has also posted all of the queue pair's receives
-    /// again, except `held` receives with messages that the application has. The caller releases
-    /// each of these receives when it posts the receive again.
+    /// The caller has destroyed the queue pair, and has posted all receives of the queue pair
+    /// again, except `held` receives whose messages the application holds. The caller frees each of
+    /// these `held` receives in the account when it posts the receive again.
     pub fn release_account(&mut self, held: u32) {
         if let Some(account) = self.side.account.take() {
             let window = self.side.params.window;
@@ -141,14 +142,14 @@ impl Connection {
         }
     }
 
-    /// Permits writes with immediate data, because this side exposes memory that the peer may
-    /// write.
+    /// Permits the peer to write with immediate data, because this side exposes memory that the
+    /// peer may write.
     pub fn allow_immediates(&mut self) {
         self.side.exposed_writable = true;
     }
 
-    /// Whether there is certainly no output, as after most inputs while messages flow. If the
-    /// result is `false`, there may or may not be an output.
+    /// Returns true if there is certainly no output to perform, as after most inputs during the
+    /// exchange of messages. If the result is false, there may or may not be an output.
     #[inline]
     pub fn is_settled(&self) -> bool {
         match &self.state {
@@ -161,14 +162,15 @@ impl Connection {
         }
     }
 
-    /// Takes the next output. A changed deadline is reported last. It is found by comparison with
-    /// the deadline that was last reported, so no input can forget to report a change.
+    /// Removes and returns the next output. If the deadline has changed, the last output reports
+    /// the change. Inputs need not report the change themselves, because this function compares the
+    /// deadline with the one reported last.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.side.outputs.pop().or_else(|| self.changed_timer())
     }
 
-    /// Returns [`Output::Timer`] if the present deadline differs from the one that was last
+    /// Returns [`Output::Timer`] if the current deadline differs from the deadline that was last
     /// reported to the driver.
     fn changed_timer(&mut self) -> Option<Output> {
         match &mut self.state {
@@ -189,8 +191,8 @@ impl Connection {
         Some(Output::Timer)
     }
 
-    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout). The time changes
-    /// only with [`Output::Timer`].
+    /// Returns the time at which the driver must call [`handle_timeout`](Self::handle_timeout).
+    /// [`Output::Timer`] reports each change of this time.
     pub fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Setup(setup) => Some(setup.deadline()),
@@ -209,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is ending, or has ended.
+    /// Returns whether the connection is ending or has ended.
     #[inline]
     pub fn is_ending(&self) -> bool {
         match &self.state {
@@ -219,19 +221,20 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is ending, and waits for an event that reveals the cause of its end.
+    /// Returns whether the connection is ending, and waits for an event that reveals the cause of
+    /// its end.
     pub fn awaits_end_cause(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.awaits_cause())
     }
 
-    /// Whether a large message is in flight, in either direction.
+    /// Returns whether a large message is in flight in either direction.
     pub fn transfers_large(&self) -> bool {
         self.opened().is_some_and(|open| {
             !open.transfer.inbound.is_idle() || !open.transfer.outbound.is_empty()
         })
     }
 
-    /// Whether the driver has to post a receive buffer again when the buffer is free.
+    /// Returns whether the driver must post a free receive buffer again.
     #[inline]
     pub fn accepts_receives(&self) -> bool {
         match &self.state {
@@ -241,28 +244,31 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is being established, which can cost the engine time at any moment.
+    /// Returns whether the connection occupies its turn: it is being established, which can cost
+    /// the engine time at any moment.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
 
-    /// Returns the outcome of the two hellos. Returns `None` before the peer's hello is known.
+    /// Returns the parameters that result from the hellos of both sides. Returns `None` before the
+    /// peer's hello is known.
     pub fn negotiated(&self) -> Option<Negotiated> {
         let negotiated = |peer| Negotiated::new(&self.side.params, peer);
         self.peer_hello().map(negotiated)
     }
 
-    /// Returns the private data that the peer's application sent.
+    /// Returns the private data from the peer's application.
     pub fn peer_data(&self) -> &[u8] {
         &self.side.peer_data
     }
 
-    /// Returns the identity of the peer's engine, from its hello.
+    /// Returns the number that identifies the peer's engine, according to the hello.
     pub fn peer_engine(&self) -> Option<u64> {
         self.peer_hello().map(|peer| peer.engine)
     }
 
-    /// Returns the operations that the devices of both sides support, once both devices are known.
+    /// Returns the operations that the devices of both sides support. Returns `None` until both
+    /// devices are known.
     pub fn capabilities(&self) -> Option<Capabilities> {
         let here = self.side.traits?.capabilities;
         Some(here.and(self.peer_hello()?.capabilities()))
@@ -275,20 +281,20 @@ impl Connection {
         }
     }
 
-    /// Returns the connection's counters, which are 0 before it is established.
+    /// Returns the connection's counters. All counters are 0 before the connection is established.
     pub fn statistics(&self) -> Statistics {
         self.opened()
             .map(|open| open.transfer.statistics())
             .unwrap_or_default()
     }
 
-    /// Returns the peer's signs of life on this connection.
+    /// Returns the counters of signs of life from the peer on this connection.
     #[inline]
     pub fn peer_activity(&self) -> Activity {
         self.opened().map(Open::activity).unwrap_or_default()
     }
 
-    /// Returns the established connection, even after its end.
+    /// Returns the connection if it was ever established, even after its end.
     #[inline]
     fn opened(&self) -> Option<&Open> {
         match &self.state {
@@ -298,8 +304,7 @@ impl Connection {
         }
     }
 
-    /// Returns the open connection, and the part of the connection that the handlers of `Open`
-    /// need.
+    /// Returns the open connection, together with the [`Side`] that its handlers use.
     #[inline]
     fn open(&mut self) -> Option<(&mut Open, &mut Side)> {
         match &mut self.state {
@@ -308,8 +313,7 @@ impl Connection {
         }
     }
 
-    /// Continues the setup, establishes the connection or ends it, depending on the result of an
-    /// input.
+    /// Continues the setup, establishes the connection or ends it, depending on `progress`.
     fn proceed(&mut self, progress: Progress, now: Instant) {
         match progress {
             Ok(None) => {}
@@ -318,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Begins the exchange of messages, or that of private data before it.
+    /// Begins the exchange of messages, or the preceding exchange of private data.
     fn establish(&mut self, agreed: Agreed, now: Instant) {
         let side = &mut self.side;
         let mut open = Box::new(Open::new(side, &agreed.hello, agreed.greeting, now));
@@ -340,7 +344,7 @@ impl Connection {
     /// Ends the connection with this reason.
     fn fail(&mut self, reason: CloseReason, now: Instant) {
         match &mut self.state {
-            // An event of the connection manager reports the cause of this symptom later.
+            // A connection manager event will report the cause of this symptom.
             State::Setup(setup) if setup.has_queue_pair() && is_symptom(&reason) => {}
             State::Setup(_) => self.end(reason, false),
             State::Open(open) => {
@@ -351,8 +355,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection if it has been drained. Each input that can complete the draining calls
-    /// this function.
+    /// Ends the connection if draining is complete. Must be called after each input that can
+    /// complete the draining.
     fn end_if_drained(&mut self) {
         if let State::Open(open) = &self.state
             && let Some(reason) = open.end()
@@ -362,7 +366,7 @@ impl Connection {
         }
     }
 
-    /// Records and reports the end of the connection.
+    /// Records the end of the connection, and reports it to the driver.
     fn end(&mut self, reason: CloseReason, delivered: bool) {
         let ended = Ended {
             reason: reason.clone(),
@@ -378,7 +382,7 @@ impl Connection {
 }
 
 impl State {
-    /// Returns the state's name for the log.
+    /// Returns the name of this state, for log lines.
     const fn name(&self) -> &'static str {
         match self {
             Self::Setup(setup) => setup.name(),

@@ -1,20 +1,21 @@
-//! Nudges a peer that might not have noticed the first frame of this side.
+//! Sends writes of 0 bytes (*nudges*) to a peer that might not have noticed this side's first
+//! frame.
 //!
 //! On iWARP, the active side sends as soon as the passive side has replied, so the first frame can
-//! arrive while the peer's driver takes over the stream. Linux's software iWARP then leaves the
-//! frame unread until more bytes arrive. If the application sends nothing more at that time, both
-//! sides would wait for each other.
+//! arrive while the peer's driver takes over the TCP stream. Linux's software iWARP then does not
+//! read the frame until more bytes arrive. If the application sends nothing else, both sides would
+//! wait for each other.
 
 use std::time::{Duration, Instant};
 
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// `FIRST` is the time before the first nudge. Each further wait is twice as long, up to `LAST`.
+/// `FIRST` is the time before the first nudge. The time doubles after each nudge, up to `LAST`.
 const FIRST: Duration = Duration::from_millis(20);
 const LAST: Duration = Duration::from_secs(1);
 
-/// Nudges the peer periodically until the peer has answered.
+/// The timer that nudges the peer periodically until the peer has answered.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Nudge {
@@ -44,9 +45,10 @@ impl Nudge {
 }
 
 impl Open {
-    /// Has all frames in flight complete, if a refused send waits for their slots and none of them
-    /// is signalled: posts a signalled write of no bytes after them. A message in fragments needs a
-    /// slot for each, and the application may send nothing else.
+    /// Posts a signalled write of 0 bytes if a refused send waits for slots and no frame in flight
+    /// is signalled. The completion of this write frees the slots. Otherwise the refused send could
+    /// wait forever: a message in fragments needs a slot for each fragment, and the application
+    /// might send nothing else.
     #[cold]
     pub(super) fn signal_last_frame(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;

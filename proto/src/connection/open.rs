@@ -16,27 +16,27 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 ///
 /// The handlers of an open connection are divided among files: `receiving` handles frames,
 /// `sending` handles messages and completions, `reading` reads large messages, `greeting` exchanges
-/// private data, `closing` ends the connection, `keepalive` and `nudge` act on silence.
+/// private data, `closing` ends the connection, and `keepalive` and `nudge` act on silence.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Open {
     pub(super) phase: Phase,
-    /// Whether the connection counts, or has counted, as established.
+    /// Whether the connection has ever counted as established.
     was_established: bool,
     pub(super) transfer: Transfer,
     /// The sides that do not know the result of the close handshake, if the connection was lost
-    /// during it.
+    /// during the handshake.
     pub(super) lost_in_close: LostInClose,
 }
 
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) enum Phase {
-    /// Private data are exchanged. The connection does not count as established.
+    /// Private data are being exchanged. The connection does not count as established yet.
     Greeting(Greeting),
     /// Messages flow.
     Established,
-    /// Sends of the application fail, and the close handshake is in progress.
+    /// The close handshake is in progress. The application can no longer send.
     Closing(Closing),
     /// The queue pair is in its error state, and its work requests are being flushed.
     Draining(Draining),
@@ -50,14 +50,14 @@ pub(super) enum LostInClose {
     No,
     /// This side does not know the result, and the peer might not know it either.
     Here,
-    /// The peer might not know the result: its device has not acknowledged the last frame of this
-    /// side.
+    /// This side knows the result. The peer might not know it, because its device has not
+    /// acknowledged this side's last frame.
     AtPeer,
 }
 
 impl Open {
-    /// Begins the exchange of messages with the peer that sent this hello, or that of private data
-    /// before it.
+    /// Begins the exchange of messages with the peer that sent this hello, or the preceding
+    /// exchange of private data.
     pub(super) fn new(
         side: &mut Side,
         hello: &Hello,
@@ -75,15 +75,15 @@ impl Open {
         }
     }
 
-    /// Sends the first frame of a connection on which the peer must not send first.
+    /// Sends the first frame on a transport that does not permit the peer to send first.
     pub(super) fn send_first_frame(&mut self, side: &mut Side, now: Instant) {
         self.transfer.probe.wanted();
         self.transfer.timers.nudge = Some(Nudge::new(now));
         self.send_control(side);
     }
 
-    /// Begins the exchange of messages. Sets the limit of control messages that follows from the
-    /// peer's hello, and sends the control messages that the session has kept.
+    /// Begins the exchange of messages. Sets the maximum length of control messages according to
+    /// the peer's hello, and sends the control messages that the session has kept.
     pub(super) fn establish(&mut self, side: &mut Side) {
         self.phase = Phase::Established;
         self.was_established = true;
@@ -95,7 +95,7 @@ impl Open {
         }
     }
 
-    /// Returns the phase's name for the log.
+    /// Returns the name of the current phase, for log lines.
     pub(super) const fn name(&self) -> &'static str {
         match &self.phase {
             Phase::Greeting(greeting) => greeting.name(),
@@ -105,7 +105,7 @@ impl Open {
         }
     }
 
-    /// Whether the connection counts, or has counted, as established.
+    /// Returns whether the connection has ever counted as established.
     #[inline]
     pub(super) fn was_established(&self) -> bool {
         self.was_established
@@ -116,19 +116,20 @@ impl Open {
         matches!(self.phase, Phase::Established)
     }
 
-    /// Whether the connection is closing or draining.
+    /// Returns whether the connection is closing or draining.
     #[inline]
     pub(super) fn is_ending(&self) -> bool {
         matches!(self.phase, Phase::Closing(_) | Phase::Draining(_))
     }
 
-    /// Whether the queue pair works, as far as this side knows.
+    /// Returns whether the queue pair works, as far as this side knows.
     #[inline]
     pub(super) fn is_connected(&self) -> bool {
         !matches!(self.phase, Phase::Draining(_))
     }
 
-    /// Whether the connection is ending, and waits for an event that reveals the cause of its end.
+    /// Returns whether the connection is ending, and waits for an event that reveals the cause of
+    /// its end.
     pub(super) fn awaits_cause(&self) -> bool {
         matches!(&self.phase, Phase::Draining(draining) if draining.awaits_cause())
     }
@@ -143,7 +144,7 @@ impl Open {
         }
     }
 
-    /// Handles the deadlines that have passed.
+    /// Handles all deadlines that have passed.
     pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) {
         match &mut self.phase {
             Phase::Greeting(greeting) if greeting.deadline() <= now => {
@@ -171,17 +172,17 @@ impl Open {
         }
     }
 
-    /// Handles an event of the connection manager.
+    /// Handles a connection manager event.
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>, now: Instant) {
         match event {
             CmInput::Disconnected => self.on_disconnected(side, now),
-            // A frame that arrived before this event has established the connection.
+            // A frame that arrived before this event has already established the connection.
             CmInput::Established { .. } => {}
             event => side.unexpected(event.name(), self.name()),
         }
     }
 
-    /// Returns the peer's signs of life on this connection.
+    /// Returns the counters of signs of life from the peer on this connection.
     #[inline]
     pub(super) fn activity(&self) -> Activity {
         let transfer = &self.transfer;

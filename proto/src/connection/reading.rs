@@ -1,4 +1,4 @@
-//! Reads the peer's large messages in chunks. Memory is prepared for each chunk separately.
+//! Reads the peer's large messages in chunks. The memory of each chunk is prepared separately.
 
 use std::time::Instant;
 
@@ -14,13 +14,13 @@ use crate::{
 };
 
 impl Open {
-    /// Handles the completion of a read, which covers everything that was posted before it.
+    /// Handles the completion of a read. Everything that was posted earlier has completed too.
     pub(super) fn on_read(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
         let transfer = &mut self.transfer;
-        // The completion is a sign of life of the peer's host.
+        // The completion is a sign of life from the peer's host.
         transfer.activity.here += 1;
         transfer.inbound.chunk_completed(now.now());
-        // The completion also covers all earlier work requests.
+        // The completion also frees the slots of all earlier work requests.
         transfer.sent(slot, true);
         if transfer.accepts != Accepts::Nothing {
             self.deliver(side);
@@ -32,9 +32,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Posts further reads of the peer's large messages, as far as there are slots and memory,
-    /// while the queue pair works. Copies fragments that have arrived, even after the queue pair
-    /// has failed.
+    /// Posts further reads of large messages while slots and memory are available and the queue
+    /// pair works. Copies fragments that have arrived, even after the queue pair has failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
         let is_connected = self.is_connected();
         let transfer = &mut self.transfer;
@@ -62,7 +61,7 @@ impl Open {
         }
     }
 
-    /// Records that a fragment has been copied, so that its receive is free.
+    /// Records that a fragment has been copied, and frees its receive.
     pub(super) fn on_copied(&mut self, side: &mut Side, now: impl Clock) {
         let Some(buffer) = self.transfer.inbound.fragment_copied() else {
             return;
@@ -77,7 +76,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Limits the time within which the peer must send the rest of a message in fragments.
+    /// Starts the timer that limits the time in which the peer must send the rest of a message in
+    /// fragments.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;
         if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {
@@ -92,8 +92,8 @@ impl Open {
         self.act_on(side, verdict, now);
     }
 
-    /// Repeats the output for which there was no memory, because other connections might have freed
-    /// some.
+    /// Repeats the output for which no memory was available, because other connections might have
+    /// released memory.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
         let is_connected = self.is_connected();
         if let Some(step) = self.transfer.inbound.demanded()
@@ -104,13 +104,13 @@ impl Open {
         }
     }
 
-    /// Whether [`on_timeout`](Self::on_timeout) at `now` judges the pace of reads.
+    /// Returns whether [`on_timeout`](Self::on_timeout) at `now` checks the progress of reads.
     pub(super) fn judges_reads_at(&self, now: Instant) -> bool {
         let deadline = self.transfer.timers.read_watchdog.deadline();
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Handles the deadlines of reads that have passed.
+    /// Handles the deadlines for reads that have passed.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());
@@ -148,8 +148,9 @@ impl Open {
         }
     }
 
-    /// Returns the reason for the end that a failed work request causes: a violation if the work
-    /// request was a READ and the peer's descriptor named memory that cannot be read.
+    /// Returns the reason for the end after a work request has failed. The reason is a protocol
+    /// violation if the work request was a READ and the memory in the peer's descriptor is not
+    /// readable.
     pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
         match (work, status, self.transfer.inbound.rkey_being_read()) {
             (
@@ -166,7 +167,7 @@ impl Open {
     }
 }
 
-/// Returns the output that requests this step of the driver.
+/// Returns the output that asks the driver to perform this step.
 fn output(step: Step) -> Output {
     match step {
         Step::Begin { id, len } => Output::Begin { id, len },

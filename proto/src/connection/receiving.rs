@@ -1,4 +1,4 @@
-//! Handles frames and immediate data of the peer.
+//! Handles the peer's frames and immediate data.
 
 use std::mem;
 
@@ -14,17 +14,18 @@ use crate::{
     reason::Violation,
 };
 
-/// The content of a receive, after all checks that do not need the connection's state.
+/// The content of a completed receive, after all checks that do not depend on the connection's
+/// state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Incoming {
     Data(Header),
     Rendezvous(Header, Descriptor),
     Batch(Header, Batch),
-    /// The header of a fragment, and the length of its payload.
+    /// The header of a fragment, and the length in bytes of its payload.
     Fragment(Header, u32),
     ControlMessage(Header),
-    /// A Request or an Answer, with its private data.
+    /// A Request or an Answer: the header and the private data.
     PrivateData(Header, PrivateBytes),
     Control(Control, Header),
     Immediate {
@@ -65,16 +66,16 @@ impl Open {
             || transfer.accepts != Accepts::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            // A peer that uses the last credit that it knows of waits for a grant. Otherwise the
-            // message makes no grant due.
+            // If this message consumes the peer's last credit, the peer waits for a grant.
+            // Otherwise the message does not make a grant due.
             || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
-            // The grant may make room for a refused send.
+            // The grant in this frame might make room for a refused send.
             || transfer.is_blocked()
         {
             return None;
         }
-        // The following calls come last, because they change the state.
+        // The following calls change the state, so all checks precede them.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);
@@ -118,7 +119,7 @@ impl Open {
         }
     }
 
-    /// Handles a violation of the protocol, after which frames of the peer are ignored.
+    /// Handles a protocol violation by the peer. Ignores the peer's further frames.
     pub(super) fn on_violation(&mut self, side: &mut Side, violation: Violation, now: impl Clock) {
         side.note_violation(&violation);
         //= PROTOCOL.md#violations
@@ -160,7 +161,7 @@ impl Open {
         Ok(())
     }
 
-    /// Handles a message in a frame of its own.
+    /// Handles a Data frame, which contains a single message.
     fn on_data(&mut self, side: &mut Side, buffer: u32, header: Header) -> Result<(), Violation> {
         self.take_numbers(side, header)?;
         let transfer = &mut self.transfer;
@@ -185,7 +186,7 @@ impl Open {
         Ok(())
     }
 
-    /// Handles several messages in one frame.
+    /// Handles a Batch frame, which contains several messages.
     fn on_batch(
         &mut self,
         side: &mut Side,
@@ -218,7 +219,7 @@ impl Open {
         Ok(())
     }
 
-    /// Handles the announcement of a large message.
+    /// Handles a Rendezvous frame, which announces a large message.
     fn on_rendezvous(
         &mut self,
         side: &mut Side,
@@ -241,13 +242,13 @@ impl Open {
         transfer.counters.messages_received += 1;
         transfer.counters.bytes_received += descriptor.len;
         transfer.counters.large_received += 1;
-        // No part of the frame is kept, so its buffer is free.
+        // The content of the frame is no longer needed, so its buffer can be posted again.
         self.discard_receive(side, buffer);
         self.read_on(side, now);
         Ok(())
     }
 
-    /// Releases the receive of a data frame of which no part is kept.
+    /// Releases the receive of a data frame whose content is no longer needed.
     pub(super) fn discard_receive(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Release(buffer));
@@ -256,7 +257,7 @@ impl Open {
         }
     }
 
-    /// Handles a part of a message. The part has `len` bytes.
+    /// Handles a Fragment frame, which contains `len` bytes of a message.
     fn on_fragment(
         &mut self,
         side: &mut Side,
@@ -296,7 +297,8 @@ impl Open {
         Ok(())
     }
 
-    /// Handles the immediate data of a write to this side's memory, which has no header.
+    /// Handles the immediate data of a write to this side's memory. Immediate data arrive without a
+    /// frame header.
     fn on_immediate(
         &mut self,
         side: &mut Side,
@@ -307,7 +309,7 @@ impl Open {
         //= PROTOCOL.md#one-sided-operations
         //# It must not be sent to a side that gave out no memory with the right to write.
         if !side.exposed_writable {
-            // A write of 0 bytes needs no key, so the device permits it to any peer.
+            // A write of 0 bytes needs no key, so the device permits such a write to any peer.
             return Err(Violation::new(
                 "immediate",
                 imm_data.into(),
@@ -361,9 +363,9 @@ impl Open {
         Ok(())
     }
 
-    /// Sends the grant of control messages that is due.
+    /// Sends a grant for control messages, if one is due.
     pub(super) fn grant_control_messages(&mut self, side: &mut Side) {
-        // A peer that has closed must not send control messages.
+        // A peer that has sent its Close must not send further control messages.
         if side.control_messages.grant_due() && !self.transfer.has_peer_closed() {
             self.send_control(side);
         }
@@ -404,7 +406,7 @@ impl Open {
             }
             Control::Pong => {
                 let answered = transfer.probe.answer();
-                // Closing cancels probes, but Pongs for earlier Pings can still arrive.
+                // Closing stops the sending of Pings, but Pongs for earlier Pings can still arrive.
                 if !answered && !self.is_ending() {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
@@ -450,7 +452,8 @@ impl Open {
         Ok(())
     }
 
-    /// Applies the numbers in a frame's header.
+    /// Applies the sequence number, the grant and the count of large messages taken from a frame's
+    /// header.
     pub(super) fn take_numbers(
         &mut self,
         side: &mut Side,
@@ -468,33 +471,33 @@ impl Open {
         Ok(())
     }
 
-    /// Delivers an arrival, or keeps it until all earlier messages are complete.
+    /// Delivers an arrival, or queues it until all earlier messages are complete.
     fn arrive(&mut self, side: &mut Side, arrival: Arrival) {
         if let Some(arrival) = self.transfer.inbound.arrive(arrival) {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
-        // With this arrival, the peer can have used up its credit while there are receives to
+        // This arrival can have consumed the peer's last credit while receives are available for a
         // grant.
         self.grant_if_due(side);
     }
 
-    /// Makes the driver post a buffer again whose content is not kept, if the connection accepts
-    /// receives.
+    /// Has the driver post a buffer again whose content is no longer needed, if the connection
+    /// accepts receives.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));
         }
     }
 
-    /// Whether the driver has to post a free buffer again. A shared buffer is always posted again
+    /// Returns whether the driver must post a free buffer again. A shared buffer is posted again
     /// until the end of the connection, because other connections use it. After the end, the driver
-    /// itself posts all shared buffers again.
+    /// posts all shared buffers again by itself.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }
 }
 
-/// Checks that `incoming` may arrive before the Answer to a long request. Until the Answer the
+/// Checks that `incoming` is allowed before the Answer to a long request. Until the Answer, the
 /// connection does not count as established.
 fn check_greets(incoming: &Incoming) -> Result<(), Violation> {
     //= PROTOCOL.md#long-requests

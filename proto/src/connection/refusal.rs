@@ -1,4 +1,4 @@
-//! The reasons for which two sides do not connect, as pure functions of hellos and rejections.
+//! The reasons why two sides cannot connect, as pure functions of hellos and rejections.
 
 use rdma_status::RejectReason;
 
@@ -9,7 +9,7 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// Returns the reason for the end if the peer's hello cannot be read.
+/// Returns the reason for the end if the peer's hello is invalid.
 pub(super) fn unreadable(error: HelloError) -> CloseReason {
     match error {
         HelloError::NotRdmsg => CloseReason::NotRdmsg,
@@ -22,15 +22,16 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
     }
 }
 
-/// Returns the reason for the end if a request to resume a session is malformed.
+/// Returns the reason for the end if a request to resume a session has the wrong length `len`.
 pub(super) fn malformed_resume(len: usize) -> CloseReason {
     let field = RejectCode::Session.field();
     let violation = Violation::new(field, len as u64, "the 20 bytes of a request to resume one");
     CloseReason::ProtocolViolation(violation)
 }
 
-/// Checks whether two sides can work together at all. Without READs in both directions, a large
-/// message could never be read, and no message behind it could be delivered.
+/// Checks whether the parameters of the two sides are compatible. READs must be possible in both
+/// directions, because otherwise a large message could never be read, and no message behind it
+/// could be delivered.
 pub(super) fn compatible(
     params: &Params,
     hello: &Hello,
@@ -85,7 +86,7 @@ pub(super) fn compatible(
     Ok(())
 }
 
-/// Returns the reason for the end that the event REJECTED reports.
+/// Returns the reason for the end that follows from a REJECTED event.
 pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
     match Reject::parse(private_data).filter(|_| reason.is_consumer()) {
         Some((
@@ -119,7 +120,7 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
             },
             _,
         )) => CloseReason::SessionLost,
-        // The `own` value of the rejecting side is the peer's value at this side.
+        // `own` is the value of the rejecting side, which is the peer.
         Some((Reject { code, own, theirs }, _)) => CloseReason::PeerIncompatible(Mismatch {
             field: code.field(),
             ours: theirs,
@@ -135,14 +136,14 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
     }
 }
 
-/// Whether the same request can be accepted later.
+/// Returns whether the peer could accept the same request later.
 pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
     is_refusal(cause) || reason == RejectReason::STALE_CONN
 }
 
-/// Returns whether no program accepted the request, or the peer had no resources for another
-/// connection. The kernel answers a request that waits in the queue of a listener whose process
-/// ends: over RDMA it rejects the request without private data, over TCP it ends the connection.
+/// Returns whether no program accepted the request, or the peer lacked resources for another
+/// connection. If a listener's process ends, its kernel answers the waiting requests: over RDMA
+/// with a rejection without private data, and over TCP by ending the connection.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
@@ -154,8 +155,8 @@ pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     )
 }
 
-/// Whether an error persists for longer than some seconds: there is no route, or no permission to
-/// use it.
+/// Returns whether an error usually lasts longer than a few seconds: there is no route, or the
+/// process has no permission.
 pub(super) fn is_permanent(errno: i32) -> bool {
     matches!(
         errno,
@@ -168,15 +169,15 @@ pub(super) fn is_permanent(errno: i32) -> bool {
     )
 }
 
-/// Whether the peer has no listener on the port. InfiniBand and RoCE have a reject reason for this
-/// case. On iWARP the reason is a refused TCP connection, and a program's rejection differs from it
-/// only by its private data.
+/// Returns whether the peer has no listener on the port. InfiniBand and RoCE have a reject reason
+/// for this case. On iWARP, the reason is a refused TCP connection. A program's rejection on iWARP
+/// has the same reason, but contains private data.
 fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
     reason == RejectReason::INVALID_SERVICE_ID
         || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))
 }
 
-/// Whether private data consists only of the connection manager's padding.
+/// Returns whether private data consist only of the connection manager's padding.
 fn is_blank(private_data: &[u8]) -> bool {
     private_data.iter().all(|byte| *byte == 0)
 }

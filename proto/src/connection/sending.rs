@@ -1,4 +1,5 @@
-//! Sends messages of the application, and handles the completions that make room for more.
+//! Sends the application's messages, and handles the completions that make room for further
+//! messages.
 
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use super::{
 use crate::{Clock, CloseReason, Event, Output, SendRefused, Transmit};
 
 impl Open {
-    /// Returns the transfer, if the application may send messages.
+    /// Returns the transfer if the application may send messages.
     #[inline]
     pub(super) fn sending_messages(&mut self) -> Result<&mut Transfer, SendRefused> {
         match &self.phase {
@@ -27,7 +28,7 @@ impl Open {
         }
     }
 
-    /// Sends a message, if it fits into a frame and can be sent now.
+    /// Sends a message if it fits into a frame and can be sent now.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match self.phase {
@@ -38,8 +39,8 @@ impl Open {
         }
     }
 
-    /// Returns the transfer, if the connection still sends for the application, which may have
-    /// finished.
+    /// Returns the transfer if the connection still sends for the application, even if the
+    /// application has sent its Finish.
     #[inline]
     pub(super) fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
         match &self.phase {
@@ -49,7 +50,7 @@ impl Open {
         }
     }
 
-    /// Returns the transfer, if messages that were held back may be sent.
+    /// Returns the transfer if messages that the driver holds back may be sent.
     pub(super) fn sending_held(&mut self) -> Result<&mut Transfer, SendRefused> {
         if self.is_connected() && self.transfer.control.is_held() {
             Ok(&mut self.transfer)
@@ -75,7 +76,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Counts a receive that has been posted again. Returns false if there may be outputs.
+    /// Counts a receive that has been posted again. Returns true if there is certainly no output to
+    /// perform.
     #[inline(always)]
     pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) -> bool {
         let transfer = &mut self.transfer;
@@ -89,7 +91,8 @@ impl Open {
         is_quiet
     }
 
-    /// Grants receives to the peer, or waits until more receives can be granted at once.
+    /// Grants receives to the peer immediately, or delays the grant so that a single frame can
+    /// grant more receives.
     #[inline(never)]
     pub(super) fn promise(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
@@ -100,7 +103,7 @@ impl Open {
         self.grant_if_due(side);
     }
 
-    /// Sends a delayed grant, so that the peer does not wait longer for an application that keeps
+    /// Sends a delayed grant, because the peer must not wait longer for an application that holds
     /// messages.
     pub(super) fn on_grant_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
@@ -123,7 +126,7 @@ impl Open {
         }
     }
 
-    /// Posts the queued control frames while slots are free and the queue pair works.
+    /// Posts queued control frames while slots are free and the queue pair works.
     pub(super) fn send_control(&mut self, side: &mut Side) {
         if !self.is_connected() {
             return;
@@ -133,16 +136,16 @@ impl Open {
         }
     }
 
-    /// Reports room to a sender that waits for it, although there will be none: the sender's next
-    /// try fails.
+    /// Reports room to a sender that waits for it, although there is none: the retry fails and
+    /// returns the reason for the end.
     pub(super) fn report_blocked(&mut self, side: &mut Side) {
         if self.transfer.take_blocked() {
             side.outputs.push(Output::Event(Event::Writable));
         }
     }
 
-    /// Reports room to a sender that waits for it. While this side closes, the sender can be the
-    /// driver, with messages that it held back.
+    /// Reports room to a sender that waits for it. While this side closes, the waiting sender can
+    /// be the driver, with messages that it held back.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
         if self.transfer.is_blocked() && self.is_connected() && self.transfer.take_writable() {

@@ -1,5 +1,5 @@
-//! The offer of a session in a connection's handshake, and the counts of delivered, held and
-//! unconfirmed messages from which the [`Session`](crate::Session) of a lost connection continues.
+//! The session in a connection's hello, and the counts of delivered, held and unconfirmed messages
+//! with which the [`Session`](crate::Session) continues after the loss of the connection.
 
 use super::{Connection, open::LostInClose};
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 
 /// Functions for sessions.
 impl Connection {
-    /// Returns the request to resume a session in the private data of a connect request. Returns
-    /// `None` for other requests.
+    /// Returns the request to resume a session from a connect request's private data. Returns
+    /// `None` if the connect request does not resume a session.
     #[must_use]
     pub fn resume_request(private_data: &[u8]) -> Option<ResumeRequest> {
         let (hello, data) = Hello::parse(private_data).ok()?;
@@ -24,34 +24,34 @@ impl Connection {
         resumes.then(|| ResumeRequest::parse(data)).flatten()
     }
 
-    /// Whether both sides' hellos offer a session.
+    /// Returns whether the hellos of both sides offer a session.
     #[must_use]
     pub fn has_session(&self) -> bool {
         let theirs = self.peer_hello().map_or(0, |hello| hello.features);
         self.side.params.session != SessionOffer::None && theirs & SESSION != 0
     }
 
-    /// Returns the message counts of the session that this side tries to resume, if the peer has
-    /// closed that session.
+    /// Returns the message counts of the session that this side attempts to resume, if the peer has
+    /// closed this session.
     #[must_use]
     pub fn session_over(&self) -> Option<SessionOver> {
         self.side.over
     }
 
-    /// Makes the reply offer no session.
+    /// Makes the reply offer no session. Must be called before the reply is sent.
     pub fn decline_session(&mut self) {
         self.side.params.session = SessionOffer::None;
     }
 
-    /// Whether a session survives the end of the connection for this reason: the connection was
+    /// Returns whether the session continues after this reason for the end: the connection was
     /// lost, possibly during the close handshake.
     #[must_use]
     pub fn is_lost(&self, reason: &CloseReason) -> bool {
         reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here
     }
 
-    /// Whether the connection was lost during the close handshake, and only the peer might not know
-    /// the result of the handshake.
+    /// Returns whether the connection was lost during the close handshake, and only the peer might
+    /// not know the result of the handshake.
     #[must_use]
     pub fn leaves_peer_in_doubt(&self, reason: &CloseReason) -> bool {
         self.lost_in_close(reason) == LostInClose::AtPeer
@@ -65,14 +65,14 @@ impl Connection {
         }
     }
 
-    /// Returns the number of messages that were delivered. A large message that was not read whole
-    /// does not count, nor do the messages behind it.
+    /// Returns the number of messages that were delivered. A large message that was not read
+    /// completely, and all messages behind it, do not count.
     #[must_use]
     pub fn delivered_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
             let transfer = &open.transfer;
-            // A message of which fragments are missing is undelivered, but it is not among the
-            // messages counted here, because its last fragment has not arrived.
+            // A message whose fragments have not all arrived is undelivered, but it is not among
+            // the received messages counted here.
             let cut = u64::from(transfer.inbound.missing().is_some());
             let undelivered = transfer.inbound.undelivered() - cut;
             let messages = transfer
@@ -83,8 +83,7 @@ impl Connection {
         })
     }
 
-    /// Returns the number of messages that were delivered and that the application has not
-    /// released.
+    /// Returns the number of delivered messages that the application has not released.
     #[must_use]
     pub fn held_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
@@ -101,8 +100,8 @@ impl Connection {
         }
     }
 
-    /// Sets the number of messages of earlier connections that the application still holds. The
-    /// peer may use the other places of the window.
+    /// Sets the number of messages from earlier connections that the application still holds. The
+    /// peer receives credit for the rest of the window.
     pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.recv_credit.withhold(held);
@@ -110,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Returns bounds on the messages that were sent and are not known to be received.
+    /// Returns bounds on the number of sent messages that are not known to be received.
     #[must_use]
     pub fn unconfirmed(&self) -> Unconfirmed {
         let Some(open) = self.opened() else {
@@ -120,9 +119,9 @@ impl Connection {
         Unconfirmed {
             messages: transfer.send_credit.unconfirmed(),
             large: transfer.outbound.untaken(),
-            // The receive of a Rendezvous is posted again at once, so its credit returns before the
-            // large message is read. All other messages keep their credits until they are
-            // delivered.
+            // The peer posts the receive of a Rendezvous again immediately, so its credit returns
+            // before the large message is read. The credits of other messages return only after
+            // their delivery.
             most: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }

@@ -1,4 +1,4 @@
-//! Establishes a connection: from the first step to the event ESTABLISHED.
+//! Establishes a connection, from the first step to the event ESTABLISHED.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -23,30 +23,30 @@ pub(super) enum Setup {
     Accepting(Accepting),
 }
 
-/// The outcome of a successful setup.
+/// The result of a successful setup.
 #[derive(Debug)]
 pub(super) struct Agreed {
-    /// The peer's hello, which this side accepts.
+    /// The peer's hello, which this side has accepted.
     pub(super) hello: Hello,
-    /// Frames that arrived before ESTABLISHED, oldest first.
+    /// The frames that arrived before the event ESTABLISHED, oldest first.
     pub(super) early: VecDeque<Early>,
-    /// Whether this side has to send the first frame.
+    /// Whether this side must send the first frame.
     pub(super) speaks_first: bool,
-    /// The exchange of private data in frames, if there is one.
+    /// The exchange of private data in frames. `None` if there is no such exchange.
     pub(super) greeting: Option<Greeting>,
-    /// The private data of this side to send in a frame.
+    /// This side's private data, if they must be sent in a frame.
     pub(super) request: Option<PrivateBytes>,
 }
 
-/// A frame that arrived before ESTABLISHED, with its buffer.
+/// The receive buffer and the content of a frame that arrived before the event ESTABLISHED.
 pub(super) type Early = (u32, Result<Incoming, Violation>);
 
-/// The result of an input during the setup: `Some` if the setup is complete. An error ends the
-/// connection.
+/// The result of an input during the setup: `Some` if the setup is complete, and `None` if the
+/// setup continues. An error ends the connection.
 pub(super) type Progress = Result<Option<Agreed>, CloseReason>;
 
 impl Setup {
-    /// Returns the step's name for the log.
+    /// Returns the name of the current step, for log lines.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Connecting(connecting) => connecting.name(),
@@ -68,7 +68,7 @@ impl Setup {
         }
     }
 
-    /// Whether the setup costs the engine time at present.
+    /// Returns whether the setup occupies its turn, because it can cost the engine time now.
     pub(super) fn has_turn(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_turn(),
@@ -76,7 +76,8 @@ impl Setup {
         }
     }
 
-    /// Whether the queue pair can receive: the request has been sent, or the reply is being sent.
+    /// Returns whether the queue pair can receive: the request has been sent, or the reply is being
+    /// sent.
     pub(super) fn has_queue_pair(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_queue_pair(),
@@ -91,7 +92,7 @@ impl Setup {
         }
     }
 
-    /// Handles an event of the connection manager during the setup.
+    /// Handles a connection manager event during the setup.
     pub(super) fn on_cm_event(
         &mut self,
         side: &mut Side,

@@ -1,4 +1,4 @@
-//! The part of a connection that all of its states use.
+//! The data that all states of a connection use.
 
 use std::{sync::Arc, time::Instant};
 
@@ -13,33 +13,33 @@ use crate::{
     reason::Violation,
 };
 
-/// The part of a connection that all of its states use.
+/// The data that all states of a connection use.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Side {
     pub(super) params: Params,
     pub(super) outputs: Outputs,
-    /// The properties of the transport. `None` until the transport has been made.
+    /// The properties of the transport. `None` until the driver has created the transport.
     pub(super) traits: Option<TransportTraits>,
-    /// The private data of the peer that have arrived: those behind its hello, then those in a
-    /// frame.
+    /// The private data received from the peer: those behind its hello, followed by those in a
+    /// Request or Answer frame.
     pub(super) peer_data: PrivateBytes,
-    /// Whether the private data of the active side, and those of the answer, have frames of their
-    /// own.
+    /// Whether the private data of the active side, and of the passive side's answer, are sent in
+    /// separate frames.
     pub(super) has_long_request: bool,
     /// The message counts in the peer's rejection, if the peer has closed the session that this
-    /// side resumes.
+    /// side attempts to resume.
     pub(super) over: Option<SessionOver>,
-    /// The account of receives that are shared with other connections, as long as this connection
-    /// has a share of them.
+    /// The account of the receives that this connection shares with others. `None` if the
+    /// connection shares no receives, or has returned them.
     pub(super) account: Option<Arc<Account>>,
-    /// Whether this side has ever exposed memory that the peer may write, so that the peer may send
+    /// Whether this side has ever exposed memory that the peer may write. If so, the peer may send
     /// immediate data.
     pub(super) exposed_writable: bool,
     /// The deadline that was last reported to the driver.
     pub(super) reported_timeout: Option<Instant>,
-    /// The control messages of both directions, whose numbers continue on the next connection of a
-    /// session.
+    /// The control messages of both directions. The numbers of control messages continue on the
+    /// session's next connection.
     pub(super) control_messages: ControlMessages,
 }
 
@@ -59,7 +59,7 @@ impl Side {
         }
     }
 
-    /// Requests a connection manager call.
+    /// Queues the output that asks the driver to make a connection manager call.
     pub(super) fn cm(&mut self, op: CmOp) {
         self.outputs.push(Output::Cm(op));
     }
@@ -100,18 +100,18 @@ impl Side {
         .fold(0, |features, (feature, _)| features | feature)
     }
 
-    /// Whether the active side has to send the first frame.
+    /// Returns whether the active side must send the first frame.
     pub(super) fn active_speaks_first(&self) -> bool {
         self.traits.is_some_and(|traits| traits.active_speaks_first)
     }
 
-    /// Whether a completed send or write has reached the peer's device.
+    /// Returns whether a send or a write completes only after the peer's device has received it.
     #[inline]
     pub(super) fn acknowledges_sends(&self) -> bool {
         self.traits.is_none_or(|traits| traits.acknowledges_sends)
     }
 
-    /// Logs an event that has no meaning in this state.
+    /// Logs an event that has no meaning in the current state.
     pub(super) fn unexpected(&mut self, event: &str, state: &str) {
         self.outputs.warn(
             Topic::UnexpectedEvent,
@@ -119,7 +119,7 @@ impl Side {
         );
     }
 
-    /// Logs a violation of the peer.
+    /// Logs a protocol violation by the peer.
     pub(super) fn note_violation(&mut self, violation: &Violation) {
         let text = format_args!("the peer violated the protocol: {violation}");
         self.outputs.warn(Topic::Violation, text);

@@ -1,11 +1,10 @@
-//! The reasons for which a send waits.
+//! The reasons why a send must wait.
 
 use super::{Connection, State};
 use crate::Stall;
 
 impl Connection {
-    /// Returns the reason for which a refused send still waits: see
-    /// [`is_blocked`](Self::is_blocked).
+    /// Returns the reason why a refused send still waits: see [`is_blocked`](Self::is_blocked).
     pub fn stall(&self) -> Option<Stall> {
         let State::Open(open) = &self.state else {
             return None;

@@ -22,18 +22,18 @@ pub(super) struct Timers {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct DelayedGrant {
-    /// The time at which the grant is checked again.
+    /// The time at which this side checks the grant again.
     pub(super) deadline: Instant,
-    /// The limit that the peer knew when the grant began to wait.
+    /// The limit that was announced to the peer before the delay began.
     pub(super) announced: u32,
 }
 
-/// The longest time for which a grant is delayed. The timer fires at this interval while grants are
-/// delayed, instead of once for each of them.
+/// The maximum delay of a grant. While grants are delayed, the timer fires at this interval, and is
+/// not set again for each grant.
 pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
 
 impl Timers {
-    /// Returns the earliest deadline.
+    /// Returns the earliest of all deadlines.
     pub(super) fn deadline(&self) -> Option<Instant> {
         earlier(self.grant_deadline(), self.while_closing())
     }
@@ -43,7 +43,7 @@ impl Timers {
         earlier(self.grant_deadline(), self.of_transfers())
     }
 
-    /// Returns the earliest of the deadlines that are checked while the connection is closing.
+    /// Returns the earliest of the deadlines that still apply while the connection is closing.
     pub(super) fn while_closing(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
         earlier(keepalive, self.of_transfers())
@@ -67,9 +67,10 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
     }
 }
 
-/// A value that records whether it has been borrowed mutably.
+/// A value that records whether it was borrowed mutably.
 ///
-/// Most messages touch no timer. A message that touches a timer sets the mark automatically.
+/// Most messages do not touch the timers. If a message does, the mutable borrow marks the value
+/// automatically.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
@@ -78,7 +79,7 @@ pub(super) struct Tracked<T> {
 }
 
 impl<T> Tracked<T> {
-    /// Tracks a value, which counts as touched.
+    /// Wraps a value, which initially counts as borrowed mutably.
     pub(super) fn new(value: T) -> Self {
         Self {
             value,
@@ -86,13 +87,15 @@ impl<T> Tracked<T> {
         }
     }
 
-    /// Whether the value has been borrowed mutably since [`take_changed`](Self::take_changed).
+    /// Returns whether the value was borrowed mutably since the last call of
+    /// [`take_changed`](Self::take_changed).
     #[inline]
     pub(super) fn is_changed(&self) -> bool {
         self.touched
     }
 
-    /// Whether the value has been borrowed mutably since the last call of this function.
+    /// Returns whether the value was borrowed mutably since the last call of this function, and
+    /// clears the mark.
     #[inline]
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.touched)

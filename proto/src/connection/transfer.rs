@@ -1,4 +1,4 @@
-//! The exchange of frames: their sequence numbers, credits and slots of the send ring.
+//! The exchange of frames: sequence numbers, credits and slots of the send ring.
 
 use std::{
     sync::Arc,
@@ -31,9 +31,9 @@ pub(super) struct Transfer {
     /// The hello of the peer.
     pub(super) hello: Hello,
     negotiated: Negotiated,
-    /// Whether the peer takes several messages in a frame.
+    /// Whether the peer accepts several messages in one frame.
     pub(super) takes_batches: bool,
-    /// The maximum number of frames in which a message is sent.
+    /// The maximum number of frames in which one message is sent.
     most_fragments: u32,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
@@ -42,46 +42,45 @@ pub(super) struct Transfer {
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
     pub(super) timers: Tracked<Timers>,
-    /// The counters. [`statistics`](Self::statistics) adds the amounts of memory that are in use.
+    /// The counters. [`statistics`](Self::statistics) adds the current memory usage.
     pub(super) counters: Statistics,
     pub(super) probe: Probe,
     keepalive_timeout: Duration,
-    /// The number of the connection in its process.
+    /// The number of the connection within its process.
     number: u64,
     pub(super) activity: PeerActivity,
-    /// The counters of the last call of [`set_moved`](super::Connection::set_moved).
-    ///
-    /// [`Connection`]: super::Connection
+    /// The byte counters, as of the last call of [`set_moved`](super::Connection::set_moved).
     pub(super) moved: MovedBytes,
-    /// Whether `moved` was read since the last check, so that an increase is a sign of life after
-    /// that check.
+    /// Whether `moved` was set since the last keepalive check. If so, a later increase is a sign of
+    /// life after that check.
     pub(super) moved_is_fresh: bool,
-    /// Whether other connections wait for the memory of messages that are being read, as of the
-    /// last call of [`set_wanted`](super::Connection::set_wanted).
+    /// Whether other connections wait for the memory that this connection's large messages use, as
+    /// of the last call of [`set_wanted`](super::Connection::set_wanted).
     pub(super) is_wanted: bool,
-    /// The kinds of the peer's frames that this side still accepts.
+    /// The kinds of frames that this side still accepts from the peer.
     pub(super) accepts: Accepts,
-    /// Whether the application has finished sending.
+    /// Whether the application has finished sending (half-close).
     pub(super) finished: bool,
-    /// The state of this side's Leave.
+    /// The progress of this side's Leave frame.
     leave: Leave,
     /// Whether the peer's Leave has arrived.
     pub(super) peer_leaves: bool,
-    /// The number of data frames of the peer that did not end a message.
+    /// The number of data frames from the peer that did not complete a message.
     pub(super) unended: u32,
-    /// The resources that refused sends lacked, or the least of them. `None` if no send was refused
-    /// as blocked since the last [`Event::Writable`](crate::Event::Writable).
+    /// The resources that refused sends need: the minimum of each. `None` if no send was refused as
+    /// blocked since the last [`Event::Writable`](crate::Event::Writable).
     blocked: Option<MissingResources>,
     pub(super) control: ControlQueue,
-    /// A Request or an Answer to send before everything else, with its argument and private data.
+    /// A Request or an Answer that must be sent before everything else: its kind, argument and
+    /// private data.
     greeting: Option<(Kind, u32, Arc<[u8]>)>,
     pub(super) peer_close: PeerClose,
 }
 
-/// The way in which a message of some length is sent.
+/// The way in which a message of a certain length is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The message is sent in a frame of its own.
+    /// The message is sent in a single frame.
     Frame,
     /// The message is sent in this number of frames.
     Fragments(u32),
@@ -93,9 +92,9 @@ pub enum Way {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 struct MissingResources {
-    /// The number of slots of the send ring.
+    /// The number of free slots of the send ring.
     slots: u32,
-    /// The number of bytes that may be exposed to the peer.
+    /// The number of additional bytes to expose to the peer.
     exposed: u64,
 }
 
@@ -106,29 +105,29 @@ impl MissingResources {
     };
 }
 
-/// The state of the frame that reports that this side wants to end the connection soon.
+/// The progress of the Leave frame, which reports that this side wants to end the connection soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Leave {
     No,
-    /// The next Ping is sent as a Leave.
+    /// The next Ping must be sent as a Leave.
     Due,
     Sent,
 }
 
-/// The kinds of the peer's frames that this side still accepts.
+/// The kinds of frames that this side still accepts from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum Accepts {
     Everything,
     /// The peer's Finish has arrived: only control frames follow.
     NoMessages,
-    /// The peer has aborted, or has violated the protocol: no frame is accepted. Messages behind a
-    /// bad frame are dropped, because a message before them is missing.
+    /// The peer has aborted or violated the protocol: no frame is accepted. Messages behind an
+    /// invalid frame are discarded, because a message before them is missing.
     Nothing,
 }
 
-/// The progress of the peer in the close handshake.
+/// The peer's progress in the close handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum PeerClose {
@@ -151,8 +150,8 @@ impl Transfer {
             0 => hello.window,
             credits => credits,
         };
-        // A session sends no fragments: it would have to keep a copy of each until the peer has
-        // acknowledged it.
+        // With a session, no fragments are sent, because the session would have to keep a copy of
+        // each fragment until the peer has acknowledged it.
         let has_session = params.session != SessionOffer::None && hello.features & SESSION != 0;
         let mut recv_credit = RecvCredit::new(params.window, params.credits(), start);
         if !params.delays_grants {
@@ -220,11 +219,11 @@ impl Transfer {
             .map(|interval| Keepalive::new(interval, timeout, activity, number, now));
     }
 
-    /// Returns the progress of the large messages that this side reads.
+    /// Returns the progress of the large messages that this side receives.
     ///
-    /// The chunks are those of all connections with the peer's engine, because on a slow path reads
-    /// wait behind reads of other connections. If the transport counts bytes, each byte counts as a
-    /// chunk.
+    /// The count of chunks includes all connections to the peer's engine, because reads on a slow
+    /// path wait behind the reads of other connections. If the transport counts bytes, each byte
+    /// counts as a chunk.
     pub(super) fn progress(&self) -> Progress {
         let inbound = &self.inbound;
         Progress {
@@ -238,7 +237,7 @@ impl Transfer {
         }
     }
 
-    /// Starts the timer of a grant that waits for more releases.
+    /// Starts the timer of a grant that is delayed until the application releases more messages.
     pub(super) fn watch_grant(&mut self, now: impl Clock) {
         if self.recv_credit.delays_grant() && self.timers.grant.is_none() {
             self.timers.grant = Some(DelayedGrant {
@@ -250,10 +249,11 @@ impl Transfer {
 
     // Closing.
 
-    /// Whether the peer's library is known to have received everything that was sent. An
-    /// acknowledgement by the peer's device is no proof, because the process that reads the
-    /// completion queue might have ended. A missing acknowledgement is no proof of the contrary: a
-    /// device whose queue pair fails right after it has received a frame sends no acknowledgement.
+    /// Returns whether the peer's library is known to have received everything that was sent.
+    ///
+    /// An acknowledgement from the peer's device does not prove this, because the process that
+    /// reads the completion queue might have ended. A missing acknowledgement does not disprove it:
+    /// a device sends none if its queue pair fails right after it has received a frame.
     #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
@@ -262,7 +262,7 @@ impl Transfer {
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
     }
 
-    /// Whether the driver should copy a message of a stream: see
+    /// Returns whether the driver should copy a message of a byte stream: see
     /// [`may_copy`](super::Connection::may_copy).
     pub(super) fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
         let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
@@ -271,30 +271,30 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty message occupies its receive buffer until the application takes it. Otherwise
-        // credit would not bound the number of empty messages.
+        // An empty message is never copied, so it occupies its receive until the application takes
+        // it. Otherwise the credit would not limit the number of empty messages.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
-    /// Sets the limits for large messages that these parameters give.
+    /// Sets the limits on large messages according to these parameters.
     pub(super) fn set_limits(&mut self, params: &Params) {
         self.outbound.set_limit(params.outbound_limit());
         self.inbound.set_limit(params.inbound_limit());
     }
 
-    /// Whether the peer has closed, after which it must not send data.
+    /// Returns whether the peer's Close has arrived. After its Close, the peer must not send data.
     #[inline]
     pub(super) fn has_peer_closed(&self) -> bool {
         self.peer_close != PeerClose::None
     }
 
-    /// Whether all large messages that the peer announced have been read.
+    /// Returns whether all large messages that the peer announced have been read completely.
     pub(super) fn has_read_all(&self) -> bool {
         self.inbound.is_idle()
     }
 
-    /// Whether the large messages of both sides have been read, and all posted work requests have
-    /// completed, including the frame that reports to the peer which messages this side has read.
+    /// Returns whether the large messages of both sides have been read and all posted work requests
+    /// have completed, including the last frame that reports large messages as taken.
     pub(super) fn is_quiescent(&self) -> bool {
         self.inbound.is_idle()
             && !self.inbound.report_due()
@@ -308,12 +308,12 @@ impl Transfer {
         self.control.queue_notice(control, code);
     }
 
-    /// Queues a frame with private data: its kind, its argument and the data.
+    /// Queues a Request or an Answer: its kind, argument and private data.
     pub(super) fn greet(&mut self, kind: Kind, arg: u32, data: Arc<[u8]>) {
         self.greeting = Some((kind, arg, data));
     }
 
-    /// Drops queued control frames and stops probing.
+    /// Drops queued control frames and stops sending Pings.
     pub(super) fn cancel_pending(&mut self) {
         self.control.cancel();
         self.probe = Probe::default();
@@ -327,7 +327,7 @@ impl Transfer {
         len as u64 <= self.negotiated.send_eager.into()
     }
 
-    /// Returns the way in which a message of `len` bytes is sent now.
+    /// Returns how a message of `len` bytes would be sent now.
     #[inline]
     pub(super) fn way(&self, len: usize) -> Way {
         //= PROTOCOL.md#hello
@@ -394,7 +394,8 @@ impl Transfer {
         self.blocked = Some(least);
     }
 
-    /// Whether a send that was refused can be retried now. If so, forgets the refusal.
+    /// Returns whether a refused send can be retried now. If so, clears the record of refused
+    /// sends.
     #[inline]
     pub(super) fn take_writable(&mut self) -> bool {
         self.is_blocked() && self.take_room()
@@ -411,20 +412,20 @@ impl Transfer {
         writable
     }
 
-    /// Whether a refused send waits for slots that no completion will free: all frames in flight
-    /// were posted after the last signalled one.
+    /// Returns whether a refused send waits for slots that no completion will free, because none of
+    /// the frames in flight is signalled.
     pub(super) fn lacks_completion(&self) -> bool {
         let lacks_slots = |lack: MissingResources| self.ring.room_for_data() < lack.slots;
         self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
     }
 
-    /// Whether a send was refused, and may not be tried again.
+    /// Returns whether a send was refused and must not be retried yet.
     #[inline]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
-    /// Whether a send was refused. Forgets the refusal.
+    /// Returns whether a send was refused, and clears the record of refused sends.
     #[inline]
     pub(super) fn take_blocked(&mut self) -> bool {
         self.blocked.take().is_some()
@@ -438,8 +439,9 @@ impl Transfer {
         })
     }
 
-    /// Sends a message, if it fits into a frame for which there are a credit and a slot. A message
-    /// of at most the eager size is no longer than the longest message.
+    /// Sends a message if it fits into a frame, and a credit and a slot are available. The maximum
+    /// message length need not be checked, because a message of at most the eager size never
+    /// exceeds it.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         let fits =
@@ -454,7 +456,7 @@ impl Transfer {
         Some(self.data_frame(Kind::Data, len as u32))
     }
 
-    /// Returns the part of a batch that may be sent in one frame now.
+    /// Returns the limits on the batch that can be sent in one frame now.
     pub(super) fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
         self.may_send(0)?;
         let credits = self.send_credit.available() as usize;
@@ -467,8 +469,8 @@ impl Transfer {
         })
     }
 
-    /// Sends `count` messages in one frame. The payload has `len` bytes, including the lengths of
-    /// the messages. The caller has checked that there is room.
+    /// Sends `count` messages in one frame. The payload has `len` bytes, including the length
+    /// prefixes. The caller has checked that credits and a slot are available.
     pub(super) fn send_batch(&mut self, count: u32, len: usize) -> Transmit {
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
         self.send_credit.take(count);
@@ -477,9 +479,9 @@ impl Transfer {
         self.data_frame(Kind::Batch, len as u32)
     }
 
-    /// Sends the part of a message of `len` bytes that begins at `offset`. Returns the frame, and
-    /// the length of the part. The caller has checked with `way` and `may_send` that there is room
-    /// for all parts.
+    /// Sends the part of a message of `len` bytes that begins at `offset`. Returns the frame and
+    /// the length of the part. The caller has checked with `way` and `may_send` that credits and
+    /// slots for all parts are available.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
         let rest = len - offset;
         if offset == 0 {
@@ -518,15 +520,15 @@ impl Transfer {
         Ok(self.ring.take_operation())
     }
 
-    /// Whether a grant, or the count of large messages taken, must be sent without waiting for
-    /// another frame.
+    /// Returns whether a Grant frame must be sent, to grant credit or to report large messages as
+    /// taken.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.recv_credit.grant_due() || self.inbound.report_due()
     }
 
-    /// Returns the maximum length in bytes of a control message to the peer. `None` if the peer
-    /// takes none.
+    /// Returns the maximum length in bytes of a control message to the peer. Returns `None` if the
+    /// peer does not accept control messages.
     pub(super) fn longest_control_message(&self) -> Option<u32> {
         //= PROTOCOL.md#control-messages
         //# They must not be sent to a side whose hello lacks bit 7 of `features`.
@@ -534,7 +536,7 @@ impl Transfer {
         takes.then(|| self.negotiated.send_eager.min(MAX_CONTROL_MESSAGE))
     }
 
-    /// Takes the next control message or queued control frame, if a slot is free.
+    /// Removes and returns the next control message or control frame to post, if a slot is free.
     pub(super) fn next_control(&mut self, messages: &mut ControlMessages) -> Option<Output> {
         if !self.ring.has_room() {
             return None;
@@ -546,7 +548,7 @@ impl Transfer {
             let transmit = self.frame(kind, data.len() as u32, arg, slot);
             return Some(Output::PostWithPayload(transmit, data));
         }
-        // Control messages come before a Close, after which they must not be sent.
+        // Control messages are posted before a Close, because they must not follow it.
         if messages.is_due()
             && self.control.permits_messages()
             && let Some((number, message)) = messages.post()
@@ -587,7 +589,8 @@ impl Transfer {
         Some(self.frame(Kind::Control(control), 0, arg, slot))
     }
 
-    /// Returns the kind of the next Ping.
+    /// Returns the kind of frame with which the next Ping is sent: a Leave if one is due, otherwise
+    /// a Ping.
     fn ping(&mut self) -> Control {
         match self.leave {
             Leave::Due => {
@@ -598,7 +601,8 @@ impl Transfer {
         }
     }
 
-    /// Sends a Leave, unless one was sent before. Returns false if the peer does not know it.
+    /// Requests a Leave, unless one was requested before. Returns false if the peer does not
+    /// support Leave.
     pub(super) fn leave(&mut self) -> bool {
         //= PROTOCOL.md#leaving
         //# It must not be sent to a side whose hello lacks bit 7 of `features`, and is sent once at
@@ -618,8 +622,8 @@ impl Transfer {
         self.frame(kind, len, arg, slot)
     }
 
-    /// Makes a frame for a slot of the ring. The flag in `slot` tells whether the send is
-    /// signalled.
+    /// Creates a frame for a slot of the send ring. The flag in `slot` states whether the send must
+    /// be signalled.
     #[inline(always)]
     fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
         let header = Header {
@@ -636,13 +640,13 @@ impl Transfer {
         }
     }
 
-    /// Handles the completion of a signalled send, which covers all sends that were posted before
-    /// it. If `acknowledges` is set, the completion proves that the peer's device has received
-    /// them.
+    /// Handles the completion of a signalled send. All sends that were posted earlier have
+    /// completed too. `acknowledges` states whether the completion proves that the peer's device
+    /// has received these sends.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
-        // The receipt of control frames by the peer's device is no sign of life of the peer's
-        // library, which might have stopped: that is why a Ping needs a Pong. The receipt of data
-        // is a sign of life, because the device receives data only while the library grants credit.
+        // If the peer's device has received a control frame, the peer's library might nevertheless
+        // have stopped, so only a Pong is a sign of life. The receipt of data is a sign of life,
+        // because the device receives data only while the library grants credit.
         if self.ring.complete(slot) && acknowledges {
             self.activity.here += 1;
         }
@@ -651,7 +655,7 @@ impl Transfer {
 
     // Receiving.
 
-    /// Counts the messages in one frame of the peer, or a write that also takes a credit.
+    /// Counts the messages in one frame from the peer, or one write that also consumes a credit.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
@@ -668,7 +672,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// Returns a violation if a frame of this kind arrives between two fragments of a message.
+    /// Returns a violation if a frame of this kind must not arrive between two fragments of a
+    /// message.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames

@@ -1,15 +1,18 @@
 //! Searches all orders of the steps of two sessions, within bounds.
 //!
-//! A breadth-first search visits each state of a [`World`], and checks that each message is
-//! delivered once and in order, and is kept until its delivery. From each state there must be a
-//! path to a state in which all messages are delivered. Because the search is breadth-first, the
-//! path to a violation that it prints is a shortest one.
+//! A breadth-first search visits each state of a [`World`]. It checks that each message is
+//! delivered once and in order, and is kept until its delivery. It also checks that each state has
+//! a path to a state in which all messages are delivered. If a check fails, the search prints a
+//! shortest path to the violation, because it is breadth-first.
 //!
-//! The model makes three simplifications. A side processes a message as soon as it arrives, because
-//! a side that leaves a connection first processes everything that has arrived. A report of grants
-//! takes no time, because a later arrival of the report changes nothing that the sender has done
-//! before. The passive side refuses one request because of its Ping, and knows at the next request
-//! whether the active side has answered: further refused requests are equivalent to lost requests.
+//! The model makes three simplifications:
+//!
+//! - A side processes a message as soon as it arrives, because a side that leaves a connection
+//!   first processes everything that has arrived.
+//! - A report of grants takes no time, because a later arrival of the report changes nothing that
+//!   the sender has done before.
+//! - The passive side refuses one request and sends a Ping. At the next request, it knows whether
+//!   the active side has answered. Further refused requests are equivalent to lost requests.
 
 mod scope;
 mod world;
@@ -29,12 +32,13 @@ use self::{
 };
 use super::{ResumeRefused, Session, Unconfirmed};
 
-/// The maximum number of states that fit into memory.
+/// The maximum number of states in a search, which bounds its memory.
 const MOST_STATES: usize = 8_000_000;
 
 const SMALLEST: Scope = scope([1, 1], [0, 0], 1, [1, 1], 0);
 
-/// In most of these scopes, the message numbers wrap around at 2³².
+/// The scopes that are searched by default. In most of these scopes, the message numbers wrap
+/// around at 2³².
 const SMALL: &[Scope] = &[
     scope([2, 1], [0, 0], 2, [2, 0], u32::MAX),
     scope([3, 2], [0, 0], 1, [1, 1], u32::MAX - 1),
@@ -47,7 +51,7 @@ const SMALL: &[Scope] = &[
     scope([1, 1], [0, 0], 1, [1, 3], u32::MAX),
     scope([2, 1], [0b01, 0b1], 2, [2, 1], u32::MAX),
     scope([2, 2], [0b01, 0b10], 2, [2, 0], 0),
-    // In these scopes, the active side moves to another way to the peer, and back.
+    // In these scopes, the active side moves to another path to the peer, and back.
     with_trials(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
     with_trials(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
     with_trials(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),
@@ -55,7 +59,7 @@ const SMALL: &[Scope] = &[
     scope([1, 2], [0, 0b01], 1, [1, 1], 0).with_strangers(3),
 ];
 
-/// Larger scopes, whose search takes about a minute.
+/// Larger scopes. The search of each takes about a minute.
 const LARGE: &[Scope] = &[
     scope([3, 3], [0, 0], 2, [2, 1], u32::MAX - 1),
     scope([2, 1], [0, 0], 1, [3, 1], u32::MAX),
@@ -63,7 +67,7 @@ const LARGE: &[Scope] = &[
     scope([3, 2], [0b101, 0b01], 2, [2, 1], u32::MAX),
 ];
 
-/// Returns a hash of 128 bits that identifies a state.
+/// Returns a 128-bit hash that identifies a state.
 fn fingerprint(world: &World) -> [u64; 2] {
     [0_u8, 1].map(|seed| {
         let mut hasher = DefaultHasher::new();
@@ -74,13 +78,13 @@ fn fingerprint(world: &World) -> [u64; 2] {
 
 /// The result of a search.
 struct Found {
-    /// The kinds of steps that occurred.
+    /// The kinds of steps that occurred in the search.
     kinds: BTreeSet<String>,
-    /// The description of a violation, and the path to it.
+    /// A description of the violation and the path to it. `None` if no violation was found.
     violation: Option<String>,
 }
 
-/// Returns the text `last`, followed by the steps of the path to the state with this number.
+/// Returns the text `last`, followed by the steps that lead to the state with this number.
 fn explain(origins: &[(u32, Option<Act>)], mut number: usize, last: &str) -> String {
     let mut acts = Vec::new();
     while let (from, Some(act)) = origins[number] {
@@ -94,7 +98,7 @@ fn explain(origins: &[(u32, Option<Act>)], mut number: usize, last: &str) -> Str
     text
 }
 
-/// Searches all states of a scope. Prints the number of the states and the time in seconds.
+/// Searches all states of a scope. Prints the number of states and the time in seconds.
 fn search(scope: &Scope) -> Found {
     let start = Instant::now();
     let first = World::new(scope);
@@ -148,8 +152,8 @@ fn search(scope: &Scope) -> Found {
     found
 }
 
-/// Returns the first state from which no path leads to a state of `done`. An edge is a pair of its
-/// end and its start.
+/// Returns the first state from which no path leads to a state in `done`. Each edge is a pair: the
+/// state after a step, and the state before it.
 fn find_stuck(states: usize, mut edges: Vec<(u32, u32)>, mut done: Vec<u32>) -> Option<usize> {
     edges.sort_unstable();
     let mut can_end = vec![false; states];
@@ -170,7 +174,7 @@ fn visit_every_state_of_smallest_scope() {
     assert_eq!(found.violation, None);
 }
 
-/// `RDMSG_SCOPES=large` in the environment selects the large scopes.
+/// Searches the large scopes instead if the environment variable `RDMSG_SCOPES` is `large`.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "it takes seconds with optimization")]
 fn visit_every_state_of_small_scopes() {

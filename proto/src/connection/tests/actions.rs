@@ -1,4 +1,4 @@
-//! The operations that the applications, processes and devices of a [`Pair`] perform.
+//! The actions of the applications, processes and devices of a [`Pair`].
 
 use rdma_status::WcStatus;
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Pair {
-    /// Sends the next message. Returns whether it was accepted.
+    /// Sends the next message. Returns whether the connection accepted the message.
     pub(super) fn send(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
         if side.held > 0 {
@@ -26,7 +26,8 @@ impl Pair {
         self.sent(at, sent)
     }
 
-    /// Sends up to `most` messages in one frame. Returns the number of accepted messages.
+    /// Sends up to `most` messages in one frame. Returns the number of messages that the connection
+    /// accepted.
     pub(super) fn send_batch(&mut self, at: usize, most: usize) -> usize {
         let side = &mut self.sides[at];
         if side.held > 0 {
@@ -48,7 +49,8 @@ impl Pair {
         if self.sent(at, sent) { count } else { 0 }
     }
 
-    /// Sends the next message as a large message of `len` bytes. Returns whether it was accepted.
+    /// Sends the next message as a large message of `len` bytes. Returns whether the connection
+    /// accepted the message.
     pub(super) fn send_large(&mut self, at: usize, len: u64) -> bool {
         let side = &mut self.sides[at];
         if side.held > 0 {
@@ -62,8 +64,8 @@ impl Pair {
         self.sent(at, sent)
     }
 
-    /// Sends the next message in fragments. It has `len` bytes, a multiple of 4. Returns whether it
-    /// was accepted.
+    /// Sends the next message in fragments. The length `len` is a multiple of 4 bytes. Returns
+    /// whether the connection accepted the message.
     pub(super) fn send_fragments(&mut self, at: usize, len: u32) -> bool {
         let side = &mut self.sides[at];
         if side.held > 0 {
@@ -98,7 +100,7 @@ impl Pair {
         sent.is_ok()
     }
 
-    /// Sends the next control message. Returns whether it was accepted.
+    /// Sends the next control message. Returns whether the connection accepted the message.
     pub(super) fn send_control_message(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
         let number = side.control_sent.to_le_bytes();
@@ -108,7 +110,7 @@ impl Pair {
         is_sent
     }
 
-    /// Asks to leave. Returns whether the connection permits it.
+    /// Reports to the peer that this side wants to leave. Returns false if the connection refuses.
     pub(super) fn ask_to_leave(&mut self, at: usize) -> bool {
         let is_asked = self.sides[at].conn.ask_to_leave().is_ok();
         self.sides[at].leaves |= is_asked;
@@ -116,7 +118,7 @@ impl Pair {
         is_asked
     }
 
-    /// Takes a control message that the application holds.
+    /// Takes a delivered control message on behalf of the application.
     pub(super) fn take_control_message(&mut self, at: usize) {
         let side = &mut self.sides[at];
         side.control_kept -= 1;
@@ -124,14 +126,14 @@ impl Pair {
         self.perform_outputs(at);
     }
 
-    /// Finishes sending: half-closes this side's direction.
+    /// Half-closes the connection on behalf of the application.
     pub(super) fn finish_sending(&mut self, at: usize) {
         let _ = self.sides[at].conn.finish();
         self.perform_outputs(at);
     }
 
-    /// Takes a message for which there is no room from the application, and sends it when there is
-    /// room. Returns whether the message was taken.
+    /// Accepts a message from the application although there is no room for it, and holds the
+    /// message back. Returns whether the message was accepted.
     pub(super) fn hold_back(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
         let frame = side.conn.negotiated().map_or(0, |sides| sides.send_eager);
@@ -149,7 +151,7 @@ impl Pair {
         true
     }
 
-    /// Sends the messages that are held back and for which there is room now.
+    /// Sends the messages that were held back and for which there is now room.
     pub(super) fn send_held(&mut self, at: usize) {
         let side = &mut self.sides[at];
         let first = side.sent;
@@ -176,8 +178,8 @@ impl Pair {
         }
     }
 
-    /// Releases a message that the application holds: the oldest one if `oldest` is set, the newest
-    /// one otherwise.
+    /// Releases a message that the application holds: the oldest one if `oldest` is true, otherwise
+    /// the newest one.
     pub(super) fn release(&mut self, at: usize, oldest: bool) {
         let side = &mut self.sides[at];
         let kept = if oldest {
@@ -230,7 +232,7 @@ impl Pair {
         self.perform_outputs(at);
     }
 
-    /// Kills this side's process: its queue pair is destroyed, and its kernel disconnects.
+    /// Kills this side's process. The kernel destroys the queue pair and disconnects.
     pub(super) fn kill(&mut self, at: usize) {
         self.sides[at].killed = true;
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
@@ -245,7 +247,7 @@ impl Pair {
         }
     }
 
-    /// Makes this side's host fail: the host neither sends nor receives anything.
+    /// Makes this side's host fail, so that it neither sends nor receives anything.
     pub(super) fn vanish(&mut self, at: usize) {
         self.sides[at].killed = true;
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
@@ -263,7 +265,7 @@ impl Pair {
         }
     }
 
-    /// Fails this side's oldest send.
+    /// Makes this side's oldest send fail with this status.
     pub(super) fn fail_send(&mut self, at: usize, status: WcStatus) {
         let side = &mut self.sides[at];
         let slot = *side.slots.front().expect("a send is in flight");
@@ -280,7 +282,7 @@ impl Pair {
         self.sides[at].ended.as_ref().expect("it has ended").1
     }
 
-    /// Puts the announcement of a large message on the wire, which no connection has made.
+    /// Puts a forged Rendezvous frame with this descriptor on the wire.
     pub(super) fn forge_large(&mut self, from: usize, descriptor: &Descriptor) {
         let header = Header {
             kind: Kind::Rendezvous,
@@ -292,15 +294,14 @@ impl Pair {
         self.forge(from, &[&header.emit()[..], &descriptor.emit()].concat());
     }
 
-    /// Sends a Ping, whose Pong proves that the peer has processed everything sent before.
+    /// Sends a Ping. The Pong proves that the peer has processed everything sent before the Ping.
     pub(super) fn flush(&mut self, at: usize) -> Flush {
         let flush = self.sides[at].conn.flush().expect("it is established");
         self.perform_outputs(at);
         flush
     }
 
-    /// Puts a frame on the wire, which no connection has made and which has the next sequence
-    /// number.
+    /// Puts a forged frame on the wire, with the next sequence number.
     pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
         let mut frame = frame.to_vec();
         if let Some((open, _)) = self.sides[from].conn.open()
@@ -311,7 +312,7 @@ impl Pair {
         self.put_on_wire(from, frame);
     }
 
-    /// Puts bytes on the wire as they are.
+    /// Puts these bytes on the wire unchanged.
     pub(super) fn put_on_wire(&mut self, from: usize, frame: Vec<u8>) {
         self.sides[from].sending.push_back(InFlight {
             slot: u32::MAX,
@@ -321,7 +322,7 @@ impl Pair {
     }
 }
 
-/// Returns the content of a batch of `count` messages.
+/// Returns the payload of a batch of `count` messages.
 fn batch(first: u32, count: u32) -> Vec<u8> {
     (first..)
         .take(count as usize)

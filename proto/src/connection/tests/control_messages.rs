@@ -11,7 +11,7 @@ use crate::{
     frame::{Control, Header, Kind},
 };
 
-/// Returns a control message with this number and payload.
+/// Returns a ControlMessage frame with this number and payload.
 fn message(number: u32, payload: &[u8]) -> Vec<u8> {
     let header = Header {
         kind: Kind::ControlMessage,
@@ -156,7 +156,7 @@ fn hostile_control_message_ends_the_connection() {
     ];
     for (what, field, frames) in cases {
         let mut pair = pair();
-        // The simulated device of B takes a frame that is longer than its receives.
+        // The simulated device of B must accept a frame that is longer than a receive of B.
         pair.sides[B].params.eager_size = 1024;
         for frame in frames {
             pair.forge(A, &frame);
@@ -173,7 +173,7 @@ fn control_message_behind_a_close_is_not_delivered() {
     pair.forge(A, &message(0, &0_u32.to_le_bytes()));
     let before = pair.now;
     pair.run();
-    // B disconnects because of the violation, without waiting for the exchange of Closes.
+    // B disconnects immediately because of the violation, without completing the close handshake.
     assert_eq!(
         pair.sides[B].conn.close_reason(),
         Some(&CloseReason::PeerClosed)
@@ -184,7 +184,7 @@ fn control_message_behind_a_close_is_not_delivered() {
 
 #[test]
 fn grant_must_not_exceed_the_sent_control_messages() {
-    // B has sent all that it may.
+    // B has sent all control messages that A has permitted.
     for (limit, field) in [(3, None), (4, None), (5, Some("permit"))] {
         let mut pair = pair();
         for _ in 0..CONTROL_WINDOW {
@@ -201,7 +201,7 @@ fn grant_must_not_exceed_the_sent_control_messages() {
 #[test]
 fn close_comes_behind_control_messages() {
     let mut pair = pair();
-    // More control frames wait than there are slots.
+    // More control frames are queued than there are slots.
     for _ in 0..CONTROL_WINDOW {
         assert!(pair.send_control_message(A));
     }
@@ -227,7 +227,7 @@ fn nothing_follows_an_abort() {
 fn peer_learns_once_that_the_other_side_leaves() {
     let mut pair = pair();
     while pair.send(A) {}
-    // A Ping that is in flight delays the Leave until its Pong has arrived.
+    // The Leave waits for the Pong to the Ping that is in flight.
     let flush = pair.flush(A);
     assert!(pair.ask_to_leave(A) && pair.ask_to_leave(A));
     pair.run();
@@ -267,12 +267,12 @@ fn a_second_leave_is_a_violation() {
     assert_eq!(violated_field(pair.reason(B)), "kind");
 }
 
-/// Makes the next connection of both sides of a pair.
+/// Creates a pair for the session's next connection.
 fn resumed(last: &mut Pair) -> Pair {
     let mut pair = Pair::new(params(), params());
     let [a, b] = &mut last.sides;
     pair.sides[A].conn.resume_control_messages(&mut a.conn);
-    // The connection of B is made with the request of A.
+    // B's connection is created when A's request arrives.
     while !pair.sides[B].conn.accepts_receives() {
         pair.take(Step::Cm(A));
     }
@@ -295,7 +295,8 @@ fn session_delivers_each_control_message_once() {
     for _ in 0..3 {
         assert!(last.send_control_message(A));
     }
-    // Two of three arrive before the connection is lost, and one is taken.
+    // Two of three messages arrive before the connection is lost, and the application takes one of
+    // them.
     for _ in 0..2 {
         last.take(Step::Wire(A));
         last.take(Step::Cq(B));
@@ -324,7 +325,7 @@ fn session_repeats_a_grant_that_was_lost() {
     for _ in 0..CONTROL_WINDOW {
         last.take_control_message(B);
     }
-    // The grant is lost with the connection.
+    // The grant is lost together with the connection.
     let mut pair = resumed(&mut last);
     assert_eq!(
         pair.sides[B].control_received, CONTROL_WINDOW,

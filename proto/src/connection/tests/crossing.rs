@@ -1,4 +1,4 @@
-//! Tests in which one side closes and the other side aborts, in many orders of events.
+//! Tests in which one side closes while the other side aborts, in many orders of events.
 
 use super::{
     pair,
@@ -8,7 +8,7 @@ use crate::CloseReason;
 
 const CODE: u32 = 9;
 
-/// Returns all orders of the elements.
+/// Returns all permutations of the elements of `rest`.
 fn permutations(rest: &[Step]) -> Vec<Vec<Step>> {
     if rest.is_empty() {
         return vec![Vec::new()];
@@ -25,7 +25,7 @@ fn permutations(rest: &[Step]) -> Vec<Vec<Step>> {
     all
 }
 
-/// Takes up to `count` steps. Each step is the first one in `order` that is possible at the time.
+/// Takes up to `count` steps. Each time, takes the first step in `order` that is possible.
 fn take_some(pair: &mut Pair, order: &[Step], count: usize) {
     for _ in 0..count {
         let Some(step) = order.iter().find(|step| pair.can(**step)) else {

@@ -1,4 +1,4 @@
-//! Tests of the end of a connection: closes, aborts, and other events during them.
+//! Tests of the end of a connection: closes, aborts, and other events at the same time.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn close_frame_after_disconnected_is_the_reason() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.close(A);
-    // B's device has received everything, but B has processed nothing and answers nothing. A
+    // B's device has received everything, but B has processed nothing and sends no answer. A
     // disconnects at its deadline.
     pair.take(Step::Wire(A));
     pair.take(Step::Wire(A));
@@ -203,12 +203,12 @@ fn first_closer_disconnects_after_close_ack() {
     for step in [
         Step::Wire(A),
         Step::Cq(B),
-        // These frames are B's Close, and B's acknowledgement of A's Close.
+        // B's Close, and B's CloseAck for A's Close.
         Step::Wire(B),
         Step::Wire(B),
         Step::Cq(A),
         Step::Cq(A),
-        // This frame is A's acknowledgement.
+        // A's CloseAck for B's Close.
         Step::Wire(A),
         Step::Cq(B),
     ] {
@@ -226,7 +226,7 @@ fn first_closer_disconnects_after_close_ack() {
         pair.take(step);
     }
     assert!(pair.can(Step::Cm(B)), "now A has");
-    // A's last acknowledgements are lost, so B's device does not report the last frames as
+    // A's last acknowledgements are lost, so B's device does not report B's last frames as
     // acknowledged.
     pair.acknowledgements_get_lost = true;
     pair.finish();
@@ -304,7 +304,7 @@ fn queued_frames_arrive_after_drain_deadline() {
     assert!(pair.send(A));
     pair.take(Step::Wire(A));
     pair.kill(A);
-    // B reads the event DISCONNECTED, and then does not run until after its deadline.
+    // B handles the event DISCONNECTED, and then does not run until its deadline has passed.
     pair.take(Step::Cm(B));
     pair.wait(Duration::from_secs(60));
     assert_eq!(pair.sides[B].received, 1);

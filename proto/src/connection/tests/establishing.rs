@@ -1,4 +1,4 @@
-//! Tests of the steps until ESTABLISHED, and of events that prevent it.
+//! Tests of the steps until the event ESTABLISHED, and of events that prevent the establishment.
 
 use std::time::{Duration, Instant};
 
@@ -243,7 +243,7 @@ fn queued_attempt_has_no_objects_and_ends_in_time() {
         assert_eq!(conn.next_timeout(), Some(deadline));
         assert!(matches!(ops(conn)[..], [CmOp::AwaitTurn]));
     }
-    // A turn that comes after the deadline has no effect.
+    // A turn after the deadline has no effect.
     active.take_turn(deadline);
     assert_eq!(active.close_reason(), Some(&late));
     assert!(matches!(ops(&mut active)[..], []));
@@ -268,7 +268,7 @@ fn a_call_with_wrong_arguments_is_not_made_again() {
     assert_eq!(end(&mut fail(libc::EINVAL)), CloseReason::Os(error));
     let no_device = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENODEV));
     assert_eq!(end(&mut fail(libc::ENODEV)), no_device);
-    // The call itself detects some errors of the address. Some of these errors are temporary.
+    // The call itself reports some address errors. Some of these errors are temporary.
     let no_network = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENETUNREACH));
     assert_eq!(end(&mut fail(libc::ENETUNREACH)), no_network);
     assert_eq!(last_event(&mut fail(libc::EHOSTUNREACH)), None);
@@ -290,7 +290,7 @@ fn shortage_on_this_host_is_not_retried() {
     }
 }
 
-/// A transport with the properties of iWARP.
+/// A transport with the restrictions of iWARP.
 const IWARP: TransportTraits = TransportTraits {
     capabilities: Capabilities {
         atomic: false,
@@ -301,8 +301,8 @@ const IWARP: TransportTraits = TransportTraits {
     flushes: false,
 };
 
-/// Returns a connection over iWARP. Both sides have handled all events of the connection manager,
-/// and have received nothing.
+/// Returns a connection over iWARP. Both sides have handled all connection manager events, and have
+/// received no frame.
 fn over_iwarp() -> Pair {
     let mut pair = Pair::over(IWARP, params(), params());
     while let Some(step) = [Step::Cm(A), Step::Cm(B)]
@@ -323,7 +323,7 @@ fn on_iwarp_the_side_that_connects_speaks_first() {
         "nothing has come of the other side"
     );
     assert!(!pair.send(B), "and it may not be spoken to");
-    // The applications have sent no message. The library itself has sent the first frames.
+    // The applications have not sent any message. The library itself has sent the first frames.
     pair.run();
     assert!(pair.sides[B].established);
     assert!(pair.send(B) && pair.send(A));
@@ -350,7 +350,7 @@ fn iwarp_peer_is_nudged_until_it_answers() {
     }
     let waited = pair.now - start;
     assert!(waited > Duration::from_secs(1), "less and less: {waited:?}");
-    // The peer's driver reads all nudges at once, and the peer's answer ends the nudging.
+    // The peer's driver reads all nudges, and the peer's answer stops further nudges.
     pair.run();
     assert!(pair.sides[B].established);
     assert!(pair.pass());
@@ -359,7 +359,8 @@ fn iwarp_peer_is_nudged_until_it_answers() {
     pair.finish();
 }
 
-/// The passive side might not have noticed the Close either.
+/// Checks that this side also nudges after its Close, which the passive side might not have
+/// noticed.
 #[test]
 fn on_iwarp_a_side_that_is_closed_at_once_is_nudged() {
     let mut pair = over_iwarp();
@@ -391,7 +392,7 @@ fn iwarp_flushed_request_waits_for_the_cause() {
     assert!(conn.next_timeout().is_some(), "it goes on waiting");
     let later = now + moment * 2;
     conn.handle_cm_event(CmInput::Disconnected, later);
-    // The wait ends, although the device has not flushed the remaining work requests.
+    // The connection ends although the device has not flushed the remaining work requests.
     conn.handle_timeout(later + moment);
     assert_eq!(end(&mut conn), CloseReason::PeerDisconnected);
 }
@@ -413,7 +414,7 @@ fn both_sides_know_what_both_devices_can_do() {
             assert_eq!(able, Some(traits.capabilities));
         }
     }
-    // A peer whose hello has neither bit supports neither operation.
+    // A hello with neither feature bit announces a peer that supports neither operation.
     let now = Instant::now();
     let mut conn =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the half close, and of messages that a stream holds back.
+//! Tests of half-close, and of messages that the driver holds back.
 
 use super::{
     pair,
@@ -66,7 +66,7 @@ fn held_messages_precede_finish_and_close() {
     for closes in [false, true] {
         let mut pair = pair();
         while pair.send(A) {}
-        // These are more messages than the window has room for.
+        // Six messages exceed the window.
         assert!((0..6).all(|_| pair.hold_back(A)));
         pair.finish_sending(A);
         if closes {

@@ -1,4 +1,4 @@
-//! Tests of messages that travel in several frames.
+//! Tests of messages that are sent in several frames.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::{
 /// The eager size of both sides.
 const EAGER: u32 = 64;
 
-/// Returns a fragment with `payload` bytes. `len` is the number of bytes of its message from the
-/// start of this fragment.
+/// Returns a Fragment frame with `payload` bytes of payload. `len` is the number of bytes from the
+/// start of this fragment to the end of the message.
 fn fragment(len: u32, payload: usize) -> Vec<u8> {
     [header(Kind::Fragment, len), vec![0; payload]].concat()
 }
@@ -33,7 +33,7 @@ fn header(kind: Kind, len: u32) -> Vec<u8> {
     header.emit().to_vec()
 }
 
-/// Makes two sides whose windows and send rings have room for two messages of four fragments.
+/// Creates a pair whose windows and send rings have room for two messages of four fragments each.
 fn pair_of_fragments() -> Pair {
     let sides = Params {
         window: 8,
@@ -73,7 +73,7 @@ fn fragments_return_receives_before_release() {
         assert!(pair.send_fragments(A, 4 * EAGER), "round {round}");
         pair.run();
         assert_eq!(pair.sides[B].received, round);
-        // The window also bounds the number of large messages in memory.
+        // The window also limits the number of large messages in memory.
         if round % 4 == 0 {
             pair.release_all(B);
         }
@@ -136,7 +136,8 @@ fn fragments_wait_in_their_receives_for_memory() {
     assert!(pair.delivered(A));
 }
 
-/// No event reports that memory is available again, so the connection asks for it periodically.
+/// Checks that the connection periodically retries the allocation for a message in fragments,
+/// because no event reports that memory is available again.
 #[test]
 fn fragments_that_arrive_without_memory_ask_again() {
     let mut pair = pair_of_fragments();
@@ -169,7 +170,7 @@ fn fragments_received_before_the_end_are_delivered() {
     while pair.can(Step::Wire(A)) {
         pair.take(Step::Wire(A));
     }
-    // The message gets its place in memory before the connection fails.
+    // Memory is reserved for the message before the connection fails.
     pair.take(Step::Cq(B));
     pair.take(Step::Memory(B));
     pair.kill(A);

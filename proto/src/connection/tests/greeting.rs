@@ -1,4 +1,4 @@
-//! Tests of requests whose private data have a frame of their own.
+//! Tests of requests whose private data are sent in a separate frame.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     frame::{Control, Header, Kind},
 };
 
-/// Sizes that the answer to a long request fits.
+/// Returns parameters with room for the Answer to a long request.
 fn roomy() -> Params {
     Params {
         eager_size: 4096,
@@ -19,7 +19,8 @@ fn roomy() -> Params {
     }
 }
 
-/// Makes two sides whose passive side's application has to answer a request with these data.
+/// Creates a pair whose passive side's application has received a request with these data, and has
+/// not decided yet.
 fn requested(data: &[u8]) -> Pair {
     let traits = TransportTraits::UNRESTRICTED;
     let mut pair = Pair::with_request(traits, roomy(), roomy(), data);
@@ -120,7 +121,7 @@ fn eager_size_too_small_for_request_is_named() {
     assert_eq!(values, ("eager_size", 201, 200));
 }
 
-/// Returns a frame of this kind with the sequence number 0.
+/// Returns a frame of this kind with sequence number 0.
 fn frame(kind: Kind, arg: u32, payload: &[u8]) -> Vec<u8> {
     let header = Header {
         kind,
@@ -132,7 +133,7 @@ fn frame(kind: Kind, arg: u32, payload: &[u8]) -> Vec<u8> {
     [&header.emit()[..], payload].concat()
 }
 
-/// Passes a frame to a side whose peer has sent none before.
+/// Passes a frame to a side that has received no frame before.
 fn receive(pair: &mut Pair, at: usize, frame: &[u8]) {
     let buffer = pair.sides[at].posted.pop_front().unwrap();
     let now = pair.now;

@@ -1,4 +1,4 @@
-//! Tests with a peer that violates the protocol.
+//! Tests in which the peer violates the protocol.
 
 use std::time::Instant;
 
@@ -187,12 +187,12 @@ fn nothing_counts_behind_an_abort() {
 fn a_close_is_acknowledged_once_and_after_both() {
     let close_ack = || control(Control::CloseAck);
     let cases: [(bool, &[Vec<u8>]); 4] = [
-        // B has not sent its Close.
+        // B has not sent its Close yet.
         (false, &[close_ack()]),
-        // The peer has not sent its Close.
+        // The peer has not sent its Close yet.
         (true, &[close_ack()]),
         (true, &[close_ack(), control(Control::Close)]),
-        // The peer acknowledges twice.
+        // The peer sends two CloseAcks.
         (true, &[control(Control::Close), close_ack(), close_ack()]),
     ];
     for (closes, frames) in cases {
@@ -215,7 +215,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
             .map(|open| open.transfer.accepts);
         assert_eq!(accepts, Some(Accepts::Nothing));
         pair.finish();
-        // The first cause of the end stays.
+        // The first cause of the end remains the reason.
         match pair.reason(B) {
             CloseReason::LocallyClosed => assert!(closes),
             violation => assert_eq!(violated_field(violation), "kind"),
@@ -298,7 +298,8 @@ fn a_second_close_takes_the_connection_down() {
     assert_eq!(pair.sides[B].conn.state.name(), "Draining");
 }
 
-/// Returns an established connection of the passive side that shares receives with others.
+/// Returns an established connection of the passive side that shares receives with other
+/// connections.
 fn sharing() -> Connection {
     let now = Instant::now();
     let params = Params {
@@ -330,7 +331,7 @@ fn sharing() -> Connection {
     conn
 }
 
-/// Returns the buffers that the connection gives back in its outputs.
+/// Returns the receive buffers that the connection's outputs post again.
 fn returned_buffers(conn: &mut Connection) -> Vec<u32> {
     std::iter::from_fn(|| conn.poll_output())
         .filter_map(|output| match output {
@@ -383,8 +384,8 @@ fn control_frame_buffers_return_while_draining() {
     assert_eq!(returned_buffers(&mut conn), [0, 1, 2]);
 }
 
-/// After the end, the driver gives back all receives that the connection holds at once, so the
-/// connection itself gives back none.
+/// Checks that a connection posts no receives again after its end. The driver itself posts them all
+/// again.
 #[test]
 fn nothing_is_given_back_one_by_one_after_the_end() {
     let now = Instant::now();
@@ -398,8 +399,8 @@ fn nothing_is_given_back_one_by_one_after_the_end() {
     assert!(conn.poll_output().is_none());
 }
 
-/// Each frame holds a buffer, which can be shared with other connections, until the peer's hello is
-/// known.
+/// Checks that the number of frames before the hello is limited. Each of these frames occupies a
+/// receive buffer, which other connections might need.
 #[test]
 fn frames_that_overtake_the_hello_are_bounded() {
     let now = Instant::now();

@@ -1,5 +1,5 @@
-//! Tests of messages above the eager size, and of flushes. The [`Pair`] itself checks the order,
-//! the bounds, and that memory is read only while it is exposed.
+//! Tests of messages above the eager size, and of flushes. The [`Pair`] itself checks that messages
+//! are in order, that limits hold, and that memory is read only while it is exposed.
 
 use rdma_status::WcStatus;
 
@@ -59,7 +59,7 @@ fn large_messages_in_flight_respect_the_limit() {
 #[test]
 fn memory_is_bounded_on_both_sides() {
     let mut pair = pair();
-    // The receiver may hold 4 MiB, and the sender may expose 4 MiB.
+    // The receiver can hold 4 MiB, and the sender can expose 4 MiB.
     let sent = (0..20)
         .filter(|_| {
             let sent = pair.send_large(A, 2 * MIB);
@@ -131,7 +131,7 @@ fn close_without_further_reads_is_undelivered() {
 #[test]
 fn a_truncated_conversation_is_no_clean_end() {
     let mut pair = pair();
-    // The receiver keeps its messages, so it has memory for two of three messages.
+    // The receiver's application holds its messages, so there is memory for two of three messages.
     for _ in 0..3 {
         assert!(pair.send_large(A, 2 * MIB));
         pair.run();
@@ -194,8 +194,8 @@ fn sender_death_leaves_no_partial_message() {
     assert_eq!(pair.sides[B].received, 0);
 }
 
-/// Returns a pair in which B's READ of A's large message has failed. B has not polled the
-/// completion.
+/// Returns a pair in which B's READ of A's large message has failed. B has not polled the failed
+/// completion yet.
 fn with_a_read_that_fails(status: WcStatus) -> Pair {
     let mut pair = pair();
     assert!(pair.send_large(A, 2 * MIB));
@@ -246,7 +246,7 @@ fn memory_lost_before_disconnect_is_no_violation() {
 fn missing_memory_of_gone_peer_is_no_violation() {
     let mut pair = with_a_read_that_fails(WcStatus::REM_ACCESS_ERR);
     pair.kill(A);
-    // B handles the event before it polls the completion.
+    // B handles the event DISCONNECTED before it polls the completion.
     pair.take(Step::Cm(B));
     pair.finish();
     assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected);
@@ -325,7 +325,7 @@ fn a_flush_waits_for_what_was_sent_before_it() {
     assert!(pair.sides[A].conn.is_flushed(&first) && pair.sides[A].conn.is_flushed(&second));
     assert!(pair.sides[A].answered >= 1);
 
-    // The receiver has no memory for the last message, so a flush behind this message has to wait.
+    // The receiver has no memory for the last message, so a flush behind this message must wait.
     assert!(pair.send_large(A, 3 * MIB));
     let third = pair.flush(A);
     pair.run();

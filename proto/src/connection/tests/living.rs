@@ -1,4 +1,4 @@
-//! Tests of the keepalive: live peers, dead peers, and the time until a death is detected.
+//! Tests of the keepalive with live and dead peers, and of the time until a dead peer is detected.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{Activity, CloseReason, MovedBytes, Params, PeerTimeout};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// The maximum time to send the notice to the peer.
+/// The maximum time for sending a last notice to the peer.
 const NOTICE: Duration = Duration::from_millis(100);
 
 fn alive() -> Params {
@@ -21,7 +21,8 @@ fn alive() -> Params {
     }
 }
 
-/// Stops the process of the side `at`: its device continues, but its completions are not polled.
+/// Stops the process of the side `at`: its completions are no longer polled, but its device
+/// continues to work.
 fn stop(pair: &mut Pair, at: usize) {
     pair.sides[at].ended = Some((CloseReason::LocallyAborted, false));
 }
@@ -31,7 +32,7 @@ fn dead_host_is_detected_in_time_at_any_phase() {
     for offset in (0..3000).step_by(50) {
         for busy in [false, true] {
             let mut pair = Pair::established(alive(), alive());
-            // The peer answers until just before it dies. A busy peer also sends messages.
+            // The peer answers Pings until just before it dies. A busy peer also sends messages.
             for _ in 0..offset / 50 {
                 pair.wait(Duration::from_millis(50));
                 if busy {
@@ -94,7 +95,7 @@ fn bytes_acked_by_peer_device_are_a_sign_of_life() {
         assert!(pair.send(A));
     }
     stop(&mut pair, B);
-    // On this slow link, one frame arrives in 900 ms, and only acknowledgements return.
+    // On this slow link, each frame takes 900 ms to arrive, and only acknowledgements return.
     for frame in 0..16 {
         pair.wait(Duration::from_millis(900));
         pair.take(Step::Wire(A));
@@ -104,7 +105,8 @@ fn bytes_acked_by_peer_device_are_a_sign_of_life() {
         }
         assert!(pair.sides[A].ended.is_none(), "frame {frame}");
     }
-    // The peer's device also acknowledges the Ping, which proves nothing about the peer's library.
+    // The peer's device also acknowledges the Ping, but the acknowledgement proves nothing about
+    // the peer's library.
     let start = pair.now;
     loop {
         let steps = [Step::Wire(A), Step::Ack(A), Step::Cq(A)];
@@ -120,7 +122,8 @@ fn bytes_acked_by_peer_device_are_a_sign_of_life() {
     assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
 }
 
-/// The time between two Pings of a connection whose peer's engine is alive elsewhere.
+/// The time between two Pings of a connection whose peer gives signs of life on other connections
+/// only.
 const TURNS: Duration = Duration::from_secs(16);
 
 fn show_life_elsewhere(pair: &mut Pair, sides: &[usize], signs: u64) {
@@ -177,7 +180,8 @@ fn bytes_that_move_are_signs_of_life() {
     }
     let start = pair.now;
     while pair.sides[A].conn.close_reason().is_none() {
-        // A reading that another thread changes can be lower than the last reading.
+        // If another thread changes the counters during the read, a counter can be lower than
+        // before.
         let moved = MovedBytes {
             signs: 58,
             ..MovedBytes::default()
@@ -235,8 +239,8 @@ fn bytes_to_retransmit_extend_timeout_once() {
     }
 }
 
-/// The bytes of this side have arrived after a retransmission. Those of the peer might still wait
-/// for theirs.
+/// Checks the second timeout. This side's bytes have arrived after a retransmission, but the peer's
+/// bytes might still wait for their own retransmission.
 #[test]
 fn bytes_retransmitted_in_silence_extend_timeout_once() {
     for repeats in [false, true] {
@@ -244,7 +248,7 @@ fn bytes_retransmitted_in_silence_extend_timeout_once() {
         stop(&mut pair, B);
         let start = pair.now;
         while pair.sides[A].conn.close_reason().is_none() {
-            // Two retransmissions happen before the silence is detected.
+            // Both retransmissions happened before the silence is detected.
             let late = pair.now - start > INTERVAL;
             let moved = MovedBytes {
                 repeated: if repeats && late { 3 } else { 2 },
@@ -263,7 +267,7 @@ fn bytes_retransmitted_in_silence_extend_timeout_once() {
 #[test]
 fn peer_that_was_stopped_reads_that_it_was_given_up() {
     let mut pair = Pair::established(alive(), alive());
-    // B's process does not run, but its device continues.
+    // B's process is stopped, but its device continues to work.
     while pair.sides[A].ended.is_none() {
         for step in [Step::Wire(A), Step::Ack(A), Step::Cq(A), Step::Cm(A)] {
             while pair.can(step) {
@@ -299,8 +303,8 @@ fn engine_alive_elsewhere_needs_few_probes() {
     }
     let probed = pings(&pair);
     assert!((4..=12).contains(&probed), "in 80 intervals: {probed}");
-    // No sign of life arrives on any connection, so the peer is judged as if it had only this
-    // connection.
+    // No sign of life arrives on any connection, so the peer must be detected as dead after the
+    // usual timeout.
     let start = pair.now;
     pair.vanish(B);
     pair.finish();
@@ -311,7 +315,7 @@ fn engine_alive_elsewhere_needs_few_probes() {
 #[test]
 fn busy_side_does_not_time_out_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Neither side polls for 20 s, ten times. So a Pong is read up to 20 s after its arrival.
+    // Neither side polls for 20 s, ten times, so a side reads a Pong up to 20 s after its arrival.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));
         assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());

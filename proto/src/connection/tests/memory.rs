@@ -1,4 +1,4 @@
-//! Tests of large messages for which there is no memory, and of messages that hold memory without
+//! Tests of large messages for which there is no memory, and of messages that occupy memory without
 //! arriving.
 
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::{Activity, CloseReason, Params, frame::Header};
 
 const MIB: u64 = 1 << 20;
 
-/// Makes A announce a message of 3 MiB. B then reads the message as far as it has memory.
+/// Makes A announce a message of 3 MiB, and B read the part of it for which B has memory.
 fn announced(pair: &mut Pair) {
     assert!(pair.send_large(A, 3 * MIB));
     pair.take(Step::Wire(A));
     pair.take(Step::Cq(B));
 }
 
-/// The peer has offered no responder resources, so its device never answers a READ. The peer
-/// behaves correctly otherwise.
+/// Checks the timeout of a READ that the peer's device never answers, because the peer has offered
+/// no responder resources. Otherwise the peer behaves correctly.
 #[test]
 fn unanswered_read_ends_connection_with_its_reason() {
     let mut pair = pair();
@@ -38,7 +38,7 @@ fn unanswered_read_ends_connection_with_its_reason() {
     );
 }
 
-/// On a slow path, reads wait behind reads of other connections.
+/// On a slow path, reads can wait behind the reads of other connections.
 #[test]
 fn read_stalls_only_if_other_connections_stall() {
     let mut pair = pair();
@@ -83,8 +83,8 @@ fn slow_message_does_not_time_out() {
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
-/// A slow link shows signs of life while it transfers a message, so the keepalive must not declare
-/// the peer dead.
+/// Checks that the keepalive does not consider the peer dead while a slow link transfers a message,
+/// because the link shows signs of life.
 #[test]
 fn slow_link_with_progress_is_alive() {
     let keepalive = Params {
@@ -95,8 +95,8 @@ fn slow_link_with_progress_is_alive() {
     announced(&mut pair);
     pair.take(Step::Memory(B));
     for _ in 0..20 {
-        // The link transfers 64 KiB at 1 Mbit/s, and bytes of other connections. Pings wait behind
-        // these bytes.
+        // In 1.9 s, a link of 1 Mbit/s transfers 64 KiB and some bytes of other connections. Pings
+        // wait behind these bytes.
         pair.wait(Duration::from_millis(1900));
         for step in [Step::Wire(B), Step::Ack(B), Step::Cq(B)] {
             pair.take(step);
@@ -105,7 +105,8 @@ fn slow_link_with_progress_is_alive() {
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
-/// The peer reads late, but answers Pings until then.
+/// Checks that a close continues while the peer answers Pings, although the peer reads the message
+/// late.
 #[test]
 fn slow_close_continues_while_peer_answers() {
     let patient = Params {
@@ -134,7 +135,7 @@ fn message_waits_until_memory_is_available() {
     pair.sides[B].lacks_memory = true;
     announced(&mut pair);
     assert_eq!(pair.sides[B].failed_allocations, 1);
-    // The shortage must not delay anything else.
+    // The lack of memory must not delay anything else.
     assert!(pair.send(B));
     pair.run();
     assert_eq!(pair.sides[A].received, 1);
@@ -160,7 +161,7 @@ fn message_waits_until_memory_is_available() {
     assert_eq!(pair.sides[B].received, 1);
 }
 
-/// The peer is notified of the reason, because it would otherwise see a disconnect without a
+/// Checks that the peer receives a Failure, because it would otherwise see a disconnect without a
 /// reason.
 #[test]
 fn peer_learns_of_missing_memory_for_message() {

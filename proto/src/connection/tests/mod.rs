@@ -1,11 +1,11 @@
-//! Tests in which a connection talks to another connection.
+//! Tests in which a connection communicates with another connection.
 //!
-//! [`pair`] connects two connections by a simulated wire and a simulated connection manager, with
-//! [`actions`] of their applications, processes and devices. [`establishing`], [`greeting`],
-//! [`refusing`], [`transferring`], [`control_messages`], [`large`], [`finishing`], [`living`],
-//! [`suspecting`], [`memory`], [`ending`], [`crossing`] and [`hostile`] test fixed sequences of
-//! events, [`random`] tests random sequences, [`exhaustive`] tests every order of a few events, and
-//! [`table`] checks each input in each state.
+//! [`pair`] connects two connections with a simulated wire and a simulated connection manager, and
+//! [`actions`] adds the actions of their applications, processes and devices. [`establishing`],
+//! [`greeting`], [`refusing`], [`transferring`], [`control_messages`], [`large`], [`finishing`],
+//! [`living`], [`suspecting`], [`memory`], [`ending`], [`crossing`] and [`hostile`] test fixed
+//! sequences of events. [`random`] tests random sequences, [`exhaustive`] tests every order of a
+//! few events, and [`table`] checks each input in each state.
 
 mod actions;
 mod control_messages;
@@ -65,12 +65,12 @@ fn params() -> Params {
     }
 }
 
-/// Makes two sides with an established connection.
+/// Creates a pair with an established connection.
 fn pair() -> Pair {
     Pair::established(params(), params())
 }
 
-/// Makes an active connection that has its turn to connect.
+/// Creates an active connection, and gives this connection its turn to connect.
 fn started(params: Params, nonce: u64, data: &[u8], now: Instant) -> Connection {
     let mut conn = Connection::connect(params, nonce, data, now);
     assert!(matches!(

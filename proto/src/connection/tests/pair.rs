@@ -1,6 +1,7 @@
-//! Simulates two connections: a wire that keeps the order of each direction, and queues in which
-//! completions and connection manager events wait. The test chooses the next step, so events and
-//! completions overtake each other, and acknowledgements are delayed arbitrarily.
+//! Simulates two connections and the wire between them, which keeps frames in order in each
+//! direction. Completions and connection manager events wait in queues. The test chooses the next
+//! step, so events and completions can overtake each other, and acknowledgements can be delayed
+//! arbitrarily.
 
 use std::{
     collections::VecDeque,
@@ -24,7 +25,7 @@ pub(super) const B: usize = 1;
 /// The number of receives in a shared pool.
 const SHARED: u32 = 30;
 
-/// The error of a system without memory.
+/// The error that a registration returns if the system has no memory.
 pub(super) const fn no_memory() -> OsError {
     OsError::new("ibv_reg_mr", libc::ENOMEM)
 }
@@ -34,7 +35,7 @@ pub(super) const fn no_memory() -> OsError {
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     pub(super) now: Instant,
-    /// Whether the last acknowledgements of a device are lost when its queue pair fails.
+    /// Whether the device's last acknowledgements are lost when its queue pair fails.
     pub(super) acknowledgements_get_lost: bool,
     traits: TransportTraits,
 }
@@ -44,33 +45,32 @@ pub(super) struct Pair {
 pub(super) enum Step {
     /// The frame at the front of this side's send queue arrives at the other side.
     Wire(usize),
-    /// This side's oldest frame is acknowledged.
+    /// The peer's device acknowledges the oldest frame of this side.
     Ack(usize),
     /// This side's driver polls the next completion.
     Cq(usize),
     /// This side's driver handles the next connection manager event.
     Cm(usize),
-    /// This side's driver finds memory for the large message that the side has started.
+    /// This side's driver reserves memory for the large message that waits for memory.
     Memory(usize),
 }
 
 impl Pair {
-    /// Makes two sides, of which A will connect to B. No step has been taken.
+    /// Creates two sides, of which A will connect to B. No step has been taken yet.
     pub(super) fn new(a: Params, b: Params) -> Self {
         Self::over(TransportTraits::UNRESTRICTED, a, b)
     }
 
-    /// Does the same as [`new`](Self::new), over a transport with these properties.
+    /// Does the same as [`new`](Self::new), over a transport with these traits.
     pub(super) fn over(traits: TransportTraits, a: Params, b: Params) -> Self {
         Self::with_request(traits, a, b, b"from a")
     }
 
-    /// Does the same, with a request that has these private data.
+    /// Does the same as [`over`](Self::over), with these private data in the request.
     pub(super) fn with_request(traits: TransportTraits, a: Params, b: Params, data: &[u8]) -> Self {
         let now = Instant::now();
         let connecting = Connection::connect(a.clone(), 1, data, now);
-        // B's connection is made when A's request arrives. Until then, this connection is a
-        // placeholder.
+        // B's connection is created when A's request arrives. Until then, B has this placeholder.
         let listening = Connection::connect(b.clone(), 2, b"", now);
         let mut pair = Self {
             sides: [Side::new(connecting, a), Side::new(listening, b)],
@@ -82,7 +82,7 @@ impl Pair {
         pair
     }
 
-    /// Makes two sides with an established connection.
+    /// Creates two sides with an established connection.
     pub(super) fn established(a: Params, b: Params) -> Self {
         let mut pair = Self::new(a, b);
         pair.run();
@@ -90,7 +90,7 @@ impl Pair {
         pair
     }
 
-    /// Makes two sides whose counters are about to wrap around.
+    /// Creates two sides whose counters will soon wrap around.
     pub(super) fn near_the_wrap(a: Params, b: Params) -> Self {
         let mut pair = Self::established(a, b);
         for side in [A, B] {
@@ -195,7 +195,7 @@ impl Pair {
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     side.ended = Some((reason, delivered));
-                    // The driver destroys the queue pair and the id, and the kernel disconnects.
+                    // The driver destroys the queue pair and the id, so the kernel disconnects.
                     side.enter_error_state();
                     self.report_disconnected(1 - at);
                 }
@@ -211,20 +211,20 @@ impl Pair {
         }
     }
 
-    /// Accepts the peer's request, which had a frame of its own.
+    /// Accepts the peer's long request on behalf of the application.
     pub(super) fn accept(&mut self, at: usize) {
         self.sides[at].conn.accept(b"from b", self.now);
         self.perform_outputs(at);
     }
 
-    /// Rejects the peer's request, which had a frame of its own.
+    /// Rejects the peer's long request on behalf of the application.
     pub(super) fn reject(&mut self, at: usize) {
         self.sides[at].requested = false;
         assert!(self.sides[at].conn.reject(b"no", self.now));
         self.perform_outputs(at);
     }
 
-    /// Reports to a side that there may be memory for its large messages again.
+    /// Reports to a side that memory for its large messages might be available again.
     pub(super) fn feed(&mut self, at: usize) {
         self.sides[at].conn.retry_memory();
         self.perform_outputs(at);
@@ -283,14 +283,14 @@ impl Pair {
                     self.report_disconnected(B);
                 }
             }
-            // The simulation gives a connection its turn at once.
+            // The simulation immediately gives the connection its turn.
             CmOp::AwaitTurn => self.sides[at].conn.take_turn(self.now),
             CmOp::CreateId | CmOp::SetMinRnrTimer => {}
             CmOp::Reject { .. } | CmOp::Discard => panic!("not in these scenes: {op:?}"),
         }
     }
 
-    /// Whether a step is possible now.
+    /// Returns whether a step is possible now.
     pub(super) fn can(&self, step: Step) -> bool {
         match step {
             // A frame arrives only at a working queue pair, so at least the accepting side is
@@ -361,7 +361,7 @@ impl Pair {
                 match side.cq.pop_front().unwrap() {
                     Completion::Recv { buffer, frame } => {
                         // The fast path and the general path must have the same effect, so the test
-                        // uses both.
+                        // uses both in turn.
                         let short = !side.received.is_multiple_of(3);
                         match short.then(|| side.conn.take_message(&frame)).flatten() {
                             Some(len) => {
@@ -424,7 +424,7 @@ impl Pair {
         }
     }
 
-    /// Takes steps until no step is possible. No time passes.
+    /// Takes steps until no step is possible, without letting time pass.
     pub(super) fn run(&mut self) {
         const STEPS: [Step; 10] = [
             Step::Wire(A),
@@ -453,7 +453,7 @@ impl Pair {
         }
     }
 
-    /// Lets time pass until the next deadline of either side. Returns false if there is no
+    /// Lets time pass until the next deadline of either side. Returns false if neither side has a
     /// deadline.
     pub(super) fn pass(&mut self) -> bool {
         let deadlines = self
@@ -468,8 +468,8 @@ impl Pair {
         true
     }
 
-    /// Lets this much time pass. A side whose deadline has passed first polls its completions, as
-    /// the contract of `handle_timeout` demands.
+    /// Lets this time pass. A side whose deadline has passed first polls its completions, as
+    /// `handle_timeout` requires.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {
@@ -486,7 +486,7 @@ impl Pair {
         }
     }
 
-    /// Runs until both sides have ended.
+    /// Takes steps and lets time pass until both connections have ended.
     pub(super) fn finish(&mut self) {
         for _ in 0..100 {
             self.run();

@@ -14,7 +14,7 @@ use crate::{
     testing::{BOTH_WAYS, cases},
 };
 
-/// One operation of a random sequence.
+/// One operation in a random sequence.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Step(Step),
@@ -37,8 +37,8 @@ enum Op {
     Kill(usize),
     RemoveDevice(usize),
     GiveUp(usize),
-    /// The stranger, which shares receives with this side, wants receives, receives a message, or
-    /// releases one.
+    /// An action of another connection that shares receives with this side: it claims receives,
+    /// receives a message, or releases a message.
     Stranger {
         at: usize,
         kind: u8,
@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = Op> {
     })
 }
 
-/// Operations during a connection's life.
+/// Operations on a connection that does not end.
 fn life() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => step(),
@@ -100,7 +100,7 @@ fn sizes() -> impl Strategy<Value = Params> {
             shared,
             send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
-            // Time passes while neither side polls, which alone must not make a side declare its
+            // Neither side polls while time passes, which alone must not make a side consider its
             // peer dead.
             keepalive_timeout: Duration::from_secs(86_400),
             ..params()
@@ -119,7 +119,7 @@ fn apply(pair: &mut Pair, op: Op) {
             pair.send_batch(at, 3);
         }
         Op::SendLarge { at, len } if alive(pair, at) => {
-            // Half of the messages are sent in fragments, if there is room.
+            // Half of the messages are sent in fragments if there is room.
             let words = len as u32 % 50 + 17;
             if len % 2 == 0 || !pair.send_fragments(at, 4 * words) {
                 pair.send_large(at, len.max(65));
@@ -160,10 +160,10 @@ fn apply(pair: &mut Pair, op: Op) {
 proptest! {
     #![proptest_config(cases(250))]
 
-    /// For any mix of steps, sends and releases, the pair checks that each frame finds a receive,
-    /// that no slot is used twice, and that messages stay in order. This test checks that no credit
-    /// is lost, and that a close delivers everything and reports the delivery at both sides, even
-    /// if a device's last acknowledgements are lost with its queue pair.
+    /// Checks that no credit is lost, and that a close delivers everything and both sides report
+    /// the delivery, even if a device's last acknowledgements are lost with its queue pair. The
+    /// pair itself checks that each frame finds a receive, that no slot is used twice, and that
+    /// messages stay in order.
     #[test]
     fn nothing_is_lost_and_no_credit_leaks(
         a in sizes(),
@@ -178,8 +178,8 @@ proptest! {
         for op in ops {
             apply(&mut pair, op);
         }
-        // The applications release everything, which makes room for more large messages. Afterwards
-        // both sides must be able to send again.
+        // The applications release everything, which makes room for more large messages. Then both
+        // sides must be able to send again.
         pair.run_until_idle();
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
@@ -205,9 +205,9 @@ proptest! {
         }
     }
 
-    /// However a connection is ended, and by whichever side, each side ends once and in bounded
-    /// time, and messages stay in order. If a side reports complete delivery, a clean end or a
-    /// truncated end, its report is true.
+    /// Checks that each side ends once and in bounded time, and that messages stay in order, for
+    /// each way to end the connection and each side. If a side reports complete delivery, a clean
+    /// end or a truncated end, the report must be true.
     #[test]
     fn every_ending_operation_ends_the_connection(
         a in sizes(),
@@ -225,7 +225,7 @@ proptest! {
         if !pair.sides[A].established || !pair.sides[B].established {
             pair.run();
         }
-        // The other side ends by itself, unless its peer has ended without a notice.
+        // The other side also ends, unless its peer has ended without a notice.
         pair.finish();
         for at in [A, B] {
             if pair.sides[at].ended.is_none() {
@@ -251,7 +251,8 @@ proptest! {
         }
     }
 
-    /// No bytes of a peer make the state machine panic, and all invalid frames end the connection.
+    /// Checks that random bytes from a peer do not make the state machine panic, and that every
+    /// invalid frame ends the connection.
     #[test]
     fn random_frames_do_no_harm(
         frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4),

@@ -1,4 +1,4 @@
-//! Tests of refusals: each side finds faults in the other side's hello or rejection.
+//! Tests of refusals: each side finds errors in the other side's hello or rejection.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ fn rejection_reasons_are_distinguished() {
     };
     let consumer = RejectReason::CONSUMER_DEFINED;
 
-    // This rejection of the application arrives with padding.
+    // The application's rejection arrives with the connection manager's padding.
     let mut passive =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     passive.reject(b"full", now);
@@ -47,8 +47,8 @@ fn rejection_reasons_are_distinguished() {
         }
     );
 
-    // The error for another version and the error for a receive window of 0 are incompatibilities
-    // that name both sides' values.
+    // A different version and a receive window of 0 are incompatibilities. The error names the
+    // values of both sides.
     for (version, window, text) in [
         (
             9,
@@ -72,7 +72,7 @@ fn rejection_reasons_are_distinguished() {
         assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
     }
 
-    // This private data is not that of rdmsg.
+    // The format of these private data is not that of rdmsg.
     assert_eq!(
         reject(consumer, b"go away"),
         CloseReason::Rejected {
@@ -109,7 +109,7 @@ fn foreign_rejection_names_the_likely_protocol() {
         assert!(text.contains("the other of IPv4 and IPv6"), "{text}");
         assert!(text.contains("rsocket"), "{text}");
     }
-    // A rejection by the application always has a cause, even without bytes of the application.
+    // A rejection by the application always states a cause, even without bytes of the application.
     let now = Instant::now();
     let mut passive =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
@@ -132,7 +132,7 @@ fn foreign_rejection_names_the_likely_protocol() {
     assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
 }
 
-/// The test contains the bytes of version 2 literally, because they never change.
+/// Contains the bytes of version 2 as literals, because these bytes never change.
 #[test]
 fn version_2_and_this_version_refuse_each_other() {
     let now = Instant::now();
@@ -150,14 +150,14 @@ fn version_2_and_this_version_refuse_each_other() {
         conn
     };
 
-    // The peer of version 2 connects. The rejection has the layout that the peer reads, and ends
+    // A peer of version 2 connects. The rejection has the layout that the peer expects, and ends
     // with the peer's version.
     let refusal = Connection::requested(params(), hello, BOTH_WAYS, now).unwrap_err();
     assert_eq!(refusal.reason, mismatch);
     let expected = b"rdmR\x03\x18\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x02";
     assert_eq!(*refusal.private_data, *expected);
 
-    // The peer of version 2 accepts or, as its library does, rejects.
+    // A peer of version 2 accepts, or rejects as its library does.
     let mut conn = active();
     conn.handle_cm_event(
         CmInput::Rejected {
@@ -268,7 +268,8 @@ fn synchronous_connect_error_equals_event_error() {
     }
 }
 
-/// `retry_refused` has no effect here, because the peer has not refused the connection.
+/// Checks a retry that does not depend on `retry_refused`, because the peer has not refused the
+/// connection.
 #[test]
 fn local_port_in_use_is_retried_with_another() {
     let now = Instant::now();
@@ -309,7 +310,7 @@ fn transient_refusal_is_retried_if_configured() {
     for (reason, private_data, cause, passes) in [
         (consumer, &busy[..], CloseReason::PeerBusy, true),
         (consumer, &resources, CloseReason::PeerOutOfResources, true),
-        // The process of the listener ended before it had answered.
+        // The listener's process ended before it answered the request.
         (consumer, &[], CloseReason::RejectedWithoutCause, true),
         (
             consumer,
@@ -468,7 +469,7 @@ fn peer_without_reads_both_ways_is_refused() {
         let now = Instant::now();
         let refusal = Connection::requested(params(), &good, reads, now).unwrap_err();
         assert_eq!(refusal.reason, expected);
-        // The rejected side reports the same fault from its own point of view.
+        // The rejected side reports the same error from its own point of view.
         let mut conn = connecting(now);
         conn.handle_cm_event(
             CmInput::Rejected {

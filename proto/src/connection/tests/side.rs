@@ -25,7 +25,7 @@ pub(super) enum Completion {
     Drained(DrainSide),
 }
 
-/// A connection manager event.
+/// A connection manager event that waits to be handled.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Cm {
     AddrResolved,
@@ -48,7 +48,7 @@ pub(super) struct InFlight {
 pub(super) enum WorkKind {
     Frame(Vec<u8>),
     Read(Read),
-    /// A write of zero bytes.
+    /// A write of 0 bytes.
     Nudge,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Reading {
     pub(super) number: u32,
     pub(super) len: u64,
     pub(super) has_memory: bool,
-    /// Whether the bytes of the message arrive in frames.
+    /// Whether the message is copied from frames instead of being read.
     pub(super) is_copied: bool,
     /// The number of bytes for which reads were posted.
     pub(super) requested: u64,
@@ -76,27 +76,27 @@ pub(super) struct Reading {
     pub(super) completed: u64,
 }
 
-/// Receives that a side's connection shares with other connections, all of which are represented by
-/// one stranger.
+/// Receives that a side's connection shares with other connections. The simulation combines all
+/// other connections into one, which it calls the stranger.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) account: Arc<Account>,
-    /// The number of receives that the stranger's peers may still use.
+    /// The number of receives that are promised to the peers of the other connections.
     pub(super) promised: u32,
-    /// The buffers that the stranger holds.
+    /// The buffers that contain messages of the other connections.
     pub(super) taken: VecDeque<u32>,
 }
 
-/// A message that the application has not released.
+/// A message that the application has received and not released.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kept {
     Buffer(u32),
-    /// One of several messages that share a buffer.
+    /// One of several messages in the same buffer.
     Part(u32),
     Large(u64),
 }
 
-/// Returns the place in its sender's memory of the large message with this number.
+/// Returns the descriptor of the large message with this number.
 pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
     Descriptor {
         addr: u64::from(number) << 32,
@@ -105,57 +105,56 @@ pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
     }
 }
 
-/// One side: its connection, its device and its application.
+/// One side of the simulation: its connection, its device and its application.
 #[derive(Clone, Debug)]
 pub(super) struct Side {
     pub(super) conn: Connection,
     pub(super) params: Params,
-    /// The receives that are posted.
+    /// The buffers of the posted receives, oldest first.
     pub(super) posted: VecDeque<u32>,
-    /// The sends that are posted. The front one is the next on the wire.
+    /// The posted sends. The first one is the next to arrive at the peer.
     pub(super) sending: VecDeque<InFlight>,
-    /// Sends that have arrived, but have not been acknowledged. Answers to these sends can arrive
-    /// earlier than the acknowledgements.
+    /// The sends that have arrived but are not acknowledged. The answer to such a send can arrive
+    /// before the acknowledgement.
     pub(super) unacknowledged: VecDeque<InFlight>,
-    /// The slots whose sends are not known to have completed, oldest first.
+    /// The slots whose sends are not known to be completed, oldest first.
     pub(super) slots: VecDeque<u32>,
     pub(super) cq: VecDeque<Completion>,
     pub(super) cm: VecDeque<Cm>,
-    /// The bytes that the device has written into the buffers.
+    /// The bytes that the device has written into each receive buffer.
     pub(super) buffers: BTreeMap<u32, Vec<u8>>,
     /// Whether the queue pair is in its error state.
     pub(super) broken: bool,
-    /// Whether the connection manager has reported, or will report, that the connection is down.
+    /// Whether the connection manager has reported, or will report, the event DISCONNECTED.
     pub(super) disconnected: bool,
     /// Whether this side's process has ended.
     pub(super) killed: bool,
     /// Whether the device has been removed.
     pub(super) removed: bool,
-    /// The deadline that the connection last reported.
+    /// The deadline that the connection last reported to the driver.
     pub(super) timer: Option<Instant>,
-    /// Whether the connection has reported that it is established.
+    /// Whether the connection has reported its establishment.
     pub(super) established: bool,
-    /// Whether the application has to answer the peer's request.
+    /// Whether the application must still answer the peer's long request.
     pub(super) requested: bool,
     /// The number of messages sent.
     pub(super) sent: u32,
-    /// The buffers that hold several messages, and the number of messages in each that were not
-    /// released.
+    /// The buffers that contain several messages, and the number of unreleased messages in each.
     pub(super) batches: BTreeMap<u32, u32>,
     /// The messages that the application has not released.
     pub(super) kept: VecDeque<Kept>,
-    /// The large messages that the peer may be reading, oldest first.
+    /// The exposed large messages, which the peer can read, oldest first.
     pub(super) exposed: VecDeque<Descriptor>,
-    /// The peer's large messages that are being read, oldest first.
+    /// The peer's large messages that are being received, oldest first.
     pub(super) reads: VecDeque<Reading>,
     /// The number of messages received.
     pub(super) received: u32,
     pub(super) ended: Option<(CloseReason, bool)>,
-    /// Whether the peer has finished sending.
+    /// Whether the peer's Finish has arrived.
     pub(super) peer_finished: bool,
-    /// Whether this side has asked to leave.
+    /// Whether this side has reported that it wants to leave.
     pub(super) leaves: bool,
-    /// Whether the peer has asked to leave.
+    /// Whether the peer has reported that it wants to leave.
     pub(super) peer_leaves: bool,
     /// The number of control messages sent.
     pub(super) control_sent: u32,
@@ -163,17 +162,17 @@ pub(super) struct Side {
     pub(super) control_received: u32,
     /// The number of received control messages that the application has not taken.
     pub(super) control_kept: u32,
-    /// The number of messages that were taken from the application and wait for room.
+    /// The number of messages that the driver holds back until there is room.
     pub(super) held: u32,
-    /// Whether no send has been refused since the last event `Writable`.
+    /// Whether no send has been refused since the last `Writable` event.
     pub(super) writable: bool,
-    /// The shared receives, if there are any.
+    /// The shared receives. `None` if the connection does not share receives.
     pub(super) shared: Option<Shared>,
-    /// The number of pings that the peer has answered.
+    /// The number of Pings that the peer has answered.
     pub(super) answered: u64,
     /// Whether the system has no memory for large messages.
     pub(super) lacks_memory: bool,
-    /// The number of times that memory was requested and not available.
+    /// The number of requests for memory that failed.
     pub(super) failed_allocations: u32,
 }
 
@@ -235,7 +234,7 @@ impl Side {
         });
     }
 
-    /// Delivers an arrival to the application, and checks the order.
+    /// Delivers an arrival to the application, and checks that arrivals are in order.
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let number = match arrival {
             Arrival::Message {
@@ -277,7 +276,8 @@ impl Side {
         self.received(number);
     }
 
-    /// Delivers a control message to the application, and checks the order.
+    /// Delivers a control message to the application, and checks that control messages are in
+    /// order.
     pub(super) fn control_message(&mut self, buffer: u32, len: u32) {
         let bytes = &self.buffers[&buffer][HEADER_LEN..];
         assert_eq!(bytes.len(), len as usize);
@@ -296,7 +296,7 @@ impl Side {
         self.received += 1;
     }
 
-    /// Begins to search memory for a large message.
+    /// Begins to receive a large message, for which memory must be reserved.
     pub(super) fn begin(&mut self, id: u32, len: u64) {
         self.reads.push_back(Reading {
             id,
@@ -322,8 +322,8 @@ impl Side {
             .map(|reading| reading.id)
     }
 
-    /// Prepares memory for a chunk, or sometimes for a part of it. Returns the number of bytes for
-    /// which memory is ready.
+    /// Prepares memory for a chunk, or sometimes only for the beginning of the chunk. Returns the
+    /// number of bytes for which memory is prepared.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
         let reading = self.reads.back().expect("it was started");
         assert!(reading.has_memory && len > 0 && len <= self.params.longest_chunk);
@@ -335,7 +335,8 @@ impl Side {
         }
     }
 
-    /// Copies a fragment to its place, and checks that it is the next one of its message.
+    /// Copies a fragment to the message's memory, and checks that the fragment is the next one of
+    /// its message.
     pub(super) fn copy(&mut self, copy: FragmentCopy) {
         let bytes = &self.buffers[&copy.buffer][HEADER_LEN..];
         assert_eq!(bytes.len(), copy.len as usize);
@@ -379,13 +380,12 @@ impl Side {
         reading.completed += read.len;
     }
 
-    /// Frees the slots that a completion covers: its own slot, and all slots that were posted
-    /// before it.
+    /// Frees the slot of a completed send, and all slots that were posted before it.
     pub(super) fn slots_are_free_up_to(&mut self, slot: u32) {
         while self.slots.pop_front().is_some_and(|done| done != slot) {}
     }
 
-    /// Returns the number of bytes of large messages that the application holds.
+    /// Returns the number of bytes in the large messages that the application holds.
     fn held(&self) -> u64 {
         let large = |kept: &Kept| match kept {
             Kept::Buffer(_) | Kept::Part(_) => 0,
@@ -394,8 +394,8 @@ impl Side {
         self.kept.iter().map(large).sum()
     }
 
-    /// Destroys the queue pair of an ended connection. Checks that exactly its promised receives
-    /// are free again.
+    /// Destroys the queue pair of an ended connection, and checks that all receives promised to its
+    /// peer become free.
     pub(super) fn release_account(&mut self) {
         let buffers = self.kept.iter().filter_map(|kept| match kept {
             Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),
@@ -413,14 +413,15 @@ impl Side {
         }
     }
 
-    /// Promises more receives to the stranger's peers, as far as the account has some.
+    /// Promises up to `count` more receives to the peers of the other connections, if the account
+    /// has them.
     pub(super) fn stranger_wants(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);
         }
     }
 
-    /// Receives a frame from a peer of the stranger.
+    /// Receives a frame on one of the other connections that share the receives.
     pub(super) fn stranger_receives(&mut self) {
         if let Some(shared) = &mut self.shared
             && shared.promised > 0
@@ -433,7 +434,7 @@ impl Side {
         }
     }
 
-    /// Releases a message of the stranger.
+    /// Releases the oldest message of the other connections.
     pub(super) fn stranger_releases(&mut self) {
         if let Some(buffer) = self
             .shared
@@ -490,10 +491,10 @@ impl Side {
             .push_back(Completion::Failed(work, WcStatus::WR_FLUSH_ERR));
     }
 
-    /// Moves the queue pair to its error state, which flushes its work requests in order.
+    /// Moves the queue pair to its error state, which flushes all work requests in order.
     pub(super) fn enter_error_state(&mut self) {
         self.broken = true;
-        // Other connections use shared receives.
+        // Shared receives are not flushed, because other connections use them.
         if self.shared.is_none() {
             for buffer in std::mem::take(&mut self.posted) {
                 self.flushed(Work::Recv { buffer });
@@ -507,7 +508,7 @@ impl Side {
         }
     }
 
-    /// Fails this side's oldest send, if there is one, and moves the queue pair to its error state.
+    /// Fails this side's oldest send, if any, and moves the queue pair to its error state.
     pub(super) fn give_up(&mut self, status: WcStatus) {
         let oldest = self.unacknowledged.front().or_else(|| self.sending.front());
         if let Some(in_flight) = oldest {

@@ -1,4 +1,4 @@
-//! Tests of a device that reports a lost link or the failure of an object.
+//! Tests in which a device reports a lost link or the failure of an object.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{Activity, CloseReason, DeviceFault, Params};
 const INTERVAL: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(3);
 const SHORT: Duration = Duration::from_millis(500);
-/// The maximum time to send the notice to the peer.
+/// The maximum time for sending a last notice to the peer.
 const NOTICE: Duration = Duration::from_millis(100);
 
 fn alive() -> Params {
@@ -32,7 +32,8 @@ fn pings(pair: &Pair) -> u64 {
     pair.sides[A].conn.statistics().pings_sent
 }
 
-/// Returns the time until the side has ended.
+/// Runs until both sides have ended, and returns the time that passed. Checks that side A ended
+/// because of its keepalive.
 fn time_to_end(pair: &mut Pair) -> Duration {
     let start = pair.now;
     pair.finish();
@@ -43,15 +44,14 @@ fn time_to_end(pair: &mut Pair) -> Duration {
 #[test]
 fn dead_path_is_detected_in_suspicion_timeout() {
     for (timeout, expected) in [(SHORT, SHORT), (2 * TIMEOUT, TIMEOUT)] {
-        // The path is suspected while the connection is idle, and after a Ping that was not
-        // answered.
+        // The suspicion begins while the connection is idle, or after an unanswered Ping.
         for silent in [Duration::ZERO, INTERVAL] {
             let mut pair = Pair::established(alive(), alive());
             pair.vanish(B);
             pair.wait(silent);
             suspect(&mut pair, timeout);
             assert_eq!(pings(&pair), 1, "at once, or on its way already");
-            // A second report changes nothing.
+            // A second report has no effect.
             suspect(&mut pair, timeout);
             let taken = time_to_end(&mut pair);
             assert!(taken <= expected + NOTICE, "{timeout:?}: {taken:?}");
@@ -105,7 +105,7 @@ fn link_that_returns_ends_a_suspicion() {
     );
 }
 
-/// The present deadline is kept, because the path was not suspected.
+/// Checks that the current deadline does not change, because the path was not suspected.
 #[test]
 fn return_of_a_link_that_was_not_lost_changes_nothing() {
     let mut pair = Pair::established(alive(), alive());

@@ -1,4 +1,5 @@
-//! The results of each input in each state. The table has all combinations of them.
+//! Tests of all combinations of inputs and states. A table contains the resulting state of each
+//! combination.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ fn hello() -> Hello {
     }
 }
 
-/// Returns a connection in the state with this name, which has no outputs left.
+/// Returns a connection in the state with this name, without pending outputs.
 fn in_state(name: &str, now: Instant) -> Connection {
     let active = || started(params(), 1, b"", now);
     let connecting = || {
@@ -115,7 +116,7 @@ fn in_state(name: &str, now: Instant) -> Connection {
     conn
 }
 
-/// Passes one input to a connection in each state, and compares the states afterwards with
+/// Passes one input to a connection in each state, and compares the resulting states with
 /// `expected`. The entry `.` means that the state does not change.
 fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str; 12]) {
     let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Tests of an established connection: credits, slots, keepalive.
+//! Tests of an established connection: credits, slots and keepalive.
 
 use std::time::Duration;
 
@@ -115,13 +115,14 @@ fn batch_takes_one_credit_per_message() {
     assert!(!pair.send(A));
     pair.run();
     assert_eq!(pair.sides[B].received, 4);
-    // B keeps the last message of the first batch, which keeps its buffer and one place of the
-    // window.
+    // B's application holds the last message of the first batch. This message occupies its buffer
+    // and one credit of the window.
     pair.release(B, true);
     pair.release(B, true);
     pair.release(B, false);
     pair.run();
-    // B grants one more message with its next frame, because one is less than half of the window.
+    // B grants the other credit in its next frame, not in a Grant, because one credit is less than
+    // half of the window.
     assert_eq!(pair.send_batch(A, 10), 2);
     pair.run();
     assert_eq!(pair.sides[B].received, 6);
@@ -151,8 +152,8 @@ fn receiver_that_holds_most_credits_grants_the_rest() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
-    // B keeps three messages forever, and the others pass one at a time through the fourth place of
-    // the window. B detects this state once, after it has delayed the first grant.
+    // B's application holds three messages forever. The other messages pass one at a time with the
+    // fourth credit of the window. B detects this state once, after it has delayed the first grant.
     for number in 0..50 {
         pair.release(B, false);
         pair.run();
@@ -315,8 +316,8 @@ fn message_for_blocked_sender_takes_general_path() {
     assert!(side.conn.is_settled());
 }
 
-/// B's sends do not complete, so that B's Grant frames use up the slots that are reserved for
-/// control frames.
+/// Checks a Grant that finds no free slot. B's sends do not complete, so B's Grants fill the slots
+/// that are reserved for control frames.
 #[test]
 fn grant_without_slot_is_sent_at_next_completion() {
     let tiny = Params {

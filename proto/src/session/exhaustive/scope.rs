@@ -1,6 +1,6 @@
-//! The bounds of a search, and the mistakes that a search must find.
+//! The bounds of a search, and the mistakes that a search must detect.
 
-/// The indices of the active side and of the passive side.
+/// The indices of the active side (`A`) and the passive side (`P`).
 pub(super) const A: usize = 0;
 pub(super) const P: usize = 1;
 
@@ -9,46 +9,47 @@ pub(super) const P: usize = 1;
 pub(super) struct Scope {
     /// The number of messages that each side sends.
     pub(super) messages: [u8; 2],
-    /// The set of each side's messages that are above the eager size. Bit 0 is the first message.
+    /// A bit set of each side's messages above the eager size. Bit 0 is the first message.
     pub(super) large: [u8; 2],
     pub(super) window: u8,
-    /// The number of times that a connection breaks, or that a request is lost or repeated.
+    /// The maximum number of faults: a connection breaks, or a request is lost or duplicated.
     pub(super) cuts: u8,
-    /// The number of times that a side gives up a connection or an attempt that works.
+    /// The maximum number of times that a side gives up a working connection or attempt.
     pub(super) suspicions: u8,
-    /// The number of times that the active side checks whether another way to the peer works. The
-    /// active side may then leave its connection, which counts as one of the `suspicions`.
+    /// The maximum number of times that the active side checks whether another path to the peer
+    /// works. If the active side then leaves its connection, this counts as one of the
+    /// `suspicions`.
     pub(super) trials: u8,
-    /// The number of requests from a stranger that knows the identity of the session.
+    /// The maximum number of requests from another host that knows the identity of the session.
     pub(super) strangers: u8,
-    /// The message number of each side's first message.
+    /// The number of each side's first message.
     pub(super) start: u32,
     pub(super) mistake: Option<Mistake>,
 }
 
-/// A mistake that a driver makes in its use of the session.
+/// A mistake that a driver can make when it uses a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mistake {
-    /// This side states its count of received messages while its last connection can still deliver
-    /// some.
+    /// This side states the number of messages that it has received while its last connection can
+    /// still deliver messages.
     CountBeforeFence(usize),
-    /// A side keeps only the last messages, up to the number of the peer's window.
+    /// Each side keeps at most the peer's window of messages, and discards older messages.
     KeepWindow,
-    /// A side treats each message as received when its device has sent it.
+    /// Each side considers a message received as soon as its device has sent the message.
     TrustDevice,
-    /// A side sends messages before it has the peer's count of received messages.
+    /// Each side sends messages before it knows how many messages the peer has received.
     SendBeforeCount,
-    /// A side sends all kept messages again, including those that the peer has received.
+    /// Each side resends all kept messages, even if the peer has received some of them.
     RepeatEverything,
-    /// The passive side accepts a request whose epoch is not higher than the last one.
+    /// The passive side accepts a request whose epoch is not higher than the last epoch.
     AcceptOldRequest,
-    /// The passive side gives up its connection because of a request, without a Ping.
+    /// The passive side gives up a working connection because of a request alone, without a Ping.
     TrustRequest,
     /// The passive side records the epoch of a request that it refuses.
     TakeRefusedEpoch,
 }
 
-/// Makes a scope from these fields, without trials, strangers and mistakes.
+/// Creates a scope with these bounds. All other bounds are 0, and there is no mistake.
 pub(super) const fn scope(
     messages: [u8; 2],
     large: [u8; 2],
@@ -69,7 +70,7 @@ pub(super) const fn scope(
     }
 }
 
-/// Returns the scope with this number of checks of another way to the peer.
+/// Returns the scope with this number of checks whether another path to the peer works.
 pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
     Scope { trials, ..scope }
 }
@@ -79,12 +80,13 @@ impl Scope {
         Self { strangers, ..self }
     }
 
-    /// Whether this message of the side `at` is above the eager size.
+    /// Returns whether this message of the side `at` is above the eager size.
     pub(super) fn is_large(&self, at: usize, message: u8) -> bool {
         self.large[at] >> message & 1 == 1
     }
 
-    /// Returns the maximum number of messages above the eager size in flight.
+    /// Returns the maximum number of messages above the eager size that are in flight at the same
+    /// time.
     pub(super) fn most_large(&self) -> u32 {
         let most = self.large.map(u8::count_ones).into_iter().max();
         most.unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Models two sessions, the connections between them, and the steps that are possible.
+//! Models two sessions, the connections between them, and all possible steps.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -8,19 +8,19 @@ use std::{
 use super::scope::{A, Mistake, P, Scope};
 use crate::session::{ResumeRefused, Session, Unconfirmed};
 
-/// A step of a side or of the network. A field of type `usize` is a side or the index of a request.
-/// A field of type `u32` is the epoch of a connection.
+/// A step of a side or of the network. Values of type `usize` are the index of a side or of a
+/// request. Values of type `u32` are the epoch of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
-    /// The side sends its next new message, or sends a message again.
+    /// The side sends its next new message, or resends a message.
     Send(usize),
-    /// The next message of the connection arrives at the side.
+    /// The connection's next message arrives at the side.
     Take(usize, u32),
-    /// The side has read a large message.
+    /// The side finishes reading a large message.
     Read(usize),
-    /// The side's grants and its count of large messages taken arrive at the peer.
+    /// The peer receives the side's grants and its count of large messages taken.
     Report(usize),
-    /// The connection breaks. From each side, this number of messages still arrive.
+    /// The connection breaks. From each side, this number of messages still arrives.
     Cut(u32, [usize; 2]),
     /// The side gives up its connection or its attempt.
     Leave(usize),
@@ -30,12 +30,12 @@ pub(super) enum Act {
     LoseRequest(usize),
     /// The network duplicates the request.
     RepeatRequest(usize),
-    /// A stranger that knows the session's identity sends a request to resume it, while both sides
-    /// use their connection.
+    /// Another host that knows the session's identity sends a request to resume the session, while
+    /// both sides use their connection.
     Stranger,
     /// The side considers the connection of its attempt established.
     Establish(usize),
-    /// The active side checks another way to the peer with a request that has the epoch of its
+    /// The active side checks another path to the peer with a request that has the epoch of its
     /// working connection.
     Trial,
 }
@@ -61,16 +61,16 @@ impl Link {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Flow {
     wire: VecDeque<u8>,
-    /// A large message that the receiver has not read whole, and the messages behind it.
+    /// A large message that the receiver has not read completely, and the messages behind it.
     waiting: VecDeque<u8>,
     /// The number of messages delivered over this connection.
     delivered: u8,
-    /// `available` is the number of the sender's credits. `returned` is the number of further
-    /// credits that the receiver has not reported.
+    /// The sender's credits: `available` is the number that it has, and `returned` is the number
+    /// that the receiver has freed but not reported yet.
     available: u8,
     returned: u8,
-    /// `untaken` is the number of large messages that the sender considers untaken. `taken` is the
-    /// number of those messages that the receiver has read and not reported.
+    /// Large messages: `untaken` is the number that the sender considers untaken. `taken` is the
+    /// number that the receiver has read but not reported yet.
     untaken: u8,
     taken: u8,
 }
@@ -80,9 +80,9 @@ struct Conn {
     is_whole: bool,
     /// Whether each side still uses the connection.
     open: [bool; 2],
-    /// The messages of each sender.
+    /// The messages from each side.
     flows: [Flow; 2],
-    /// The numbers of messages received that the request and the reply state.
+    /// The numbers of messages received, as stated in the request and in the reply.
     received: [u32; 2],
 }
 
@@ -94,34 +94,37 @@ struct Side {
     sent: u8,
     /// The number of messages that the application has received.
     delivered: u8,
-    /// The epoch of a connection that still delivers messages after the side has counted them,
-    /// because of the mistake `CountBeforeFence`.
+    /// The epoch of a connection that still delivers messages to this side after the side has
+    /// stated the number of messages received. Used for the mistake `CountBeforeFence`.
     late: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
     sides: [Side; 2],
-    /// The connections by epoch. The first connection of the session has the epoch 0.
+    /// The connections by epoch. The session's first connection has epoch 0.
     conns: BTreeMap<u32, Conn>,
-    /// The requests in flight: the epoch and the number of messages received.
+    /// The requests in flight: the epoch and the number of messages that the active side has
+    /// received.
     requests: Vec<(u32, u32)>,
     cuts: u8,
     suspicions: u8,
     trials: u8,
     strangers: u8,
-    /// Whether the passive side has refused a request because its connection worked.
+    /// Whether the passive side has refused a request because its connection worked. If so, the
+    /// passive side gives up the connection at the next request, unless the active side answers
+    /// Pings over the connection.
     is_doubted: bool,
 }
 
-/// The maximum epoch. A search in which the active side needs more attempts has found a state that
-/// it cannot resume from.
+/// The maximum epoch. If the active side needs more attempts, the session cannot be resumed, and
+/// the search reports a violation.
 const MOST_EPOCHS: u32 = 16;
 
 type Judged = Result<(), &'static str>;
 
 impl Flow {
-    /// Returns the bounds that the driver passes to the session.
+    /// Returns the bounds on unconfirmed messages that the driver passes to the session.
     fn known(&self, scope: &Scope) -> Unconfirmed {
         let (messages, large) = match scope.mistake {
             Some(Mistake::TrustDevice) => (0, 0),
@@ -199,14 +202,14 @@ impl World {
         }
     }
 
-    /// Whether all messages have been delivered.
+    /// Returns whether all messages have been delivered.
     pub(super) fn is_done(&self, scope: &Scope) -> bool {
         [A, P]
             .into_iter()
             .all(|at| self.sides[at].delivered == scope.messages[1 - at])
     }
 
-    /// Whether the side's connection or attempt can no longer succeed.
+    /// Returns whether the side's connection or attempt can no longer succeed.
     fn is_hopeless(&self, at: usize, epoch: u32) -> bool {
         match self.conns.get(&epoch) {
             Some(conn) => !conn.is_whole || !conn.open[1 - at],
@@ -214,7 +217,7 @@ impl World {
         }
     }
 
-    /// Returns the epoch of the connection over which a side can send a message now.
+    /// Returns the epoch of the connection over which the side can send a message now.
     fn sends_on(&self, at: usize, scope: &Scope) -> Option<u32> {
         let side = &self.sides[at];
         let epoch = match side.link {
@@ -286,7 +289,7 @@ impl World {
         acts
     }
 
-    /// Whether the active side would answer a Ping over the passive side's connection.
+    /// Returns whether the active side would answer a Ping over the passive side's connection.
     fn answers(&self) -> bool {
         let [active, passive] = [A, P].map(|at| self.sides[at].link);
         match passive {
@@ -353,7 +356,7 @@ impl World {
             }
             Act::Establish(at) => self.establish(at, scope)?,
         }
-        // A connection that no side uses makes no difference, so the model removes it.
+        // A connection that neither side uses has no effect, so the model removes it.
         let sides = &self.sides;
         self.conns.retain(|&epoch, conn| {
             let uses = |side: &Side| side.link.epoch() == Some(epoch);
@@ -401,7 +404,7 @@ impl World {
             return Ok(());
         };
         let is_large = scope.is_large(1 - at, message);
-        // The frame that announces a large message returns its credit at once.
+        // A Rendezvous returns its credit immediately, before the large message is read.
         flow.returned += u8::from(is_large);
         if is_large || !flow.waiting.is_empty() {
             flow.waiting.push_back(message);
@@ -430,7 +433,7 @@ impl World {
             .try_for_each(|message| side.deliver(message))
     }
 
-    /// Ends a side's connection or attempt, which delivers nothing more.
+    /// Ends a side's connection or attempt, which then delivers nothing more.
     fn leave(&mut self, at: usize, scope: &Scope) {
         self.is_doubted &= at != P;
         let side = &mut self.sides[at];
@@ -456,7 +459,7 @@ impl World {
         conn.flows[1 - at].waiting.clear();
     }
 
-    /// Processes a request at the passive side.
+    /// Processes a request to resume at the passive side.
     fn answer(&mut self, epoch: u32, received: u32, scope: &Scope) -> Judged {
         let mut trusts = scope.mistake == Some(Mistake::TrustRequest);
         match self.sides[P].session.check_attempt(epoch, received) {
@@ -501,8 +504,8 @@ impl World {
             side.link = Link::Working(epoch);
         }
         if scope.mistake == Some(Mistake::SendBeforeCount) && side.session.kept() > 0 {
-            // With this mistake, messages were sent before the peer's count arrived, so the count
-            // cannot be applied.
+            // With this mistake, the side has sent messages before the peer's count arrived, so it
+            // can no longer apply the count.
             return Ok(());
         }
         let resumed = side.session.resume(received);

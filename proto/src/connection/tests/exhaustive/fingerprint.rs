@@ -1,4 +1,4 @@
-//! Fingerprints of states: hashes that identify them.
+//! Fingerprints: hashes that identify states.
 
 use std::{
     collections::BTreeMap,
@@ -11,8 +11,8 @@ use crate::{
     connection::tests::side::{Completion, Kept, Side},
 };
 
-/// A hash of 128 bits, made of two hashes of 64 bits with different multipliers. The probability
-/// that two of 10⁸ states have the same hash is below 10⁻²².
+/// A 128-bit hash, which consists of two 64-bit hashes with different multipliers. The probability
+/// that any two of 10⁸ states have the same hash is below 10⁻²².
 struct Fingerprint([u64; 2]);
 
 impl Fingerprint {
@@ -82,13 +82,13 @@ pub(super) fn of(world: &World) -> u128 {
     for side in &pair.sides {
         hash(side, &mut hasher);
     }
-    // One more word mixes the last word of each lane.
+    // Mixes in another word, so that the last word also affects all bits of both hashes.
     hasher.mix(1);
     u128::from(hasher.0[0]) << 64 | u128::from(hasher.0[1])
 }
 
-/// Hashes a side, except for differences that have no effect: the numbers of free buffers, the
-/// order of completions of different queues, and everything else of a side that has ended.
+/// Hashes a side. Excludes differences that have no effect: the numbers of free buffers, the order
+/// of completions of different queues, and most of the state of a side that has ended.
 fn hash(side: &Side, state: &mut Fingerprint) {
     (side.sent, side.received, side.killed, &side.ended).hash(state);
     (side.control_sent, side.control_received).hash(state);

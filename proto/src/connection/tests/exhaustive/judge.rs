@@ -18,7 +18,7 @@ use crate::{
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Checks a state. In a quiet state only a side event makes a change.
+/// Checks a state. `is_quiet` states that only a side event can change the state.
 pub(super) fn judge(world: &World, is_quiet: bool) {
     for at in [A, B] {
         let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
@@ -58,7 +58,8 @@ pub(super) fn judge(world: &World, is_quiet: bool) {
     }
 }
 
-/// Checks that each receive is posted, holds a frame, or holds a message of the application.
+/// Checks that each receive is posted, contains a frame, or contains a message that the application
+/// holds.
 fn check_receives(me: &Side) {
     let State::Open(open) = &me.conn.state else {
         return;
@@ -80,8 +81,8 @@ fn check_receives(me: &Side) {
     }
 }
 
-/// Counts the control frames of `me` that `peer` has not processed. Checks for each kind that the
-/// number does not exceed that of the receives that `peer` keeps for it.
+/// Counts the control frames from `me` that `peer` has not processed. Checks for each kind that
+/// `peer` has reserved enough receives for these frames.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
         WorkKind::Frame(frame) => Some(frame),
@@ -127,7 +128,7 @@ fn check_control_frames(me: &Side, peer: &Side) {
     );
 }
 
-/// Checks that the memory of a large message is exposed until the peer has read it.
+/// Checks that the memory of a large message remains exposed until the peer has read the message.
 fn check_large(me: &Side, peer: &Side) {
     if me.ended.is_some() || peer.ended.is_some() {
         return;
@@ -144,7 +145,8 @@ fn check_large(me: &Side, peer: &Side) {
     }
 }
 
-/// Checks that no side reports a violation by the other, because both follow the protocol.
+/// Checks that neither side reports a violation by the other side, because both follow the
+/// protocol.
 fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
@@ -154,7 +156,7 @@ fn check_reason(world: &World, at: usize) {
     );
 }
 
-/// Checks that a side acknowledges a Close only after it has read the peer's large messages.
+/// Checks that a side sends its CloseAck only after it has read the peer's large messages.
 fn check_close_ack(world: &World, me: &Side) {
     if let State::Open(open) = &me.conn.state
         && open.transfer.control.has_final_frame()
@@ -169,7 +171,7 @@ fn check_close_ack(world: &World, me: &Side) {
 }
 
 /// Checks that a blocked send is notified of the end of the connection, unless the driver holds
-/// messages back.
+/// back messages.
 fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(
@@ -179,7 +181,7 @@ fn check_blocked(me: &Side) {
     }
 }
 
-/// Checks that the end that a side reports is true.
+/// Checks that the side's report about the end is true.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {
@@ -222,7 +224,7 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     }
 }
 
-/// Checks that the cause that a side names for the end has happened.
+/// Checks that the cause of the end that the side reports has actually occurred.
 fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     let (here, there) = (
         |side_event| world.has_done(side_event, at),
@@ -236,7 +238,7 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::PeerClosed => there(SideEvent::Close),
         CloseReason::Truncated { missing } => there(SideEvent::Close) && *missing > 0,
         CloseReason::LocallyAborted => here(SideEvent::Abort),
-        // The active side ends a request at its deadline by an Abort with code 0.
+        // The active side sends an Abort with code 0 if its request is unanswered at the deadline.
         CloseReason::PeerAborted(0) | CloseReason::TimedOut(_) => {
             world.has_done(SideEvent::Wait, B)
         }
@@ -251,7 +253,8 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
             world.has_done(SideEvent::Wait, A)
         }
-        // If the peer has closed, its Close is the cause, even if the side finds it later.
+        // If the peer has sent its Close, the Close is the cause, even if this side processes the
+        // Close later.
         CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
         _ => false,
     };
@@ -261,7 +264,7 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     );
 }
 
-/// Checks that a quiet side waits for nothing, and can send.
+/// Checks that a side in a quiet state does not wait for anything, and can send.
 fn check_quiet(world: &World, at: usize) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let State::Open(open) = &me.conn.state else {

@@ -1,4 +1,4 @@
-//! Mistakes of a wire, a device or a library. The search must find each of them.
+//! Mistakes of a wire, a device, a driver or a library. The search must detect each of them.
 
 use super::world::World;
 use crate::{
@@ -9,33 +9,33 @@ use crate::{
     frame::{Control, Header, Kind},
 };
 
-/// A mistake that one side makes once.
+/// A mistake that occurs once, at one side.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Mistake {
-    /// The wire carries the side's next frame twice.
+    /// The wire duplicates the side's next frame.
     Repeat,
-    /// The wire loses the side's next frame, and the side's device reports the frame as sent.
+    /// The wire loses the side's next frame, but the side's device reports the frame as sent.
     Lose,
-    /// The side's device reports the side's next frame as sent before the frame arrives.
+    /// The side's device reports the next frame as sent before the frame arrives.
     AcknowledgeEarly,
     /// The side's library grants one credit too many.
     GrantMore,
-    /// B's library acknowledges the peer's Close when it sends its own Close.
+    /// B's library acknowledges the peer's Close as soon as it sends its own Close.
     AcknowledgeClose,
-    /// The side's library reports a large message as taken that it has not read.
+    /// The side's library reports a large message as taken before the message is read.
     TakeEarly,
     /// The side's drain markers overtake other completions.
     DrainEarly,
     /// The side's driver loses the completion of a send.
     LoseCompletion,
-    /// The side's driver does not post the receive of a released message again.
+    /// The side's driver does not repost the receive of a released message.
     KeepReceive,
-    /// The side's library forgets that a send waits for room.
+    /// The side's library does not report room to a send that waits for room.
     ForgetWritable,
 }
 
 impl Mistake {
-    /// Whether the side `at` can make this mistake now.
+    /// Returns whether this mistake can occur at the side `at` now.
     pub(super) fn is_possible(self, world: &World, at: usize) -> bool {
         let side = &world.pair.sides[at];
         let next = side.sending.front();
@@ -49,7 +49,8 @@ impl Mistake {
                 side.unacknowledged.is_empty() && next.is_some() && !next_is_read
             }
             Self::GrantMore => next_header(side).is_some(),
-            // B makes this mistake in every transition: see [`repeat`](Self::repeat).
+            // This mistake occurs after every transition instead of once: see
+            // [`repeat`](Self::repeat).
             Self::AcknowledgeClose => false,
             Self::TakeEarly => next_header(side).is_some() && !side.reads.is_empty(),
             Self::DrainEarly => {
@@ -62,7 +63,8 @@ impl Mistake {
         }
     }
 
-    /// Makes the mistake that B makes after every transition.
+    /// Makes the mistake after a transition, if it is the mistake that occurs after every
+    /// transition.
     pub(super) fn repeat(self, world: &mut World) {
         if self != Self::AcknowledgeClose {
             return;

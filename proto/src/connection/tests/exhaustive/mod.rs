@@ -1,46 +1,47 @@
 //! Searches every order of events, within scopes.
 //!
 //! A scope is a pair of sides with a budget of side events, such as sends, closes and faults. The
-//! search visits, breadth first, each state that any order of side events and steps reaches.
-//! [`judge`] checks each state, so the path to a violation that the search prints is a shortest
-//! one. [`fingerprint`] reduces a state to 128 bits.
+//! search visits, breadth first, each state that any order of side events and steps can reach.
+//! [`judge`] checks each state. If a check fails, the search prints a shortest path to the
+//! violation. [`fingerprint`] reduces a state to 128 bits.
 //!
-//! A side polls the completions of its two queues in any order, but those of one queue in their own
-//! order. Completions and connection manager events overtake each other. A frame arrives, and the
-//! device acknowledges it, at any later time. A deadline passes if nothing else is possible, or at
-//! any time by [`SideEvent::Wait`]. There are no cycles, because each transition uses up a part of
-//! a budget, a frame, a completion or a deadline. So each path ends, and a check of the ends proves
-//! that no wait is endless.
+//! A side polls the completions of one queue in order, but the completions of its two queues in any
+//! order. Completions and connection manager events can overtake each other. A frame can arrive,
+//! and the device can acknowledge it, at any later time. A deadline passes if nothing else is
+//! possible, or at any time with [`SideEvent::Wait`]. There are no cycles, because each transition
+//! consumes a part of a budget, a frame, a completion or a deadline. So each path ends, and the
+//! check of the final states proves that no side waits forever.
 //!
 //! # Reduction
 //!
-//! Two orders of transitions that commute lead to the same state. Therefore [`reduction`] selects a
-//! set of a state's transitions, and the search makes only these. The search still finds all ends
-//! if the transitions of the set stay possible, have the same effect, and have no new alternative
-//! at the same place, whatever happens elsewhere first. Because there are no cycles, the other
-//! transitions follow later. There are four such sets:
+//! If two transitions commute, both orders lead to the same state. Therefore [`reduction`] selects
+//! a set of a state's transitions, and the search makes only the transitions in this set. The
+//! search still finds all final states under one condition: whatever happens elsewhere first, the
+//! transitions in the set stay possible, have the same effect, and do not gain new alternatives at
+//! the same place. Because there are no cycles, the other transitions follow later. There are four
+//! such sets:
 //!
 //! * *Unobservable.* A draining side polls a flushed work request or a completed send. A flushed
 //!   work request adds no cause to the end. A completed send frees a slot, but a draining side
 //!   sends nothing.
-//! * *Carried.* A frame arrives, or the device acknowledges it, if neither queue pair can fail
-//!   before. The transition appends to a queue that is polled from its front, and takes the oldest
-//!   receive at the time at which the fewest receives are posted. Queue pairs cannot fail if the
-//!   budget has no fault left and no side can disconnect. A side disconnects after both CloseAcks
-//!   have been sent and all frames of the side are acknowledged. A READ is not in the set, because
-//!   its arrival checks memory that the peer can revoke.
-//! * *One side continues.* Each queue of a side that can get completions has one, and no queue pair
-//!   can fail. Later completions are polled behind the present ones, so the set is everything that
-//!   the library and the application of this side can do.
+//! * *Carried.* A frame arrives, or the device acknowledges it, and neither queue pair can fail
+//!   before. The transition appends to a queue that is polled from its front, and consumes the
+//!   oldest receive when the fewest receives are posted. Queue pairs cannot fail if the budget has
+//!   no fault left and no side can disconnect. A side disconnects after both CloseAcks have been
+//!   sent and all frames of the side are acknowledged. A READ is not in the set, because its
+//!   arrival checks memory that the peer can revoke.
+//! * *One side continues.* Each queue of a side that can receive completions has one, and no queue
+//!   pair can fail. Later completions are polled behind the current ones, so the set contains
+//!   everything that the library and the application of this side can do.
 //! * *One side drains.* The queue pair of the side has failed, and the connection manager has
 //!   reported the failure to both sides. The side sends nothing and receives nothing, so its polls
 //!   affect only the side itself.
 //!
-//! In the last two sets one side is ahead of the other, so the search compares both sides in fewer
-//! states. The search can then miss a verdict that comes too early and turns out to be true. The
-//! same verdict is false in a scope in which the peer may be killed, and the search does not reduce
-//! the states of such a scope. `keep_outcomes_with_reduction` compares the ends with those of a
-//! search of all orders.
+//! In the last two sets, one side is ahead of the other, so the search compares both sides in fewer
+//! states. The search can then miss a verdict that a side reports too early and that becomes true
+//! later. The same verdict is false in a scope in which the peer can be killed, and the search does
+//! not reduce the states of such a scope. The test `keep_outcomes_with_reduction` compares the
+//! final states with those of a search of all orders.
 
 mod fingerprint;
 mod judge;
@@ -61,7 +62,8 @@ use self::{
 };
 use super::pair::{A, B};
 
-/// The number of states that fit into memory. A search stops after it has found more states.
+/// The maximum number of states in a search. At this number the search stops, because its memory is
+/// limited.
 const MOST_STATES: usize = 5_000_000;
 
 /// Searches a scope. Prints the number of its states and the time in seconds.
@@ -103,7 +105,7 @@ fn visit_every_state_of_quick_scopes() {
     }
 }
 
-/// `RDMSG_SCOPES=large` in the environment selects the large scopes.
+/// Searches the large scopes instead if the environment variable `RDMSG_SCOPES` is `large`.
 #[test]
 #[ignore = "it takes a minute, and integration/test runs it"]
 fn visit_every_state_of_small_scopes() {
@@ -117,7 +119,7 @@ fn visit_every_state_of_small_scopes() {
         assert!(found.is_complete, "{}", scope.name);
         ends.extend(found.outcomes);
     }
-    // Scopes that do not lead to these ends would prove little.
+    // Checks that the scopes lead to these ends, because otherwise the search would prove little.
     for reason in [
         "LocallyClosed, true",
         "LocallyClosed, false",

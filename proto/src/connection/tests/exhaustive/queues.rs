@@ -1,4 +1,4 @@
-//! The two queues of a side, whose completions can be polled in any order.
+//! The two completion queues of a side, whose completions can be polled in any order.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Completion {
-    /// Returns the queue of the completed work request.
+    /// Returns the queue in which this completion is reported.
     pub(super) fn queue(&self) -> DrainSide {
         match self {
             Self::Recv { .. } | Self::Failed(Work::Recv { .. }, _) => DrainSide::Recv,
@@ -23,13 +23,14 @@ impl Completion {
 }
 
 impl Side {
-    /// Returns the next completion of a queue.
+    /// Returns the next completion in this queue.
     pub(super) fn front(&self, queue: DrainSide) -> Option<&Completion> {
         let is_of_queue = |completion: &&Completion| completion.queue() == queue;
         self.cq.iter().find(is_of_queue)
     }
 
-    /// Moves the next completion of this queue, which must have one, to the front.
+    /// Moves the next completion of this queue to the front of all completions. The queue must not
+    /// be empty.
     pub(super) fn move_to_front(&mut self, queue: DrainSide) {
         let is_of_queue = |completion: &Completion| completion.queue() == queue;
         let at = self.cq.iter().position(is_of_queue).expect("there is one");
@@ -37,15 +38,15 @@ impl Side {
         self.cq.push_front(completion);
     }
 
-    /// Sorts the completions by queue, so that the result does not depend on how completions of
-    /// different queues were mixed.
+    /// Sorts the completions by queue. States that differ only in the order of completions of
+    /// different queues thereby become equal.
     pub(super) fn sort_queues(&mut self) {
         let cq = self.cq.make_contiguous();
         cq.sort_by_key(|completion| completion.queue() == DrainSide::Send);
     }
 
-    /// Copies the account of shared receives, so that a copy of this side has an account of its
-    /// own.
+    /// Replaces the account of shared receives by a copy, because copies of a side must not share
+    /// an account.
     pub(super) fn own_account(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.account = Arc::new(Account::clone(&shared.account));

@@ -1,4 +1,4 @@
-//! Finds transitions whose order does not matter: see the parent module.
+//! Finds transitions whose order has no effect: see the parent module.
 
 use rdma_status::WcStatus;
 
@@ -15,21 +15,21 @@ use crate::{
     frame::{Control, Header, Kind},
 };
 
-/// Returns a transition that commutes with all others, if there is one.
+/// Returns a transition that commutes with all other transitions, if there is one.
 pub(super) fn only(world: &World) -> Option<Act> {
     let one_of =
         |find: fn(&World, usize) -> Option<Act>| [A, B].into_iter().find_map(|at| find(world, at));
     one_of(unobservable).or_else(|| one_of(carried))
 }
 
-/// Returns a side whose transitions commute with all others, if there is one.
+/// Returns a side whose transitions commute with all other transitions, if there is one.
 pub(super) fn first(world: &World) -> Option<usize> {
     let suffices = |at: &usize| is_independent(world, *at) || drains(world, *at);
     [A, B].into_iter().find(suffices)
 }
 
-/// Whether the peer and the devices cannot change the next transitions of a live side, because
-/// further completions are polled behind the present ones.
+/// Returns whether the peer and the devices cannot affect the next transitions of a live side,
+/// because further completions are polled behind the current ones.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
@@ -39,7 +39,7 @@ fn is_independent(world: &World, at: usize) -> bool {
     is_live(world) && stays && receives && sends && peer.sending.iter().all(is_frame)
 }
 
-/// Whether the side has nothing to poll but completions and events of its failed queue pair.
+/// Returns whether the side can only poll completions and events of its failed queue pair.
 fn drains(world: &World, at: usize) -> bool {
     let sides = &world.pair.sides;
     let side = &sides[at];
@@ -50,7 +50,7 @@ fn drains(world: &World, at: usize) -> bool {
         && !(side.cq.is_empty() && side.cm.is_empty())
 }
 
-/// Returns the poll of a completion that has no influence on the end.
+/// Returns the poll of a completion that has no effect on the end.
 fn unobservable(world: &World, at: usize) -> Option<Act> {
     let side = &world.pair.sides[at];
     if !is_draining(side) {
@@ -74,7 +74,7 @@ fn is_draining(side: &Side) -> bool {
     matches!(&side.conn.state, State::Open(open) if !open.is_connected())
 }
 
-/// Whether both queue pairs work until a side disconnects at the end of the close handshake.
+/// Returns whether both queue pairs work until a side disconnects after the close handshake.
 fn is_live(world: &World) -> bool {
     let is_live = |side: &Side| {
         let is_connected = matches!(&side.conn.state, State::Open(open) if open.is_connected());
@@ -83,15 +83,15 @@ fn is_live(world: &World) -> bool {
     world.is_without_faults() && world.pair.sides.iter().all(is_live)
 }
 
-/// Whether a side of a live connection can disconnect: the side has closed, and both CloseAcks have
-/// been sent, or a request was rejected.
+/// Returns whether a side of a live connection can disconnect: the side has closed and both
+/// CloseAcks have been sent, or a request was rejected.
 fn may_disconnect(world: &World, at: usize) -> bool {
     let has_closed =
         world.has_done(SideEvent::Close, at) && world.pair.sides.iter().all(has_acknowledged);
     has_closed || world.has_done(SideEvent::Reject, B)
 }
 
-/// Whether this side's CloseAck has been sent and is no longer in flight.
+/// Returns whether this side's CloseAck has been sent and is no longer in flight.
 fn has_acknowledged(side: &Side) -> bool {
     let State::Open(open) = &side.conn.state else {
         return false;
@@ -105,10 +105,9 @@ fn has_acknowledged(side: &Side) -> bool {
     open.transfer.control.has_final_frame() && !side.sending.iter().any(is_ack)
 }
 
-/// Returns the arrival or the acknowledgement of a frame that the side `at` has sent. Returns
-/// `None` if the peer can disconnect, because its disconnect could precede this step. The side's
-/// own disconnect cannot, because a side disconnects only after all of its frames have been
-/// acknowledged.
+/// Returns the arrival or the acknowledgement of a frame from the side `at`. Returns `None` if the
+/// peer can disconnect, because the disconnect could precede this step. The side `at` itself cannot
+/// disconnect before all its frames are acknowledged.
 fn carried(world: &World, at: usize) -> Option<Act> {
     if !is_live(world) || may_disconnect(world, 1 - at) {
         return None;

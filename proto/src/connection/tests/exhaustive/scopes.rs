@@ -1,28 +1,28 @@
-//! The scopes that are searched.
+//! The scopes of the searches.
 
 use super::world::SideEvent;
 
-/// The numbers of events in the states that are searched, and the sizes of both sides.
+/// The limits of a search: the sizes of both sides, and the numbers of side events.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scope {
     pub(super) name: &'static str,
     pub(super) window: u16,
-    /// The number of slots of the send ring for data.
+    /// The number of data slots of the send ring.
     pub(super) slots: u32,
-    /// The longest chunk in bytes in which a large message is read.
+    /// The maximum length in bytes of the chunks in which a large message is read.
     pub(super) chunk: u64,
     /// The maximum number of bytes of large messages in flight.
     pub(super) memory: u64,
-    /// The number of control messages that an application may leave.
+    /// The maximum number of control messages that an application can leave untaken.
     pub(super) control_window: u32,
     pub(super) shared: bool,
     /// Whether the search begins before the connection is established.
     pub(super) establishing: bool,
     pub(super) active_speaks_first: bool,
-    /// Whether the request's private data have a frame of their own.
+    /// Whether the request's private data are sent in a separate frame.
     pub(super) long_request: bool,
     pub(super) acknowledgements_get_lost: bool,
-    /// The most times that each side event may occur, at A and at B.
+    /// The maximum number of occurrences of each side event, at A and at B.
     pub(super) side_events: &'static [(SideEvent, [u8; 2])],
 }
 
@@ -41,8 +41,8 @@ pub(super) const SMALLEST: Scope = Scope {
     side_events: &[],
 };
 
-/// Makes scopes of lines: a name, sizes that differ from the smallest, and after the arrow each
-/// side event with the most times that it may occur at A and at B.
+/// Creates a list of scopes, one per line. A line consists of a name and the sizes that differ from
+/// the smallest scope. After the arrow, each side event has two maximum numbers: at A and at B.
 macro_rules! scopes {
     ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {
@@ -58,7 +58,7 @@ macro_rules! scopes {
     };
 }
 
-/// The scopes that each run of the tests searches, which takes a few seconds.
+/// The scopes that each test run searches. The search takes a few seconds in all.
 pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a close" => Send 1 0, Close 1 0;
     "a large message and a close" => Large 1 0, Close 1 0;
@@ -66,7 +66,7 @@ pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a lost host" => Send 1 0, Vanish 0 1;
 };
 
-/// The scopes whose search takes a minute.
+/// The scopes whose search takes about a minute in all.
 pub(super) const SMALL: &[Scope] = scopes! {
     "messages both ways, both close" => Send 1 1, Close 1 1;
     "two messages one way, both close" => Send 2 0, Close 1 1;
@@ -142,7 +142,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "there is no memory" => Large 1 0, LoseMemory 0 1, Feed 0 1;
 };
 
-/// The scopes whose search takes hours.
+/// The scopes whose search takes hours in all.
 pub(super) const LARGE: &[Scope] = scopes! {
     "three messages, window 2, both close" window 2, slots 2 => Send 2 1, Close 1 1;
     "messages both ways, window 3, both close" window 3, slots 4 => Send 2 2, Close 1 1;

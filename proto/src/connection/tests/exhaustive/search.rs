@@ -1,4 +1,4 @@
-//! A breadth-first search, which finds the shortest path to a violation.
+//! A breadth-first search, which finds a shortest path to a violation.
 
 use std::{
     any::Any,
@@ -15,15 +15,15 @@ use super::{
 };
 use crate::connection::tests::pair::{A, B};
 
-/// The number of transitions after which a path counts as endless.
+/// The number of transitions above which a path is considered endless.
 const MAX_DEPTH: usize = 1000;
 
-/// A search for a violation.
+/// A search of a scope for a violation.
 pub(super) struct Search {
     pub(super) first: World,
-    /// Whether the search leaves out orders of transitions that commute.
+    /// Whether the search omits redundant orders of commuting transitions.
     pub(super) reduces: bool,
-    /// The number of states after which the search stops.
+    /// The number of states at which the search stops.
     pub(super) most_states: usize,
 }
 
@@ -34,15 +34,15 @@ pub(super) struct Found {
     pub(super) transitions: u64,
     pub(super) depth: usize,
     pub(super) is_complete: bool,
-    /// The ends of the connection, as the applications see them.
+    /// The different ends of the connection, as seen by the applications.
     pub(super) outcomes: BTreeSet<String>,
-    /// The side events that had an effect in any state, by side.
+    /// The side events that had an effect in at least one state, by side.
     pub(super) done: [[bool; 2]; SIDE_EVENTS],
-    /// The message of a violation, and the path to the violation.
+    /// The message of the violation, and the path to it. `None` if no violation was found.
     pub(super) violation: Option<String>,
 }
 
-/// The way in which a state was reached: the state before, and the transition.
+/// How a state was reached: the previous state and the transition.
 #[derive(Clone, Copy)]
 struct Origin {
     from: u32,
@@ -58,7 +58,7 @@ impl Search {
         }
     }
 
-    /// Visits each state once, and stops at the first violation.
+    /// Visits each state once. Stops at the first violation.
     pub(super) fn run(self) -> Found {
         let mut found = Found {
             states: 1,
@@ -127,8 +127,8 @@ impl Search {
         found
     }
 
-    /// Makes a transition, and afterwards each transition that commutes with all others. Adds their
-    /// descriptions to `lines`.
+    /// Makes a transition, and then each transition that commutes with all others. Adds the
+    /// descriptions of these transitions to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
         while let Some(act) = next {
@@ -140,7 +140,7 @@ impl Search {
         }
     }
 
-    /// Describes the path to a state, and a transition from this state.
+    /// Describes the path to a state, and a last transition from this state.
     fn explain(&self, origins: &[Origin], number: u32, last: Option<Act>, message: &str) -> String {
         let mut acts: Vec<Act> = last.into_iter().collect();
         let mut origin = origins[number as usize];
@@ -173,7 +173,7 @@ impl Search {
     }
 }
 
-/// Returns the two verdicts and the numbers of messages.
+/// Describes the end of the connection: the verdict and the number of messages of each side.
 fn outcome(world: &World) -> String {
     let seen = |at: usize| {
         let side = &world.pair.sides[at];
@@ -182,7 +182,7 @@ fn outcome(world: &World) -> String {
     format!("A {}, B {}", seen(A), seen(B))
 }
 
-/// Calls a function, and returns the message of the panic if the function panics.
+/// Calls a function. If the function panics, returns the panic message as an error.
 fn caught(call: impl FnOnce()) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| message(&*panic))
 }

@@ -1,5 +1,5 @@
-//! A pair of connections, with the side events that may still occur: actions of applications, and
-//! failures of processes and devices.
+//! A state of the search: a pair of connections, and the side events that can still occur. Side
+//! events are actions of applications, and failures of processes and devices.
 
 use rdma_status::WcStatus;
 
@@ -17,7 +17,7 @@ use crate::{
     frame::{Header, Kind},
 };
 
-/// An event at one side: an action of the application, or a failure of the process or device.
+/// An event at one side: an action of the application, or a failure of the process or the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SideEvent {
     /// Sends a message of 4 bytes.
@@ -28,47 +28,48 @@ pub(super) enum SideEvent {
     Large,
     /// Sends a message of 100 bytes in two frames.
     Fragments,
-    /// Makes the driver hold back a message for which there is no room.
+    /// Has the driver hold back a message for which there is no room.
     Hold,
     /// Sends a control message of 4 bytes.
     Control,
     /// Asks to leave.
     Leave,
-    /// Releases the newest message instead of the oldest.
+    /// Releases the newest message instead of the oldest one.
     ReleaseNewest,
-    /// Asks for a proof that everything sent so far has arrived.
+    /// Requests a proof that everything sent so far has arrived (a flush).
     Flush,
-    /// Makes the application keep its messages until the end.
+    /// Has the application hold its messages until the end.
     Keep,
     Finish,
     Close,
-    /// Accepts the peer's request, which had a frame of its own.
+    /// Accepts the peer's long request.
     Accept,
-    /// The drain markers do not complete within the drain timeout.
+    /// Prevents the drain markers from completing within the drain timeout.
     LoseMarkers,
-    /// The system has memory for large messages again.
+    /// Provides memory for large messages again.
     Feed,
-    /// Lets time pass until the next deadline, although other transitions are possible. One side's
-    /// budget has the event, but time passes for both sides.
+    /// Lets time pass until the next deadline, although other transitions are possible. The event
+    /// is charged to one side's budget, but time passes for both sides.
     Wait,
-    /// Rejects the peer's request, which had a frame of its own.
+    /// Rejects the peer's long request.
     Reject,
-    /// The system has no memory for large messages.
+    /// Removes all memory for large messages, so that allocations fail.
     LoseMemory,
     Abort,
     /// The process ends.
     Kill,
-    /// The host loses its power.
+    /// Powers off the host.
     Vanish,
-    /// The device is removed.
+    /// Removes the device.
     Remove,
-    /// The device fails the oldest work request after its retries.
+    /// Makes the device report the oldest work request as failed after its retries.
     GiveUp,
-    /// The peer's device refuses the oldest work request, which is a READ.
+    /// Makes the peer's device refuse the oldest work request, which must be a READ.
     Refuse,
 }
 
-/// The first of the side events that are faults. After a fault the end need not be clean.
+/// The first of the side events that are faults. After a fault, the connection need not end
+/// cleanly.
 const FIRST_FAULT: SideEvent = SideEvent::Wait;
 pub(super) const SIDE_EVENTS: usize = SideEvent::Refuse as usize + 1;
 
@@ -82,7 +83,8 @@ pub(super) enum Act {
     Release(usize),
     /// The application takes a control message.
     Take(usize),
-    /// The device retransmits its oldest frame to a host without power until it gives up.
+    /// The device retransmits its oldest frame to a host without power, until the retries are
+    /// exhausted.
     Exhaust(usize),
     /// Time passes until the next deadline, because no other transition is possible.
     Pass,
@@ -91,7 +93,8 @@ pub(super) enum Act {
 }
 
 impl Act {
-    /// Whether the library, the driver or the application of this side makes the transition.
+    /// Returns whether the library, the driver or the application of this side makes the
+    /// transition.
     fn is_of_library(self, side: usize) -> bool {
         match self {
             Self::Poll(at, _)
@@ -105,7 +108,7 @@ impl Act {
     }
 }
 
-/// The transitions of a state.
+/// The transitions that are possible in a state.
 pub(super) struct Next {
     pub(super) acts: Vec<Act>,
     /// Whether only a side event or a mistake can change the state.
@@ -116,19 +119,19 @@ pub(super) struct Next {
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) pair: Pair,
-    /// How often each side event may still occur, by side.
+    /// The number of times that each side event can still occur, by side.
     pub(super) left: [[u8; 2]; SIDE_EVENTS],
-    /// The flushes: the side, the flush, and the number of messages sent before.
+    /// The pending flushes: the side, the flush, and the number of messages sent before the flush.
     pub(super) flushes: Vec<(usize, Flush, u32)>,
-    /// The mistake that is made.
+    /// The mistake that can occur in this search.
     pub(super) mistake: Option<Mistake>,
     pub(super) mistakes_left: u8,
-    /// The side events that had an effect, by side.
+    /// The side events that have had an effect so far, by side.
     pub(super) done: [[bool; 2]; SIDE_EVENTS],
 }
 
 impl World {
-    /// Makes the first state of a scope.
+    /// Creates the initial state of a scope.
     pub(super) fn new(scope: &Scope) -> Self {
         let params = Params {
             window: scope.window,
@@ -136,7 +139,7 @@ impl World {
             send_slots: scope.slots,
             longest_chunk: scope.chunk,
             large_memory: scope.memory,
-            // The answer to a long request needs 160 bytes.
+            // The Answer to a long request can have 160 bytes.
             eager_size: if scope.long_request { 160 } else { 64 },
             ..params()
         };
@@ -150,8 +153,7 @@ impl World {
             b"from a"
         };
         let mut pair = Pair::with_request(traits, params.clone(), params, data);
-        // The connection of B is a placeholder until a request arrives, and its outputs are
-        // discarded.
+        // B's connection is a placeholder until a request arrives, so its outputs are discarded.
         while pair.sides[B].conn.poll_output().is_some() {}
         if !scope.establishing {
             pair.run();
@@ -174,18 +176,18 @@ impl World {
         }
     }
 
-    /// Whether this event has occurred at the side `at`, and had an effect.
+    /// Returns whether this event has occurred at the side `at` and had an effect.
     pub(super) fn has_done(&self, side_event: SideEvent, at: usize) -> bool {
         self.done[side_event as usize][at]
     }
 
-    /// Whether a fault has happened, after which an end need not be clean.
+    /// Returns whether a fault has occurred. After a fault, the connection need not end cleanly.
     pub(super) fn is_disturbed(&self) -> bool {
         let faults = &self.done[FIRST_FAULT as usize..];
         faults.iter().any(|sides| sides.contains(&true))
     }
 
-    /// Copies the state, with new accounts of shared receives.
+    /// Copies the state, including the accounts of shared receives.
     pub(super) fn copy(&self) -> Self {
         let mut copy = self.clone();
         for side in &mut copy.pair.sides {
@@ -194,12 +196,12 @@ impl World {
         copy
     }
 
-    /// Returns the transitions that are possible. With `reduces`, leaves out those that commute
-    /// with the returned ones.
+    /// Returns the possible transitions. If `reduces` is true, omits redundant transitions that
+    /// commute with the returned transitions.
     pub(super) fn next(&self, reduces: bool) -> Next {
         let mut acts = self.steps();
         let is_idle = acts.is_empty();
-        // An application answers a request in time.
+        // The deadline does not pass before the application has decided on the request.
         let awaits_answer = self.pair.sides[B].requested && self.pair.sides[B].ended.is_none();
         if is_idle && self.awaits_deadline() && !awaits_answer {
             acts.push(Act::Pass);
@@ -212,12 +214,12 @@ impl World {
         Next { acts, is_quiet }
     }
 
-    /// Whether time passes only if no other transition is possible.
+    /// Returns whether time passes only if no other transition is possible.
     pub(super) fn waits_for_deadlines(&self) -> bool {
         self.left[SideEvent::Wait as usize] == [0, 0]
     }
 
-    /// Whether the budget has no faults left.
+    /// Returns whether the remaining budget contains no fault.
     pub(super) fn is_without_faults(&self) -> bool {
         let faults = &self.left[FIRST_FAULT as usize..];
         faults.iter().all(|left| *left == [0, 0])
@@ -255,13 +257,13 @@ impl World {
         acts
     }
 
-    /// Whether a side has a deadline, so that time passes if nothing else happens.
+    /// Returns whether a side has a deadline, so that time passes if nothing else is possible.
     fn awaits_deadline(&self) -> bool {
         let awaits = |side: &Side| side.ended.is_none() && side.conn.next_timeout().is_some();
         self.pair.sides.iter().any(awaits)
     }
 
-    /// Returns the side events and mistakes that are possible.
+    /// Returns the side events and mistakes that are possible now.
     fn side_events(&self, is_idle: bool) -> Vec<Act> {
         let mut acts = Vec::new();
         for at in [A, B] {
@@ -347,7 +349,8 @@ impl World {
         }
     }
 
-    /// Performs a side event. Returns whether it has an effect: a send may be refused.
+    /// Performs a side event. Returns false if the event has no effect, for example because a send
+    /// is refused.
     fn act(&mut self, side_event: SideEvent, at: usize) -> bool {
         let pair = &mut self.pair;
         match side_event {
@@ -363,7 +366,7 @@ impl World {
                 let sent = pair.sides[at].sent;
                 self.flushes.push((at, pair.flush(at), sent));
             }
-            // This event has the effect that the application releases no message.
+            // `steps` offers no releases after this event.
             SideEvent::Keep => {}
             SideEvent::Finish => pair.finish_sending(at),
             SideEvent::Close => pair.close(at),
@@ -395,7 +398,7 @@ impl World {
         assert!(self.pair.pass(), "there is a deadline");
     }
 
-    /// Describes a transition that is about to be made.
+    /// Describes a transition that will be made next.
     pub(super) fn describe(&self, act: Act) -> String {
         let name = |at: usize| if at == A { "A" } else { "B" };
         let sides = &self.pair.sides;
@@ -440,7 +443,7 @@ fn has_markers(side: &Side) -> bool {
     side.cq.iter().any(is_marker)
 }
 
-/// Whether the device has a work request that it can give up.
+/// Returns whether the device has a work request whose retries can be exhausted.
 fn has_work(side: &Side) -> bool {
     side.ended.is_none() && !(side.unacknowledged.is_empty() && side.sending.is_empty())
 }
@@ -458,7 +461,7 @@ fn what(what: &WorkKind) -> String {
     }
 }
 
-/// Names a frame by its kind and numbers.
+/// Describes a frame by its kind and the fields of its header.
 fn kind(frame: &[u8]) -> String {
     match Header::parse(frame) {
         Ok(header) => {
