@@ -45,11 +45,11 @@
 //! A stream makes progress during the calls of the threads that use it. Between these calls the
 //! peer can continue to write until the ring is full.
 
-// This crate implements a protocol that is defined elsewhere. Therefore it shares no code with
-// `proto` and the engine, and uses only `cm` and `verbs`, as a program would. It owns the queue
-// pairs and the memory of its connections. It guarantees that bytes arrive unchanged and in order,
-// or that the stream fails. It disconnects a peer that exceeds its windows or credits. It starts no
-// thread, except one for keepalive if the program enables keepalive.
+// The rsockets protocol is defined elsewhere. Therefore this crate shares no code with `proto` and
+// the engine, and uses only `cm` and `verbs`, as a program would. It owns the queue pairs and the
+// memory of its connections. It guarantees that bytes arrive unchanged and in order, or that the
+// stream fails. It disconnects a peer that exceeds its windows or credits. It starts no thread,
+// except one for keepalive if the program enables keepalive.
 
 #[macro_use(debug, warn_sparsely)]
 extern crate rdmsg_os;
