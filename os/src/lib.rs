@@ -4,8 +4,8 @@
 //! programs do not use it, and its API may change in any version.
 //!
 //! * [`Process`], [`PerProcess`] and [`Unshared`] distinguish objects that this process created from
-//!   objects that it inherited through fork(2). [`at_exit`] registers a function that runs before the
-//!   process ends.
+//!   objects that it inherited in a fork(2). [`at_exit`] registers a function that runs before
+//!   the process ends.
 //! * [`Mapping`] allocates memory that a device, the kernel or a peer accesses. [`SharedBytes`]
 //!   reads and writes such memory.
 //! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions. [`failed`] converts

@@ -4,8 +4,8 @@
 //! waker. The next poll is then executed by:
 //!
 //! * the first task that the runtime polls after it has woken all tasks of the connection, if a
-//!   tokio runtime watches the completion events. In this case the runtime owns the connection, as a
-//!   [loop](super::word::Owner::Loop) does;
+//!   tokio runtime watches the completion events. In this case the runtime owns the connection, as
+//!   a [loop](super::word::Owner::Loop) does;
 //! * the engine's thread, which wakes the tasks, in all other cases.
 
 use std::task::{Context, Poll};
