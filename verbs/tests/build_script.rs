@@ -6,7 +6,7 @@ use std::{
     process::{self, Command, Output},
 };
 
-/// A folder with the compiled build script, which is removed when this value is dropped.
+/// A folder that contains the compiled build script. Dropping this value removes the folder.
 struct Script(PathBuf);
 
 impl Script {
@@ -30,13 +30,13 @@ impl Script {
         this
     }
 
-    /// Runs the build script with the feature `RDMA`. `PATH` contains only these programs, each of
-    /// which is a name and a shell script of one line.
+    /// Runs the build script with the feature `RDMA`. `PATH` contains only `programs`, each of
+    /// which is a name and a one-line shell script.
     fn run(&self, programs: &[(&str, &str)]) -> Output {
         self.run_with(&["RDMA"], programs)
     }
 
-    /// Runs the build script as `run` does, with these features.
+    /// Runs the build script as `run` does, with the features `features`.
     fn run_with(&self, features: &[&str], programs: &[(&str, &str)]) -> Output {
         use std::os::unix::fs::PermissionsExt;
         let path = self.0.join("path");
