@@ -3,8 +3,8 @@
 //! The crates `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` share this crate. It is internal to them:
 //! programs do not use it, and its API may change in any version.
 //!
-//! * [`Process`], [`PerProcess`] and [`Unshared`] distinguish objects that this process created from
-//!   objects that it inherited in a fork(2). [`at_exit`] registers a function that runs before
+//! * [`Process`], [`PerProcess`] and [`Unshared`] distinguish objects that this process created
+//!   from objects that it inherited in a fork(2). [`at_exit`] registers a function that runs before
 //!   the process ends.
 //! * [`Mapping`] allocates memory that a device, the kernel or a peer accesses. [`SharedBytes`]
 //!   reads and writes such memory.

@@ -1,4 +1,4 @@
-//! Rate limits for log lines that a peer or the network can trigger without limit.
+//! Rate limits for log lines that a peer or the network can trigger arbitrarily often.
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ pub struct LogLimit(Mutex<Recent>);
 struct Recent {
     /// The time at which a line last passed.
     passed: Option<Instant>,
-    /// The number of lines that were suppressed since that time.
+    /// The number of lines that were suppressed after the last line passed.
     held: u64,
 }
 

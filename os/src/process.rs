@@ -69,7 +69,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Returns whether the calling process is the one that this value identifies.
+    /// Returns whether this value identifies the calling process.
     #[inline]
     pub fn is_this(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)

@@ -3,8 +3,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time limit of a wait. The clock is first read after the first empty poll, because reading it
-/// costs as much as several polls.
+/// The time limit of a wait. The clock is first read after the first empty poll, because a clock
+/// read takes the time of several polls.
 #[derive(Debug)]
 pub struct Deadline(Cell<End>);
 

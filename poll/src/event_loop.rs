@@ -44,7 +44,7 @@ impl Poller {
         if !is_loop || queue.stays_readable() {
             return None;
         }
-        // The loop has taken all completions and sleeps next, so it may become the owner.
+        // The loop has taken all completions and sleeps next, so the loop can become the owner.
         if self.owner() != Owner::Loop {
             if waits_for_room() {
                 return None;

@@ -87,8 +87,8 @@ pub(super) enum Spin {
 /// Proves that the calling thread leads. Dropping this value ends the lead.
 pub(super) struct Leader<'a>(&'a Poller);
 
-/// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns
-/// after each wake-up that happened since this value was created.
+/// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns if a
+/// wake-up has happened since this value was created.
 pub(super) struct Follower<'a> {
     poller: &'a Poller,
     wakes: u64,
@@ -176,8 +176,7 @@ impl Poller {
         }
     }
 
-    /// Logs that the engine's thread polls from now on, because the runtime cannot watch the
-    /// events.
+    /// Logs that the engine's thread now polls, because the runtime cannot watch the events.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
@@ -289,8 +288,8 @@ impl Poller {
         self.word.visits()
     }
 
-    /// Records that the user `who` relies on the engine's thread. If it did not rely on that thread
-    /// before, asks the engine to become the owner.
+    /// Records that the user `who` relies on the engine's thread. If the user did not rely on that
+    /// thread before, asks the engine to become the owner.
     pub fn rely(&self, who: Reliance) {
         if self.word.rely(who) {
             self.call_engine();

@@ -29,8 +29,8 @@ pub enum Polling {
     Adaptive {
         /// How long to poll before sleeping. 0 to 1 s, default 200 µs.
         ///
-        /// While a message larger than the eager size is in flight, the limit is eight times as
-        /// long. These longer spins have their own backoff.
+        /// While a message larger than the eager size is in flight, the limit is eight times this
+        /// value. These longer spins have their own backoff.
         spin: Duration,
     },
     /// Polls until a completion arrives.

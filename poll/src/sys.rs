@@ -23,8 +23,8 @@ use rdmsg_os::{failed, millis};
 use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
 pub(super) use rdmsg_os::lock;
 
-/// The maximum duration of one sleep. If a bug loses a wake-up, this limits the delay of the
-/// sleeping thread. No code relies on the limit.
+/// The maximum duration of one sleep. It limits the delay of a thread if a bug loses that thread's
+/// wake-up. No code relies on it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// The pause after a failed system call.
@@ -49,8 +49,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Creates the sender of the connection's notices. `key` is the connection's number, unique in
-    /// the process.
+    /// Creates a sender of notices about one connection. `key` is the connection's number, unique
+    /// in the process.
     pub fn new(key: u64, notices: Arc<Mailbox<Notice>>) -> Self {
         Self { key, notices }
     }

@@ -49,7 +49,7 @@ enum Watch {
     #[default]
     None,
     /// No runtime watches the events, because the connection was lost. This runtime will watch the
-    /// events of the session's next connection.
+    /// events of the next connection in the session.
     Paused(Handle),
     /// A runtime watches the completion events.
     Active(Arc<RuntimeWatch>),

@@ -16,12 +16,12 @@ use super::{
     word::Owner,
 };
 
-/// The number of empty polls between two reads of the clock. Reading the clock costs as much as
-/// several polls.
+/// The number of empty polls between two reads of the clock. A clock read takes the time of several
+/// polls.
 const POLLS_PER_CLOCK: u32 = 32;
 
 /// The factor that lengthens a spin while a large message is transferred. The transfer ends soon,
-/// and sleeping until its end would cost more.
+/// so a sleep until its end would cost more than the spin.
 const LARGE_FACTOR: u32 = 8;
 
 /// The error of a wait whose deadline has passed.

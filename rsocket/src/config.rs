@@ -9,8 +9,8 @@ pub struct Config {
     /// The maximum number of received bytes that the program has not read, 2 bytes to 2 GiB.
     /// Default: 128 KiB.
     pub receive_buffer: usize,
-    /// The maximum number of the peer's writes that are received and not read, 2 to 32767. Default:
-    /// 384.
+    /// The maximum number of writes of the peer that are received and not read, 2 to 32767.
+    /// Default: 384.
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes, at least 1. Default: 384.
     pub send_queue: u16,

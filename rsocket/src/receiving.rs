@@ -4,8 +4,8 @@ use super::wire::WINDOWS;
 
 /// The received, unread bytes, and the updates that are sent to the peer after bytes were read.
 ///
-/// The peer fills the two halves of the ring in turn. Each write begins where the previous write
-/// ended.
+/// The peer fills the two halves of the ring in turn. Each write begins at the end of the previous
+/// write.
 #[derive(Debug)]
 pub(super) struct Receiving {
     /// The length of the ring in bytes.
@@ -32,7 +32,7 @@ pub(super) struct Receiving {
     update_at: u16,
 }
 
-/// An update of the peer's credits and windows.
+/// An update that grants credits to the peer and can announce a window.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Update {
     /// The number of the first write that the peer must not send yet, modulo 2¹⁶.

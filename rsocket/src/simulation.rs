@@ -83,8 +83,7 @@ impl Scene {
                     return;
                 };
                 let start = (addr - BASE) as usize;
-                // A device does not check what a write overwrites, so a wrong write would destroy
-                // unread bytes.
+                // A device writes without a check, so a wrong write would overwrite unread bytes.
                 for place in &mut self.ring[start..start + len as usize] {
                     *place = self.written as u8;
                     self.written += 1;

@@ -223,8 +223,8 @@ impl Link {
         })
     }
 
-    /// Writes as many bytes as possible without waiting. Returns the number of written bytes, or
-    /// `None` if no byte could be written.
+    /// Writes bytes until a further write would have to wait. Returns the number of written bytes,
+    /// or `None` if no byte could be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         if let Some(error) = self.error() {
             return Some(Err(error));

@@ -11,7 +11,7 @@ use rdma_status::OsError;
 
 use crate::{PerProcess, cvt, cvt_ptr};
 
-/// Private pages of this process, initially zero.
+/// A private, initially zeroed memory mapping.
 #[derive(Debug)]
 #[expect(clippy::len_without_is_empty, reason = "it has at least one byte")]
 pub struct Mapping {
@@ -36,7 +36,7 @@ impl Mapping {
     /// Reserves addresses for at least `len` bytes. [`make_usable`](Self::make_usable) makes them
     /// accessible. Until then, the kernel does not count them as committed memory (`Committed_AS`).
     ///
-    /// In all other respects the mapping is like one that [`new`](Self::new) creates.
+    /// In all other respects this function is the same as [`new`](Self::new).
     pub fn reserve(len: usize) -> Result<Self, OsError> {
         Self::with(len, libc::PROT_NONE)
     }
@@ -136,8 +136,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `with` mapped these pages, no other code uses them any more, and only this `drop`
-        // unmaps them.
+        // SAFETY: `with` mapped these pages, only this `drop` unmaps them, and no other code uses
+        // them afterwards.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
             error!(
@@ -148,8 +148,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns whether fork(2) copies pages that a device has pinned for the child, as Linux 5.12 and
-/// newer do.
+/// Returns whether fork(2) gives the child copies of the pages that a device has pinned, as Linux
+/// 5.12 and newer do.
 fn fork_copies_pinned_pages() -> bool {
     // SAFETY: `utsname` consists of byte arrays, for which all zeros is a valid value.
     let mut names: libc::utsname = unsafe { mem::zeroed() };
@@ -175,8 +175,8 @@ fn is_at_least(release: &str, version: (u32, u32)) -> bool {
 pub(super) fn page_size() -> usize {
     // SAFETY: `sysconf` has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // POSIX requires this value to exist, so the fallback of 64 KiB is never used. It is a multiple
-    // of the page size of every supported platform.
+    // POSIX requires this value to exist, so the fallback of 64 KiB is never used. The fallback is
+    // a multiple of the page size of every supported platform.
     usize::try_from(size).unwrap_or(64 << 10)
 }
 

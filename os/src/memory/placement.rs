@@ -15,10 +15,10 @@ use crate::{PerProcess, cvt};
 /// The size of a huge page in bytes.
 const HUGE: usize = 2 << 20;
 
-/// The number of NUMA nodes in the set that this module passes to the kernel: nodes 0 to 1023.
+/// The number of NUMA nodes in a node set that this module passes to the kernel: nodes 0 to 1023.
 const NODES: usize = 1024;
 
-/// The number of nodes in one word of that set, in which each node is one bit.
+/// The number of nodes in one word of a node set, in which each node is one bit.
 const WORD: usize = libc::c_ulong::BITS as usize;
 
 impl Mapping {
@@ -209,8 +209,8 @@ mod tests {
             let kib = line.unwrap().trim().trim_end_matches(" kB");
             kib.parse::<usize>().unwrap() << 10
         };
-        // Other tests map memory at the same time, but far less than this test would leak: half of
-        // 2 MiB per mapping.
+        // Other tests map memory at the same time, but far less than 4 GiB. If `aligned` did not
+        // unmap the rest of each mapping, this test would leak up to 8 GiB.
         let (before, count) = (size(), 4096);
         for _ in 0..count {
             drop(Mapping::in_huge_pages(HUGE).unwrap());

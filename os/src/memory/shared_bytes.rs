@@ -50,12 +50,12 @@ impl SharedBytes<'_> {
             words_start.cast::<AtomicU64>()
         };
         Self {
-            // SAFETY: the first `head` of the caller's `len` bytes begin at `start`.
+            // SAFETY: the first `head` of the given `len` bytes begin at `start`.
             head: unsafe { slice::from_raw_parts(start.cast(), head) },
             // SAFETY: `words_start` is aligned to a word, and the `words` words from that address
-            // lie within the caller's `len` bytes.
+            // lie within the given `len` bytes.
             words: unsafe { slice::from_raw_parts(words_start, words) },
-            // SAFETY: the last `tail` of the caller's `len` bytes begin at `tail_start`.
+            // SAFETY: the last `tail` of the given `len` bytes begin at `tail_start`.
             tail: unsafe { slice::from_raw_parts(tail_start.cast(), tail) },
         }
     }

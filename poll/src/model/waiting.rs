@@ -21,7 +21,7 @@ fn spawn(
     thread::spawn(move || run(&connection))
 }
 
-/// A thread waits for a message and returns. A second message arrives meanwhile.
+/// A thread waits for one message and returns, while a second message arrives.
 fn thread_waits(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -35,7 +35,7 @@ fn thread_waits(mistake: Option<Mistake>) {
     assert_eq!(connection.messages(), 1, "nobody polls");
 }
 
-/// A thread calls `try_recv` once and never polls again. A message arrives meanwhile.
+/// A thread calls `try_recv` once and never polls again, while a message arrives.
 fn thread_stops_polling(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);

@@ -120,8 +120,8 @@ impl AddrInfo {
     }
 }
 
-/// Converts an error code of the system's resolver, which librdmacm returns unchanged, to an
-/// `errno`. Returns `None` if `ret` is 0, or if it is -1, which means that `errno` is set.
+/// Converts an error code of the system resolver, which librdmacm returns unchanged, to an `errno`.
+/// Returns `None` if `ret` is 0, or if it is -1, which means that `errno` is set.
 ///
 /// `EAI_BADFLAGS` also has the value -1. It cannot occur, because `new` passes only valid flags.
 fn resolver_errno(ret: libc::c_int) -> Option<libc::c_int> {

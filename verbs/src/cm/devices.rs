@@ -396,7 +396,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
 
 /// Closes the kernel's objects of a context without changing librdmacm's state.
 ///
-/// The numbers of the context's descriptors stay in use, but every call on them fails.
+/// The numbers of its descriptors stay in use, but every call on them fails.
 ///
 /// # Safety
 ///

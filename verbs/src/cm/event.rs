@@ -15,7 +15,7 @@ use crate::{
     verbs::{AhAttr, QpType},
 };
 
-/// An event of an id. It is a copy, so the program may keep it.
+/// An event of a [`CmId`](super::CmId). It is a copy, so the program may keep it.
 ///
 /// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for
 /// the meaning and content of each event.

@@ -34,9 +34,9 @@ impl CmId {
     /// # Errors
     ///
     /// Returns the errors of `create`, [`bind_addr`](Self::bind_addr) and [`listen`](Self::listen).
-    /// If the port is 0, `EADDRINUSE` means that all chosen ports were in use. This function also
-    /// returns `EADDRINUSE` instead of the kernel's `EADDRNOTAVAIL` if another id uses the port and
-    /// one of the two ids is bound to all addresses.
+    /// If the port is 0, `EADDRINUSE` means that all chosen ports were in use. If another id uses
+    /// the port and one of the two ids is bound to all addresses, the kernel returns
+    /// `EADDRNOTAVAIL`, and this function returns `EADDRINUSE` instead.
     pub fn listen_on(
         create: impl Fn() -> Result<Self, OsError>,
         addr: SocketAddr,
