@@ -55,7 +55,7 @@ pub(super) enum Visit {
     Guest,
 }
 
-/// The result of a check by the engine's thread whether the owner still polls.
+/// The result of the engine's check whether the owner still polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerCheck {
     /// The owner has polled since the last check. The value is the visit counter, which the engine

@@ -4,7 +4,7 @@
 use libloading::Library;
 use rdma_status::OsError;
 
-/// Opens a library. The caller must keep it open while it uses the library's functions.
+/// Opens a library. The caller must keep the library open while it uses functions of the library.
 ///
 /// # Errors
 ///

@@ -3,8 +3,8 @@
 //! Only this module depends on how the two libraries are loaded. `ffi` is `dlopen`, the bindings of
 //! this crate, or the crate `rdma_sys` if the feature `linked` is enabled. Both provide the same
 //! names. This module owns no object: descriptors, addresses and pointers belong to its callers,
-//! `verbs` and `cm`. Each unsafe function documents what its caller must guarantee. Only
-//! `wait_readable` blocks, and its caller limits the time.
+//! `verbs` and `cm`. Each unsafe function documents its requirements. Only `wait_readable` blocks,
+//! and its caller limits the time.
 
 pub(crate) mod consts;
 #[cfg(any(test, not(feature = "linked")))]

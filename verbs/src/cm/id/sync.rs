@@ -22,9 +22,9 @@ use crate::{
 impl CmId {
     /// Creates a synchronous id, whose steps return after they have completed.
     ///
-    /// If a step has a timeout parameter, it limits the duration of the step. Other steps fail when
-    /// the connection manager gives up, which it does after about a minute if the peer does not
-    /// respond. [`get_request`](Self::get_request) waits without a limit.
+    /// A step that takes a timeout returns within that time. Other steps fail when the connection
+    /// manager gives up, which it does after about a minute if the peer does not respond.
+    /// [`get_request`](Self::get_request) waits without a limit.
     ///
     /// # Errors
     ///

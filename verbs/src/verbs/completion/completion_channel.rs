@@ -23,11 +23,11 @@ use crate::{
 /// without missing a completion:
 ///
 /// 1. call [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify), which
-/// requests one event;
+///    requests one event;
 /// 2. poll the queue until it is empty, because completions that arrived before step 1 raise no
-/// event;
+///    event;
 /// 3. sleep until the descriptor is readable, call [`get_event`](Self::get_event) until it returns
-/// `None`, and start again.
+///    `None`, and start again.
 ///
 /// See [`ibv_create_comp_channel(3)`][man].
 ///

@@ -16,7 +16,7 @@ use crate::sys::ffi;
 pub struct ExtendedCompletion {
     /// The completion.
     pub completion: WorkCompletion,
-    /// The time at which the completion arrived, in ticks of the device's clock, or `None` if the
+    /// The time at which the completion arrived, in ticks of the device clock, or `None` if the
     /// queue was created without timestamps.
     ///
     /// [`DeviceAttrEx::hca_core_clock`](crate::verbs::DeviceAttrEx::hca_core_clock) is the

@@ -150,7 +150,7 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
     let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
     // SAFETY: the caller guarantees that `raw` is valid. Only the address of the field is taken.
     let element = unsafe { &raw const (*raw).element };
-    // SAFETY: each member of the union begins at the union's first byte, a pointer is as long as
+    // SAFETY: each member of the union begins at the union's first byte, a pointer has the size of
     // the union, and all bytes of the union are initialised.
     let object = unsafe { element.cast::<*const libc::c_void>().read() };
     let element = match event_type {

@@ -273,8 +273,8 @@ impl Context {
         u32::try_from(vectors).unwrap_or(0)
     }
 
-    /// Returns the next completion vector of the device. All callers in this process share the
-    /// sequence, in which the vectors follow each other in turn.
+    /// Returns a completion vector of the device. Successive calls return the vectors in turn; all
+    /// callers in this process share this sequence.
     ///
     /// The process id determines the first vector, so that processes with few queues start with
     /// different vectors.

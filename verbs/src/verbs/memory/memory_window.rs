@@ -14,15 +14,15 @@ use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, windows};
 /// queue pair can access these bytes with the window's [`rkey`](Self::rkey). Another work request
 /// ends the access ([`QueuePair::invalidate_window`](crate::verbs::QueuePair::invalidate_window)).
 /// Unlike the registration of a region, these requests need no system call. Each bind has a
-/// different key than the previous bind; the keys repeat after 256 binds.
+/// different key from the previous bind; the keys repeat after 256 binds.
 ///
 /// Not every device enforces the bounds of the window: software RoCE checks the bounds of the
 /// region instead. A peer can also invalidate a window
 /// ([`SendWr::send_with_inv`](crate::verbs::SendWr::send_with_inv)). If that window is not bound,
 /// the kernel of a host with software RoCE crashes.
 ///
-/// Dropping the handle frees the window, which ends the access. The window keeps each region to
-/// which it was bound alive. Some drivers destroy a queue pair only after all windows that were
+/// Dropping the handle frees the window, which ends the access. The window owns a handle of each
+/// region to which it was bound. Some drivers destroy a queue pair only after all windows that were
 /// bound with it are invalidated or freed, so drop the windows first.
 ///
 /// See [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).

@@ -51,8 +51,8 @@ pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> 
 }
 
 /// Returns `EINVAL` if an element belongs to a dma-buf. Callers use this check for requests that
-/// write to their elements, because some drivers let the processor write the data, which cannot
-/// access a dma-buf.
+/// write to their elements. Some drivers write this data with the processor, which cannot access a
+/// dma-buf.
 pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
     if sges.iter().any(|sge| sge.region().is_dmabuf()) {
         return Err(libc::EINVAL);

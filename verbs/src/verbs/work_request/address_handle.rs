@@ -90,8 +90,8 @@ impl AhAttr {
 
 /// A handle of the path to a port, for sending datagrams. Clones refer to the same object.
 ///
-/// A queue pair keeps each handle that was posted on it alive until the queue pair is destroyed.
-/// Therefore create one handle per peer instead of one per datagram.
+/// A queue pair keeps each posted handle alive until the queue pair is destroyed. Therefore create
+/// one handle per peer instead of one per datagram.
 ///
 /// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
 #[derive(Clone)]
@@ -212,9 +212,9 @@ impl Drop for Inner {
             // This process is a child of fork(2), and the handle belongs to the parent.
             return;
         }
-        // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. No queue pair
-        // uses the handle any more, because a queue pair owns a clone of each handle that was
-        // posted on it.
+        // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. All queue
+        // pairs on which the handle was posted have been destroyed, because each of them owned a
+        // clone of the handle.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
     }

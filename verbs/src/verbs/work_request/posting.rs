@@ -226,7 +226,7 @@ mod tests {
     }
 
     /// Returns the content of a chain as a driver reads it: the id of each request and the
-    /// addresses of the request's elements.
+    /// addresses of its elements.
     fn walk(mut wr: *const ffi::ibv_recv_wr) -> Vec<(u64, Vec<u64>)> {
         let mut seen = Vec::new();
         while !wr.is_null() {

@@ -59,10 +59,11 @@ pub struct Inline<'a>(pub &'a [u8]);
 pub struct RemoteAddr {
     /// The address of the first byte.
     ///
-    /// The value is [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) of the peer's region,
-    /// plus an offset.
+    /// The value is [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) of a region of the
+    /// peer, plus an offset.
     pub addr: u64,
-    /// The value of [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) of the peer's region.
+    /// The value of [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) of a region of the
+    /// peer.
     pub rkey: u32,
 }
 
@@ -202,8 +203,8 @@ impl<'a> SendWr<'a> {
         )
     }
 
-    /// Sets the destination of a datagram: the path, the number of the peer's queue pair, and the
-    /// queue key of that queue pair.
+    /// Sets the destination of a datagram: the path, and the number and the queue key of the queue
+    /// pair that receives the datagram.
     ///
     /// Requests on datagram queue pairs must have a destination, and other requests must not.
     #[must_use]
