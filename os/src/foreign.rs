@@ -111,9 +111,9 @@ impl Target {
 /// macros of `log` in this workspace.
 macro_rules! levels {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
-        /// Logs a line like the macro of the same name in the crate `log`, and takes the name of a
-        /// [`Target`] as its first argument. [`foreign::log`](crate::foreign::log) calls the
-        /// logger.
+        /// Logs a line like the macro of the same name in the crate `log`. The first argument is
+        /// the name of a [`Target`](crate::foreign::Target). [`foreign::log`](crate::foreign::log)
+        /// calls the logger.
         #[macro_export]
         macro_rules! $name {
             ($dollar target:ident, $dollar($dollar text:tt)+) => {
