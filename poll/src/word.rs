@@ -316,8 +316,8 @@ impl Word {
 
     // Methods that record which users rely on the engine:
 
-    /// Records that the user `who` relies on the engine. Returns true if it did not rely on the
-    /// engine before.
+    /// Records that the user `who` relies on the engine. Returns true if the user did not rely on
+    /// the engine before.
     #[inline]
     pub(super) fn rely(&self, who: Reliance) -> bool {
         let bit = who as u64;
