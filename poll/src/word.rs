@@ -9,8 +9,8 @@
 //!
 //! One word holds the whole state because each transition depends on several fields. All
 //! read-modify-write operations on one atomic have a single order. Therefore a thread that goes to
-//! sleep cannot miss a thread that wakes it, and an engine that stops polling a connection cannot
-//! miss a thread that starts to poll it. No fence is needed. The model checker loom runs all
+//! sleep cannot miss a thread that wakes it. Likewise, an engine that stops polling a connection
+//! cannot miss a thread that starts to poll it. No fence is needed. The model checker loom runs all
 //! interleavings.
 
 use super::sys::{AtomicU64, Ordering};

@@ -24,8 +24,8 @@ pub struct Config {
     /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, the
     /// interval of Valkey's servers.
     ///
-    /// `None` disables this thread. Then this side detects the loss of the peer's host only when it
-    /// writes, and handles commands of the peer only during calls of the program.
+    /// `None` disables this thread. Then only a write detects the loss of the peer, and commands of
+    /// the peer are handled only during calls of the program.
     pub keepalive: Option<Duration>,
     /// The maximum time that closing waits for the written bytes to arrive. Default: 10 s.
     pub linger: Duration,

@@ -33,8 +33,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// calls the reader.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Takes the letters and acts on them. When the call returns, this thread or another thread has
-    /// acted on each letter that was sent before the call, unless other threads send letters faster
-    /// than they are handled. The caller holds no lock.
+    /// acted on each letter that was sent before the call. This does not hold if other threads send
+    /// letters faster than they are handled. The caller holds no lock.
     fn serve(&self);
 
     /// Returns the time at which [`serve`](Self::serve) must be called even if no letter arrives.

@@ -27,9 +27,9 @@
 //! Handles may be dropped in any order. A queue pair owns a handle of its id, and an id owns a
 //! handle of its channel, so the C objects are destroyed in the order that librdmacm requires.
 
-// This module owns every librdmacm object that the crate uses. It guarantees three things: each
-// event that was read is acknowledged, no thread uses an id while an event of that id is read, and
-// a removed device is released when no object of the crate uses it. The callers of this module are
+// This module owns every librdmacm object that the crate uses. It guarantees three things. Each
+// event that was read is acknowledged. No thread uses an id while an event of that id is read. A
+// removed device is released when no object of the crate uses it. The callers of this module are
 // `rsocket`, `valkey`, programs, and the engine, whose ids only the engine's thread uses. The
 // module starts no thread, retries no call, and sets no deadlines of its own. The callers decide
 // how to handle an event.

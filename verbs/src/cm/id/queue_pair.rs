@@ -20,9 +20,10 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id already has a queue pair, if it is not bound to a device, or if
-    /// an argument does not belong to the device that [`verbs`](Self::verbs) returns. A device that
-    /// the program opened itself counts as a different device. Otherwise returns the errors of
+    /// Returns `EINVAL` if the id already has a queue pair, or if it is not bound to a device. Also
+    /// returns `EINVAL` if an argument does not belong to the device that [`verbs`](Self::verbs)
+    /// returns. A device that the program opened itself counts as a different device. Otherwise
+    /// returns the errors of
     /// [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
     #[doc(alias = "rdma_create_qp")]
     pub fn create_qp(

@@ -242,10 +242,12 @@ impl QueuePair {
     /// # Errors
     ///
     /// The error contains the index of the first receive that could not be posted, and the reason;
-    /// the receives before it are posted. `EINVAL` means that the queue pair has a shared receive
-    /// queue, that the request has more elements than the queue pair's `max_recv_sge`, or that the
-    /// queue pair is still in the state [`RESET`](QpState::RESET). `ENOMEM` means that the receive
-    /// queue is full.
+    /// the receives before it are posted. `ENOMEM` means that the receive queue is full. `EINVAL`
+    /// has one of these causes:
+    ///
+    /// * the queue pair has a shared receive queue;
+    /// * the request has more elements than the queue pair's `max_recv_sge`;
+    /// * the queue pair is still in the state [`RESET`](QpState::RESET).
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         if self.srq.is_some() {
@@ -272,10 +274,11 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// A queue pair of this type and with this [`cap`](Self::cap) supports the request. If the
-    /// request is not inline, its memory stays registered until the request completes or the queue
-    /// pair is destroyed, and until then no code accesses the memory in a way that conflicts with
-    /// the device's access.
+    /// A queue pair of this type and with this [`cap`](Self::cap) supports the request.
+    ///
+    /// If the request is not inline, the following holds until the request completes or the queue
+    /// pair is destroyed: its memory stays registered, and no code accesses the memory in a way
+    /// that conflicts with the device's access.
     ///
     /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that
     /// domain at the same time.

@@ -15,18 +15,24 @@ impl QueuePair {
     /// Posts a request that binds a window to the bytes `part` of a region.
     ///
     /// After the device has executed the request, the peer of this queue pair has the access
-    /// `access` to these bytes, with the key that [`MemoryWindow::rkey`] returns after this call.
-    /// The device executes later requests of this queue pair after the bind, so the program may
-    /// immediately send the key to the peer. The request has a completion with `wr_id` if it fails,
-    /// or if it is `signaled`.
+    /// `access` to these bytes. The peer uses the key that [`MemoryWindow::rkey`] returns after
+    /// this call. The device executes later requests of this queue pair after the bind, so the
+    /// program may immediately send the key to the peer. The request has a completion with `wr_id`
+    /// if it fails, or if it is `signaled`.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the window is already bound, if `part` is empty or exceeds the region,
-    /// if the objects belong to different protection domains, or if the queue pair is not connected
-    /// (RC or UC) or was created with [`with_send_ops`](Self::with_send_ops). Otherwise returns the
-    /// errors of [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
-    /// If the region lacks [`AccessFlags::MW_BIND`], the request fails, and so does the queue pair.
+    /// Returns `EINVAL` in these cases:
+    ///
+    /// * the window is already bound;
+    /// * `part` is empty or exceeds the region;
+    /// * the objects belong to different protection domains;
+    /// * the queue pair is not connected (RC or UC), or was created with
+    ///   [`with_send_ops`](Self::with_send_ops).
+    ///
+    /// Otherwise returns the errors of
+    /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html). If the
+    /// region lacks [`AccessFlags::MW_BIND`], the request fails, and so does the queue pair.
     #[doc(alias = "IBV_WR_BIND_MW")]
     pub fn bind_window(
         &self,
@@ -69,9 +75,13 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the window is not bound or belongs to another protection domain, or if
-    /// the queue pair is not connected (RC or UC) or was created with
-    /// [`with_send_ops`](Self::with_send_ops). Otherwise returns the errors of
+    /// Returns `EINVAL` in these cases:
+    ///
+    /// * the window is not bound or belongs to another protection domain;
+    /// * the queue pair is not connected (RC or UC), or was created with
+    ///   [`with_send_ops`](Self::with_send_ops).
+    ///
+    /// Otherwise returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn invalidate_window(
