@@ -1,8 +1,8 @@
 //! Reports all packages that are missing for generating the bindings, in one message.
 //!
-//! The build script of rdma-sys needs these packages, and fails at the first missing one. This
+//! The build script of rdma-sys needs these packages, and stops at the first missing one. This
 //! build script has no dependencies, so cargo runs it long before it has compiled rdma-sys's
-//! generator. Therefore this report appears first.
+//! generator. Therefore the complete report appears first.
 
 use std::{
     env, fs,
@@ -10,7 +10,7 @@ use std::{
     process::{self, Command},
 };
 
-/// The libraries that rdma-sys looks for with pkg-config: name, minimum version, and the Debian
+/// The libraries that rdma-sys requests from pkg-config: name, minimum version, and the Debian
 /// package that contains the library.
 const LIBRARIES: [(&str, &str, &str); 2] = [
     ("libibverbs", "1.8.28", "libibverbs-dev"),
@@ -26,8 +26,8 @@ fn main() {
     for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
-    // In a cross build, rdma-sys needs the target's libraries, and pkg-config would find those of
-    // the host. So there is no check.
+    // In a cross build, rdma-sys needs the target's libraries, but pkg-config would find the
+    // host's. Therefore nothing is checked.
     if env::var_os("TARGET") != env::var_os("HOST") {
         return;
     }
@@ -61,7 +61,7 @@ fn main() {
         process::exit(1);
     }
     if !missing.is_empty() {
-        // The generator may find libclang in another directory.
+        // The generator can find libclang in a directory that is not checked here.
         println!(
             "cargo:warning=found no libclang; if the bindings cannot be generated, \
              install {packages} or set LIBCLANG_PATH"
@@ -77,7 +77,7 @@ fn runs(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Returns whether libclang is in one of the directories where the generator looks for it.
+/// Returns whether libclang is in one of the directories that the generator searches.
 fn has_libclang() -> bool {
     if ["LIBCLANG_PATH", "LLVM_CONFIG_PATH"]
         .iter()
@@ -96,7 +96,7 @@ fn has_libclang() -> bool {
     .any(|folder| holds_libclang(Path::new(folder), 2))
 }
 
-/// Returns whether libclang is in `folder`, or in a folder at most `below` levels below it.
+/// Returns whether libclang is in `folder`, or in a subfolder at most `below` levels deep.
 fn holds_libclang(folder: &Path, below: u32) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| {

@@ -2,9 +2,10 @@ use std::{io, ptr::NonNull, time::Duration};
 
 use rdma_status::OsError;
 
-/// Converts the result of a call that returns −1 and sets `errno`: `rdma_*` and system calls.
+/// Converts the result of a call that returns −1 and sets `errno` if it fails, as `rdma_*`
+/// functions and system calls do.
 ///
-/// Any other value is the result of the call.
+/// Any other value is the call's result.
 pub fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError> {
     if ret == -1 {
         Err(last_error(call))
@@ -15,10 +16,10 @@ pub fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError>
 
 /// Converts the result of a call that returns 0 or an error number, as most `ibv_*` calls do.
 ///
-/// The conventions of the drivers differ: a function may return the number, the negated number, or
-/// −1 with `errno` set. This function accepts all three. The value −1 never stands for a negated
-/// `EPERM`: the functions that negate the number return the result of a kernel command, which has
-/// set `errno`, too.
+/// Drivers report errors in different ways: a function may return the error number, the negated
+/// error number, or −1 with `errno` set. This function accepts all three. It never reads −1 as a
+/// negated `EPERM`, because the functions that negate the number return the result of a kernel
+/// command, which has also set `errno`.
 #[inline]
 pub fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     match ret {
@@ -28,13 +29,13 @@ pub fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     }
 }
 
-/// Converts the result of a call that returns a pointer, or null with `errno` set.
+/// Converts the result of a call that returns a pointer, or null with `errno` set if it fails.
 pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError> {
     NonNull::new(ptr).ok_or_else(|| last_error(call))
 }
 
-/// Returns a function that converts an error of the C function `call`, reported by `nix` or `std`,
-/// to an [`OsError`]. It is the argument of [`Result::map_err`].
+/// Returns a function for [`Result::map_err`] that converts an error of the C function `call`,
+/// reported by `nix` or `std`, to an [`OsError`].
 ///
 /// An error without an error number becomes `EIO`, never success.
 pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError + Copy {
@@ -44,11 +45,11 @@ pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError +
     }
 }
 
-/// Converts the length of a wait to milliseconds, rounded up. Rounding a remainder below 1 ms down
-/// would turn the wait into a busy loop.
+/// Converts the length of a wait to milliseconds, rounded up. If it were rounded down, a wait below
+/// 1 ms would become a busy loop.
 ///
-/// `Duration::as_millis` is not used, because its 128-bit division costs more than the rest of a
-/// short call.
+/// The function does not use `Duration::as_millis`, whose 128-bit division costs more than the rest
+/// of a short call.
 #[inline]
 pub const fn millis(wait: Duration) -> u64 {
     let rest = wait.subsec_nanos().div_ceil(1_000_000);
@@ -60,9 +61,9 @@ pub const fn millis(wait: Duration) -> u64 {
 /// Logs that an RDMA object could not be destroyed. `Drop` implementations call this function,
 /// because they cannot return an error.
 ///
-/// A removed device returns `EIO` or `ENODEV`, and after the process changed its credentials the
-/// kernel returns `EACCES`. None of these errors is a defect. Any other error is a defect of the
-/// caller: the object was destroyed before the objects that depend on it.
+/// A removed device returns `EIO` or `ENODEV`, and the kernel returns `EACCES` if the process has
+/// changed its credentials. Any other error is a bug in the caller, which has destroyed the object
+/// before the objects that depend on it.
 pub fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
     error_sparsely!(Rdma, "cannot destroy an RDMA object, which leaks: {error}");

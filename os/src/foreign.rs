@@ -1,23 +1,23 @@
 //! Runs foreign code: wakers of tasks, and the logger of the application.
 //!
-//! Foreign code may panic, block, or call back into this crate. Three rules keep that harmless:
+//! Foreign code may panic, block, or call back into this crate. Three rules make that harmless:
 //!
-//! * No lock is held while foreign code runs, because a waker may poll its task at once, and a
+//! * No lock is held while foreign code runs, because a waker may poll its task immediately, and a
 //!   logger may send its line over a connection.
 //! * [`call`] catches a panic, so that the panic ends neither the engine's thread nor a destructor.
 //!   A waker that panics ends the connection that its task waits on, because that task may never be
 //!   polled again. A logger that panics loses the line that it was called with. It ends no
 //!   connection, because no connection is at fault, and the panic is not logged, because the same
-//!   logger would get that line.
-//! * The engine's thread, on which other threads depend, does not run its foreign code at once. It
-//!   [collects](collect) the code as [errands](ForeignCall), which it runs when another thread has
-//!   taken over its other work. All other threads run foreign code at once, and so delay only
+//!   logger would receive that line.
+//! * The engine's thread, on which other threads depend, does not run foreign code immediately. It
+//!   [collects](collect) the code as [`ForeignCall`]s, and runs them after another thread has taken
+//!   over its other work. All other threads run foreign code immediately, and so delay only
 //!   themselves.
 //!
-//! A program that is built with `panic = "abort"` ends at the first panic, as always.
+//! A program that is built with `panic = "abort"` still aborts at the first panic.
 //!
-//! `clone` and `drop` of a waker may also run while the task that owns the waker is being polled.
-//! Then a panic passes to the caller of that poll.
+//! A waker may also be cloned or dropped while its task is being polled. Then a panic of `clone` or
+//! `drop` propagates to the caller of that poll.
 
 use std::{
     cell::{Cell, RefCell},
@@ -35,19 +35,19 @@ use crate::{PerProcess, lock};
 
 pub use log::Level;
 
-/// The target of a log line, by which a logger filters lines. It names the part of the library that
-/// the line concerns.
+/// The target of a log line, by which a logger filters lines. The target names the part of the
+/// library that wrote the line.
 ///
-/// The user guide lists the targets. Their names do not change when source files are moved.
+/// The user guide lists the targets. Moving a source file does not change a target's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// One connection. The text of the line begins with `conn` and the connection's number.
+    /// Events of one connection. The line begins with `conn` and the connection's number.
     Connection,
-    /// Events of the connection manager for one connection. The text of the line begins as with
-    /// [`Connection`](Self::Connection).
+    /// Connection-manager events of one connection. The line begins with `conn` and the
+    /// connection's number.
     Cm,
-    /// Connection attempts that fall back to TCP, or that a persistent client repeats.
+    /// Connection attempts that fall back to TCP, or that a persistent client retries.
     Connect,
     /// Listeners, and the connection requests that they reject.
     Listener,
@@ -63,9 +63,9 @@ pub enum Target {
     Valkey,
     /// The export of statistics.
     Statistics,
-    /// The process: its forks, and memory that it could not release.
+    /// The process itself: its forks, and memory that it could not free.
     Process,
-    /// The `serve` and `bridge` commands of the program `rdmsg`.
+    /// The `serve` and `bridge` commands of the `rdmsg` program.
     Command,
 }
 
@@ -86,7 +86,7 @@ impl Target {
         Self::Command,
     ];
 
-    /// Returns the target's name, as the logger gets it.
+    /// Returns the target's name in the form that the logger receives.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,13 +106,14 @@ impl Target {
     }
 }
 
-/// Defines one macro per log level. Each has the name of a macro of the crate `log`, and takes a
-/// [`Target`] as its first argument. The lint `disallowed_macros` forbids the macros of `log` in
-/// this workspace.
+/// Defines one macro per log level, with the name of the corresponding macro of the crate `log`.
+/// Each macro takes a [`Target`] as its first argument. The lint `disallowed_macros` forbids the
+/// macros of `log` in this workspace.
 macro_rules! levels {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
-        /// Logs a line as the macro of the same name in the crate `log` does. The first argument is
-        /// the name of a target. [`foreign::log`](crate::foreign::log) calls the logger.
+        /// Logs a line like the macro of the same name in the crate `log`. The first argument is
+        /// the name of a [`Target`](crate::foreign::Target). [`foreign::log`](crate::foreign::log)
+        /// calls the logger.
         #[macro_export]
         macro_rules! $name {
             ($dollar target:ident, $dollar($dollar text:tt)+) => {
@@ -128,14 +129,15 @@ macro_rules! levels {
 
 levels!($ error Error, warn Warn, info Info, debug Debug, trace Trace);
 
-/// The error of foreign code that panicked. The panic hook has printed the panic message.
+/// The error that replaces the result of foreign code that panicked. The panic hook has already
+/// printed the panic message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panicked;
 
-/// Runs foreign code, and catches a panic. The caller holds no lock.
+/// Runs foreign code and catches a panic. The caller holds no lock.
 pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
-        // The payload of the panic is foreign code, too, so its `drop` may panic. The payload of
+        // The panic payload is also foreign code, so dropping it may panic again. The payload of
         // that second panic is leaked.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
         let _leaked = dropped.map_err(ManuallyDrop::new);
@@ -144,8 +146,9 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 thread_local! {
-    /// Whether this thread collects errands. This flag is separate from `FOREIGN_CALLS` because it
-    /// needs no destructor, so a thread that does not collect pays only for one load.
+    /// Whether this thread collects foreign calls. The flag is separate from `FOREIGN_CALLS`
+    /// because a `Cell<bool>` needs no destructor, so a thread that does not collect executes only
+    /// one load.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }
@@ -156,7 +159,7 @@ pub trait ForeignCall: Send + Sync {
     fn run(self: Arc<Self>);
 }
 
-/// Sets whether the calling thread collects its foreign code instead of running it at once.
+/// Sets whether the calling thread collects foreign code instead of running it immediately.
 pub fn collect(collects: bool) {
     COLLECTS.set(collects);
 }
@@ -166,24 +169,25 @@ pub fn collects() -> bool {
     COLLECTS.get()
 }
 
-/// Adds an foreign_call to those of the calling thread, which collects.
+/// Adds a foreign call to the list of the calling thread, which must be collecting.
 pub fn leave(foreign_call: Arc<dyn ForeignCall>) {
     FOREIGN_CALLS.with_borrow_mut(|foreign_calls| foreign_calls.push(foreign_call));
 }
 
-/// Returns the collected errands of the calling thread, and removes them.
+/// Removes and returns the foreign calls that the calling thread has collected.
 pub fn take_foreign_calls() -> Vec<Arc<dyn ForeignCall>> {
     FOREIGN_CALLS.take()
 }
 
-/// Runs `code` once: now, or as an errand if the calling thread collects.
+/// Runs `code` once: immediately, or as a [`ForeignCall`] if the calling thread collects.
 pub fn call_once(code: impl FnOnce() + Send + 'static) {
     struct Once<F>(Mutex<Option<F>>);
 
     impl<F: FnOnce() + Send> ForeignCall for Once<F> {
         fn run(self: Arc<Self>) {
             let code = lock(&self.0).take();
-            // A panic is ignored: either `code` itself handles it, or it concerns no connection.
+            // A panic is ignored, because `code` either handles it itself or concerns no
+            // connection.
             let _ = code.map(call);
         }
     }
@@ -195,33 +199,33 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Pending work for one piece of foreign code, for example the wakers of one connection. One thread
-/// at a time does the work, so foreign code that never returns blocks one thread only.
+/// Pending calls of one piece of foreign code, for example of one connection's wakers. Only one
+/// thread at a time makes these calls, so foreign code that never returns blocks only one thread.
 #[derive(Debug, Default)]
 pub struct PendingWork<T> {
     state: Mutex<PendingState<T>>,
-    /// The condition variable that the working thread notifies when it stops.
+    /// Notified when the thread that does the work finishes.
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct PendingState<T> {
     work: Option<T>,
-    /// Whether a thread does the work, or has an errand that will do the work.
+    /// Whether a thread does the work, or has collected a [`ForeignCall`] that will do it.
     is_taken: bool,
 }
 
 impl<T: Default> PendingWork<T> {
-    /// Adds work. Returns true if no thread does the work yet; then the caller leaves an errand
-    /// that does it.
+    /// Adds work. Returns true if no thread does the work yet. The caller then creates a
+    /// [`ForeignCall`] that does it.
     pub fn add(&self, add: impl FnOnce(&mut T)) -> bool {
         let mut state = lock(&self.state);
         add(state.work.get_or_insert_default());
         !mem::replace(&mut state.is_taken, true)
     }
 
-    /// Returns the pending work. If there is none, returns `None` and records that the errand has
-    /// ended.
+    /// Takes the pending work. If there is none, returns `None` and records that the
+    /// [`ForeignCall`] has finished.
     pub fn next(&self) -> Option<T> {
         let mut state = lock(&self.state);
         let work = state.work.take();
@@ -232,7 +236,7 @@ impl<T: Default> PendingWork<T> {
         work
     }
 
-    /// Waits until no thread does the work, but at most for the time `bound`.
+    /// Waits until no thread does the work, for at most the time `bound`.
     fn wait(&self, bound: Duration) {
         let is_taken = |state: &mut PendingState<T>| state.is_taken;
         drop(
@@ -250,24 +254,24 @@ struct Line {
     text: String,
 }
 
-/// The lines of all engines' threads that the logger has not received yet, and the number of later
-/// lines that were dropped because [`MAX_LINES`] were already waiting.
+/// Lines from all engines' threads that have not been passed to the logger yet, and the number of
+/// lines that were dropped because [`MAX_LINES`] were already pending.
 #[derive(Default)]
 struct Lines(VecDeque<Line>, usize);
 
-/// The maximum number of lines that wait for a logger. The limit is high enough that a logger that
-/// is slow, but not blocked, receives all lines of a burst.
+/// The maximum number of pending lines. A slow logger still receives every line of a burst; only a
+/// blocked logger loses lines.
 const MAX_LINES: usize = 4096;
 
 static LINES: PerProcess<PendingWork<Lines>> = PerProcess::new(PendingWork::default);
 
-/// Waits until the logger has received the lines of all engines' threads, but at most for the time
+/// Waits until the logger has received all lines of the engines' threads, for at most the time
 /// `bound`.
 pub fn wait_for_log(bound: Duration) {
     LINES.get().wait(bound);
 }
 
-/// The errand that passes [`LINES`] to the logger.
+/// The [`ForeignCall`] that passes [`LINES`] to the logger.
 struct Writer;
 
 impl ForeignCall for Writer {
@@ -292,7 +296,7 @@ impl ForeignCall for Writer {
     }
 }
 
-/// Passes a line to the logger, if the line's level is enabled. The caller holds no lock, or its
+/// Passes a line to the logger if the line's level is enabled. The caller holds no lock, unless its
 /// thread collects foreign code.
 #[track_caller]
 pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {

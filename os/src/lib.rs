@@ -1,11 +1,11 @@
 //! Wrappers of Linux system calls, and utilities for the process that uses rdmsg.
 //!
 //! The crates `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` share this crate. It is internal to them:
-//! programs do not use it, and its API may change with each version.
+//! programs do not use it, and its API may change in any version.
 //!
-//! * [`Process`], [`PerProcess`] and [`Unshared`] distinguish the objects of this process from
-//!   those that it inherited by fork(2). [`at_exit`] registers a function that runs before the
-//!   process ends.
+//! * [`Process`], [`PerProcess`] and [`Unshared`] distinguish objects that this process created
+//!   from objects that it inherited in a fork(2). [`at_exit`] registers a function that runs before
+//!   the process ends.
 //! * [`Mapping`] allocates memory that a device, the kernel or a peer accesses. [`SharedBytes`]
 //!   reads and writes such memory.
 //! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions. [`failed`] converts
@@ -19,7 +19,7 @@
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 
-// This module comes first because the other modules use its macros.
+// Declared first because the other modules use its macros.
 #[macro_use]
 pub mod foreign;
 #[macro_use]

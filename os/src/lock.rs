@@ -2,8 +2,8 @@ use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Acquires a lock, even if a thread panicked while it held the lock.
 ///
-/// Poisoning is ignored because a state machine applies each input completely or not at all, so a
-/// panic leaves no inconsistent state that would be worse than stopping here.
+/// Ignoring poisoning is safe because each state machine applies an input completely or not at all,
+/// so a panic leaves no inconsistent state.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }

@@ -1,4 +1,4 @@
-//! Rate limits for log lines that a peer or the network can cause at any rate.
+//! Rate limits for log lines that a peer or the network can trigger arbitrarily often.
 
 use std::{
     fmt,
@@ -8,19 +8,19 @@ use std::{
 
 use crate::lock;
 
-/// The minimum time between two lines of one kind.
+/// The minimum time between two log lines under the same limit.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Lets one log line of a kind pass per second, and counts the other lines, so that a peer cannot
-/// fill the log.
+/// Lets one log line per second pass and counts the suppressed lines, so that a peer cannot fill
+/// the log.
 #[derive(Debug)]
 pub struct LogLimit(Mutex<Recent>);
 
 #[derive(Debug)]
 struct Recent {
-    /// The time at which the last line passed.
+    /// The time at which a line last passed.
     passed: Option<Instant>,
-    /// The number of lines that were suppressed since that time.
+    /// The number of lines that were suppressed after the last line passed.
     held: u64,
 }
 
@@ -64,12 +64,12 @@ impl fmt::Display for SuppressedLines {
     }
 }
 
-/// Defines one macro per log level that logs at most one line per second for each place in the
-/// source. The caller holds no lock.
+/// Defines one macro per log level that logs at most one line per second for each call site. The
+/// caller of such a macro holds no lock.
 macro_rules! sparse {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
-        /// Logs at most one line per second for each place in the source that contains this macro,
-        /// and appends the number of suppressed lines to the next one.
+        /// Logs at most one line per second for each call site, and appends the number of
+        /// suppressed lines to the next line.
         #[macro_export]
         macro_rules! $name {
             ($dollar target:ident, $dollar($dollar text:tt)+) => {{

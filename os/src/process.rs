@@ -1,14 +1,14 @@
 #![allow(unsafe_code)]
 
-//! Distinguishes the objects of this process from inherited objects, and registers functions that
-//! run when the process ends.
+//! Distinguishes objects that this process created from inherited objects, and registers functions
+//! that run when the process exits.
 //!
 //! A child of fork(2) has a copy of the parent's memory, shares the parent's open files, and has
 //! one thread. A lock that another thread held during the fork stays locked in the child, and the
 //! engines' threads do not exist there. Therefore each object stores the [`Process`] that created
 //! it, and the child does not touch inherited objects. Each process creates its own global values
-//! ([`PerProcess`]). A child replaces the descriptors that would otherwise keep a connection open
-//! or an address in use ([`Unshared`]).
+//! ([`PerProcess`]). A child replaces inherited descriptors that would otherwise keep a connection
+//! open or an address in use ([`Unshared`]).
 //!
 //! Handlers of `pthread_atfork` count the forks. They run in fork(3), but not in vfork(2) and
 //! posix_spawn(3), whose child executes another program.
@@ -45,17 +45,17 @@ thread_local! {
 
 /// Identifies the process that created an object: this process or one of its ancestors.
 ///
-/// The number of forks is sufficient, because it differs between a process and each of its
-/// ancestors.
+/// The number of forks is a sufficient identifier, because a process and each of its ancestors have
+/// different numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// Returns the identification of the calling process. The first call begins to count forks.
+    /// Returns the identifier of the calling process. The first call starts counting forks.
     pub fn this() -> Self {
         WATCHED.call_once(|| {
-            // SAFETY: the three handlers are functions of this crate without arguments, and stay
-            // loaded while the crate is loaded.
+            // SAFETY: the three handlers take no arguments and are functions of this crate, so they
+            // stay loaded while the crate is loaded.
             let ret =
                 unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
             if ret != 0 {
@@ -69,7 +69,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Returns whether this process made the object.
+    /// Returns whether this value identifies the calling process.
     #[inline]
     pub fn is_this(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
@@ -82,7 +82,7 @@ impl Process {
     }
 }
 
-/// Leaks a part of an inherited object, because dropping it would affect the parent.
+/// Leaks a part of an inherited object, because dropping the part would affect the parent process.
 pub fn leak<T>(part: T) {
     let _leaked = ManuallyDrop::new(part);
 }
@@ -91,12 +91,12 @@ fn unshared() -> MutexGuard<'static, DescriptorSet> {
     lock(&UNSHARED)
 }
 
-/// Runs before a fork. Holds the lock of [`UNSHARED`] during the fork, so that the child inherits
-/// the lock and the set in a consistent state.
+/// Acquires the lock of [`UNSHARED`] before a fork and holds it during the fork, so that the child
+/// inherits the set in a consistent state.
 extern "C" fn prepare() {
     let guard = unshared();
-    // A thread that is ending no longer has thread-local storage. If such a thread forks, the child
-    // keeps the descriptors.
+    // If the thread that forks is exiting, its thread-local storage no longer exists. The child
+    // then keeps the descriptors.
     let _ = HELD.try_with(|held| held.set(Some(guard)));
 }
 
@@ -135,9 +135,9 @@ impl DescriptorSet {
         }
     }
 
-    /// Replaces all descriptors of the set by duplicates of an unused eventfd, so that their
-    /// numbers stay in use. Calls only async-signal-safe functions, because the process is the
-    /// child of a process with several threads.
+    /// Replaces all descriptors of the set with duplicates of an unused eventfd, so that their
+    /// numbers stay in use. Calls only async-signal-safe functions, because it runs in the child of
+    /// a multi-threaded process.
     fn give_up(&mut self) {
         // SAFETY: `eventfd` has no preconditions.
         let dummy = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -146,26 +146,26 @@ impl DescriptorSet {
                 let fd = at as u32 * u64::BITS + word.trailing_zeros();
                 *word &= *word - 1;
                 let fd = fd.cast_signed();
-                // If no eventfd could be created, the descriptors are closed, so their numbers
+                // No eventfd could be created, so the descriptors are closed and their numbers
                 // become free.
                 if dummy < 0 {
-                    // SAFETY: `fd` was opened by this crate in the parent, and no code of the child
-                    // uses inherited objects.
+                    // SAFETY: this crate opened `fd` in the parent, and no code of the child uses
+                    // inherited objects.
                     unsafe { libc::close(fd) };
                 } else {
-                    // SAFETY: `fd` was opened by this crate in the parent, and no code of the child
-                    // uses inherited objects.
+                    // SAFETY: this crate opened `fd` in the parent, and no code of the child uses
+                    // inherited objects.
                     unsafe { libc::dup3(dummy, fd, libc::O_CLOEXEC) };
                 }
             }
         }
-        // SAFETY: `dummy` was opened above and is no longer used. If it is -1, `close` fails
+        // SAFETY: `dummy` was opened above and is no longer used. If `dummy` is -1, `close` fails
         // without an effect.
         unsafe { libc::close(dummy) };
     }
 }
 
-/// A descriptor that a child of fork(2) gives up at once.
+/// A descriptor that a child of fork(2) replaces immediately.
 ///
 /// Otherwise the child would keep a connection open or an address in use after the parent has
 /// closed the descriptor.
@@ -175,7 +175,7 @@ pub struct Unshared<T: AsFd> {
 }
 
 impl<T: AsFd> Unshared<T> {
-    /// Adds the descriptor to the list of descriptors that a child gives up.
+    /// Adds the descriptor to the set of descriptors that a child replaces.
     pub fn new(fd: T) -> Self {
         let process = Process::this();
         unshared().insert(fd.as_fd().as_raw_fd());
@@ -187,8 +187,8 @@ impl<T: AsFd> Unshared<T> {
 }
 
 impl<T: AsFd> Unshared<T> {
-    /// Returns whether another process opened the descriptor, so that its number means another file
-    /// in this process.
+    /// Returns whether another process opened the descriptor. If so, the descriptor's number refers
+    /// to a different file in this process.
     pub fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }
@@ -216,7 +216,7 @@ impl<T: AsFd + fmt::Debug> fmt::Debug for Unshared<T> {
 
 impl<T: AsFd> Drop for Unshared<T> {
     fn drop(&mut self) {
-        // In a child the number means another file, which must not be closed.
+        // In a child, the number refers to a different file, which must stay open.
         if !self.process.is_this() {
             return;
         }
@@ -231,7 +231,7 @@ impl<T: AsFd> Drop for Unshared<T> {
 }
 
 /// A global value that each process creates at its first use. A child does not use the inherited
-/// value, because another thread of the parent may have been changing it during the fork.
+/// value, because another thread of the parent may have been changing that value during the fork.
 pub struct PerProcess<T: 'static> {
     make: fn() -> T,
     /// Null, or a pointer to the value of this process or of an ancestor. The value is never freed.
@@ -245,7 +245,7 @@ impl<T> fmt::Debug for PerProcess<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// Creates a global whose value `make` creates in each process that uses it.
+    /// Creates a global. `make` creates its value in each process that uses it.
     pub const fn new(make: fn() -> T) -> Self {
         Self {
             make,
@@ -253,7 +253,7 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
-    /// Returns the value of this process, and creates it at the first call.
+    /// Returns the value of this process, and creates the value at the first call.
     #[inline]
     pub fn get(&self) -> &'static T {
         let made = self.made.load(Ordering::Acquire);
@@ -271,26 +271,27 @@ impl<T: Send + Sync> PerProcess<T> {
         let current = match self.made.compare_exchange(stale, new, order.0, order.1) {
             Ok(_) => new,
             Err(faster) => {
-                // SAFETY: `new` is the box that this call created, and no other thread has got its
+                // SAFETY: this call created the box `new`, and no other thread has received its
                 // address.
                 drop(unsafe { Box::from_raw(new) });
                 faster
             }
         };
-        // SAFETY: `current` points to a box that this thread or another thread of this process
-        // leaked, and that is never freed.
+        // SAFETY: `current` points to a box that a thread of this process leaked and that is never
+        // freed.
         unsafe { &(*current).1 }
     }
 }
 
-/// Registers a handler for a normal end of the process, which is a return from `main` or a call of
-/// `exit(3)`.
+/// Registers a handler that runs when the process exits normally, by a return from `main` or a call
+/// of `exit(3)`.
 ///
-/// The handler runs in the thread that ends the process, while the other threads continue. It must
-/// not panic.
+/// The handler runs in the thread that exits the process, while the other threads still run. It
+/// must not panic.
 pub fn at_exit(handler: extern "C" fn()) -> Result<(), OsError> {
-    // SAFETY: `atexit` accepts any function that stays loaded until it is called. If the handler is
-    // in a library that is unloaded earlier, the C library calls the handler at that time.
+    // SAFETY: `atexit` accepts any function that stays loaded until it is called. If the handler
+    // belongs to a library that is unloaded earlier, the C library calls the handler when it
+    // unloads the library.
     let ret = unsafe { libc::atexit(handler) };
     match ret {
         0 => Ok(()),
@@ -313,10 +314,10 @@ mod tests {
         assert!(Process::this().is_this());
     }
 
-    /// Runs `check` in a child process. Returns whether `check` returned true there.
+    /// Runs `check` in a child process and returns the result.
     fn in_child(check: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child process of this multi-threaded test runs only `check` and
-        // async-signal-safe functions, and ends with `_exit`.
+        // SAFETY: the child of this multi-threaded test runs only `check` and async-signal-safe
+        // functions, and exits with `_exit`.
         match unsafe { libc::fork() } {
             -1 => panic!("fork: {}", io::Error::last_os_error()),
             0 => {

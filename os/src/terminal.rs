@@ -5,12 +5,12 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-/// Returns the number of columns and the number of lines of a terminal, or `None` if the file is no
-/// terminal or if its size is unknown.
+/// Returns the number of columns and the number of lines of a terminal. Returns `None` if the file
+/// is not a terminal or if its size is unknown.
 pub fn terminal_size(file: impl AsFd) -> Option<(u16, u16)> {
     let mut size = MaybeUninit::<libc::winsize>::zeroed();
-    // SAFETY: TIOCGWINSZ writes a `winsize` to the pointer, which points to one in this function's
-    // frame. The file is open during the call, because `file` borrows or owns it.
+    // SAFETY: TIOCGWINSZ writes a `winsize` through the pointer, which points to the local variable
+    // `size`. The file is open during the call, because `file` borrows or owns it.
     let done = unsafe {
         libc::ioctl(
             file.as_fd().as_raw_fd(),
@@ -18,7 +18,7 @@ pub fn terminal_size(file: impl AsFd) -> Option<(u16, u16)> {
             size.as_mut_ptr(),
         )
     };
-    // SAFETY: a `winsize` has four integers, which are valid as zero.
+    // SAFETY: a `winsize` consists of four integers, for which zero is a valid value.
     let size = unsafe { size.assume_init() };
     (done == 0 && size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }

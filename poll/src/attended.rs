@@ -11,31 +11,31 @@ use super::{
 
 /// Interval at which the engine's thread checks the connections that the application polls. A
 /// program that mixes `recv` with `select!` may see a message up to two intervals after its
-/// arrival. While a program polls often, the engine's thread runs once per interval instead of
-/// handling one interrupt for each message.
+/// arrival. While a program polls often, the engine's thread runs once per interval instead of once
+/// per message.
 const ROUND: Duration = Duration::from_millis(10);
 
 /// Interval at which the engine's thread checks connections that hold back a message. It is shorter
-/// than `ROUND` because the message is not sent before the next poll.
+/// than `ROUND` because the message is not sent before the connection's next poll.
 const HELD_BACK_ROUND: Duration = Duration::from_millis(1);
 
 /// The connections that threads or event loops of the application poll. The engine's thread checks
 /// all of them with one timer.
 ///
 /// The table contains each connection that threads own, unless the leader of these threads sleeps
-/// in the kernel, because that leader is certain to wake up. It contains a connection that an event
-/// loop owns if the connection had a pending event at the last check, or if it holds back a
-/// message.
+/// in the kernel, because an event is certain to wake that leader. It contains a connection that an
+/// event loop owns if the connection had a pending event at the last check or holds back a message.
 #[derive(Debug, Default)]
 pub struct Attended {
-    /// The value of [`Poller::visits`] at the last check, by the connection's key.
+    /// The value of [`Poller::visits`] at the last check, by connection key.
     seen: HashMap<u64, u32>,
     /// The keys of the connections in `seen` that hold back a message.
     held_back: HashSet<u64>,
     /// The keys of connections that the engine could not poll because a thread of the application
-    /// was polling them.
+    /// was polling them at that time.
     busy: HashSet<u64>,
-    /// Whether a connection that an event loop owns had a pending event at the last check.
+    /// Whether at least one connection that an event loop owns had a pending event at the last
+    /// check.
     loops: bool,
     /// The time of the next check of all connections in the table.
     round: Option<Instant>,
@@ -53,19 +53,19 @@ pub trait AttendedConnection {
 }
 
 impl Attended {
-    /// Adds a connection to the table. The engine's thread calls this function when it handles the
-    /// notice that the new owner sent.
+    /// Adds a connection to the table. The engine's thread calls this method when it handles the
+    /// notice that the connection's new owner sent.
     pub fn attend(&mut self, key: u64, who: &impl AttendedConnection) {
         let poller = who.poller();
         let held_back = poller.is_held_back();
         match poller.owner() {
-            // The engine has become the owner after the notice was sent.
+            // The engine became the owner after the notice was sent.
             Owner::Engine => return,
             Owner::Loop if !held_back => return,
             Owner::Threads | Owner::Loop => {}
         }
-        // The notice may have been sent up to 10 ms ago. With `visits - 1`, the first check finds a
-        // visit, so the connection stays in the table for at least one interval.
+        // The notice may have been sent up to 10 ms ago. Because of the `- 1`, the first check
+        // finds a visit, so the connection stays in the table for at least one interval.
         self.seen.insert(key, poller.visits().wrapping_sub(1));
         let now = Instant::now();
         self.round.get_or_insert(now + ROUND);
@@ -75,8 +75,8 @@ impl Attended {
         }
     }
 
-    /// Schedules checks of the connections that event loops own. The caller has seen the first
-    /// event of such a connection since the last check that found none.
+    /// Schedules checks of the connections that event loops own. The engine's thread calls this
+    /// method at the first event of such a connection after a check that found none.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
@@ -88,9 +88,9 @@ impl Attended {
         self.held_back.remove(&key);
     }
 
-    /// Records that a thread of the application was polling the connection when the engine tried
-    /// to. The scheduler may have preempted that thread, so the engine polls the connection again
-    /// within 1 ms.
+    /// Records that the engine could not poll the connection because a thread of the application
+    /// was polling it. The scheduler may have preempted that thread, so the engine polls the
+    /// connection again within 1 ms.
     pub fn poll_soon(&mut self, key: u64) {
         self.busy.insert(key);
         self.soon
@@ -103,9 +103,10 @@ impl Attended {
     }
 
     /// Checks the connections whose check is due. Returns the keys of the connections that the
-    /// caller arms and polls now. The engine is their owner: their previous owner has not polled
-    /// since the last check, or a thread was polling them when the engine tried to. `pending`
-    /// returns the keys of all connections with pending events for event loops.
+    /// engine owns after this call and that the caller arms and polls next. Either their previous
+    /// owner has not polled since the last check, or a thread was polling them when the engine
+    /// tried to. `pending` returns the keys of all connections whose event loops have pending
+    /// events.
     pub fn check_due<'a, A: AttendedConnection + 'a>(
         &mut self,
         now: Instant,
@@ -127,8 +128,9 @@ impl Attended {
         expired
     }
 
-    /// Returns whether a connection of an event loop had a pending event at the last check. If not,
-    /// the caller watches for the next event, and then calls [`expect_loops`](Self::expect_loops).
+    /// Returns whether a connection that an event loop owns had a pending event at the last check.
+    /// If not, the caller watches for the next event and then calls
+    /// [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {
         self.loops
     }
@@ -148,8 +150,8 @@ impl Attended {
             let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
-            // `relax` runs before `holds_back`. So if a message is held back after the check,
-            // `note_held_back` sets the flag again and notifies the engine.
+            // `relax` runs before `holds_back`. If a message is held back after this check,
+            // `note_held_back` therefore sets the flag again and notifies the engine.
             who.poller().relax();
             if !who.holds_back() {
                 return false;

@@ -3,8 +3,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time limit of a wait. The deadline reads the clock only after the first empty poll, because
-/// a read costs as much as several polls.
+/// The time limit of a wait. The clock is first read after the first empty poll, because a clock
+/// read takes the time of several polls.
 #[derive(Debug)]
 pub struct Deadline(Cell<End>);
 
@@ -32,7 +32,7 @@ impl Deadline {
     #[inline]
     pub(super) fn at(&self) -> Option<Instant> {
         if let End::In(timeout) = self.0.get() {
-            // If the sum is beyond the range of the clock, the deadline never passes.
+            // If the sum exceeds the clock's range, the deadline never passes.
             let end = Instant::now().checked_add(timeout);
             self.0.set(end.map_or(End::Never, End::At));
         }
@@ -59,14 +59,14 @@ impl Deadline {
         self.left().is_none_or(|left| left > wait)
     }
 
-    /// Returns the earlier of this deadline and `most` from now.
+    /// Returns a deadline at the earlier of this deadline and `most` from now.
     #[inline]
     pub fn at_most(&self, most: Duration) -> Self {
         Self::after(self.left().map_or(most, |left| left.min(most)))
     }
 
-    /// Returns whether the deadline has passed. A deadline that never passes does not read the
-    /// clock.
+    /// Returns whether the deadline has passed. Does not read the clock if the deadline never
+    /// passes.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.at().is_some_and(|at| Instant::now() >= at)

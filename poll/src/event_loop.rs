@@ -1,11 +1,10 @@
 //! The wait of an event loop, which watches a file descriptor of the connection.
 //!
-//! The file descriptor becomes readable directly with the completion events, and the loop's thread
-//! polls when it is readable. So no other thread stands between the loop and the device. The loop
-//! may be busy, or may ignore the fd. Therefore the engine's thread regularly checks for events
-//! that the loop has not taken, and takes them, because keepalive pings and memory grants are among
-//! these events. While a loop waits for room to send, the engine's thread is the owner, because
-//! such a loop may watch the fd for writing only.
+//! Completion events make this file descriptor readable, and the loop's thread then polls the queue
+//! itself, so no other thread stands between the loop and the device. The loop may be busy, or may
+//! ignore the fd. Therefore the engine's thread regularly takes events that the loop has not taken,
+//! because keepalive pings and memory grants are among these events. While a loop waits for room to
+//! send, the engine's thread is the owner, because such a loop may watch the fd for writing only.
 
 use super::{
     completions::{Answers, Completions, Events, Progress},
@@ -14,11 +13,11 @@ use super::{
 };
 
 impl Poller {
-    /// Returns the result of `ready`. If that is `None`, polls the queue once and calls `ready`
-    /// again. Calls that do not block, like `try_recv`, use this function. `waits_for_room` returns
-    /// whether an event loop waits for room to send.
+    /// Returns the result of `ready`. If the result is `None`, polls the queue once and calls
+    /// `ready` again. Calls that do not block, such as `try_recv`, use this method.
+    /// `waits_for_room` returns whether an event loop waits for room to send.
     ///
-    /// The function calls `ready` after each event that may change the result, and holds no lock
+    /// The method calls `ready` after each event that may change the result, and holds no lock
     /// during these calls.
     pub fn try_once<T>(
         &self,
@@ -40,12 +39,12 @@ impl Poller {
         if let Some(value) = ready() {
             return Some(value);
         }
-        // A poll of a TCP connection costs a system call, and the engine's thread polls for event
+        // A poll of a TCP connection costs a system call, so the engine's thread polls it for event
         // loops.
         if !is_loop || queue.stays_readable() {
             return None;
         }
-        // The loop has taken all completions and sleeps next, so the loop may become the owner.
+        // The loop has taken all completions and sleeps next, so the loop can become the owner.
         if self.owner() != Owner::Loop {
             if waits_for_room() {
                 return None;
@@ -57,7 +56,7 @@ impl Poller {
             }
         }
         if waits_for_room() {
-            // The application began to wait for room after the first check of `waits_for_room`.
+            // The application started to wait for room after the first call of `waits_for_room`.
             self.call_engine();
         }
         let (events, _) = queue.events()?;

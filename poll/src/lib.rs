@@ -25,9 +25,9 @@
 //! thread and the device. The thread becomes the owner and removes the completion events from the
 //! engine's epoll. An event loop or a runtime moves the events to its own epoll. Every 10 ms the
 //! engine's thread [checks](Attended) whether the owner has polled since the last check. The engine
-//! does not check a thread that sleeps in the kernel, because that thread is certain to wake up
-//! when an event is raised. A runtime is not certain to wake up: its threads may be busy, or may
-//! have left `block_on`.
+//! does not check a thread that sleeps in the kernel, because an event is certain to wake that
+//! thread. An event is not certain to wake a runtime: its threads may be busy, or may have left
+//! `block_on`.
 //!
 //! Some users need the engine's thread to poll ([`Reliance`]): the receiver of a group, a task
 //! outside of a runtime, and an event loop that waits for room to send. While a connection has such
@@ -37,13 +37,13 @@
 //! asleep on the completion events. The other threads *follow*: they are parked until another
 //! thread wakes them, or until no thread leads.
 //!
-//! This crate does not know the type of a connection; it accesses a connection's queue through the
+//! This crate does not know the type of a connection. It accesses a connection's queue through the
 //! trait [`Completions`]. The model checker loom runs the whole crate through the possible
 //! interleavings of its threads: `RUSTFLAGS="--cfg loom" cargo test --package rdmsg-poll --lib
 //! --release`.
 //!
-//! This crate is internal to `rdmsg`, which programs use instead. Its API may change with each
-//! version.
+//! This crate is internal to `rdmsg`. Programs use `rdmsg` instead. The API of this crate may
+//! change in any version.
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 #![allow(

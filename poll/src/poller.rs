@@ -21,11 +21,11 @@ use crate::sync::{NoticeKind, Readiness};
 
 /// Decides which thread polls a connection's completion queue, and wakes the threads that wait.
 ///
-/// The [crate documentation](crate) explains the states. A poller does not know its connection:
-/// each caller that polls passes the queue as [`Completions`](super::Completions).
+/// The [crate documentation](crate) explains the states. A poller has no reference to its
+/// connection: each caller that polls passes the queue as [`Completions`](super::Completions).
 ///
 /// A poller has two locks: `registration` guards changes of the epolls, and `wakes` guards parking.
-/// A thread holds at most one of them, and takes no other lock while it holds one.
+/// A thread holds at most one of them, and acquires no other lock while it holds one.
 pub struct Poller {
     word: Word,
     /// The tasks that wait for this connection.
@@ -33,18 +33,18 @@ pub struct Poller {
     pub(super) policy: Policy,
     /// Sends notices to the engine's thread.
     pub(super) line: Line,
-    /// The number of calls of `wake` that found followers.
+    /// The number of calls of `wake` while a follower was registered.
     wakes: Mutex<u64>,
     changed: Condvar,
-    /// Ends the leader's sleep. The alarm is created before a thread can wait, so that a wait
-    /// cannot fail because the process has no file descriptor left.
+    /// Ends the leader's sleep. The alarm is created before a thread can wait, so that a wait never
+    /// fails because the process has no file descriptor left.
     alarm: OnceLock<Alarm>,
     /// The epolls that contain the completion events, or `None` while the connection has no
     /// transport.
     registration: Mutex<Option<Registration>>,
-    /// The fd that an event loop watches. It is created at the first request for the fd.
+    /// The fd that an event loop watches, created when the application first requests it.
     loop_fd: LoopFd,
-    /// Whether a failed system call was logged.
+    /// Whether a failed system call was already logged.
     reported: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ pub struct Poller {
 pub(super) struct Policy {
     pub(super) polling: Polling,
     pub(super) record: SpinRecord,
-    /// The record of the longer spins while a large message is transferred.
+    /// The results of the longer spins while a large message is transferred.
     pub(super) large: SpinRecord,
 }
 
@@ -75,20 +75,20 @@ impl Policy {
     }
 }
 
-/// The kinds of spins. Each kind has a [`SpinRecord`] of its own.
+/// The kinds of spins. Each kind has its own [`SpinRecord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spin {
-    /// A spin until a completion arrives, limited by the configured time.
+    /// A spin for a completion, limited by the configured time.
     Short,
-    /// A spin until a large message is complete, limited by a multiple of the configured time.
+    /// A spin for the rest of a large message, limited by a multiple of the configured time.
     Large,
 }
 
 /// Proves that the calling thread leads. Dropping this value ends the lead.
 pub(super) struct Leader<'a>(&'a Poller);
 
-/// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns
-/// after each wake since the creation of this value.
+/// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns if a
+/// wake-up has happened since this value was created.
 pub(super) struct Follower<'a> {
     poller: &'a Poller,
     wakes: u64,
@@ -121,7 +121,7 @@ impl Poller {
         }
     }
 
-    /// Creates the alarm on which threads sleep, unless it exists.
+    /// Creates the alarm on which threads sleep, if it does not exist yet.
     pub fn prepare(&self) -> Result<(), OsError> {
         if self.alarm.get().is_none() {
             let alarm = Alarm::new()?;
@@ -130,7 +130,7 @@ impl Poller {
         Ok(())
     }
 
-    // The following methods register the completion events.
+    // Methods that register the completion events:
 
     /// Stores the registration of a new transport's completion events, which are in the engine's
     /// epoll.
@@ -146,7 +146,7 @@ impl Poller {
         }
     }
 
-    /// Takes the completion event that was raised, so that the events are no longer readable.
+    /// Consumes the raised completion event, so that the events are no longer readable.
     pub fn clear_event(&self) {
         if let Some(registration) = &*lock(&self.registration) {
             registration.clear();
@@ -154,7 +154,7 @@ impl Poller {
     }
 
     /// Moves the completion events to the epoll of the current owner. Each thread that changes the
-    /// owner calls this function afterwards. The function reads the owner under the lock
+    /// owner calls this method afterwards. The method reads the owner under the lock
     /// `registration`, so the last call registers the events for the last owner.
     fn follow_owner(&self) {
         let failed = {
@@ -169,7 +169,7 @@ impl Poller {
             let again = registration.set(Owner::Engine, &self.loop_fd);
             [Some(error), again.err()]
         };
-        // Moving the events failed, so the engine's thread arms the queue and polls.
+        // Moving the events failed, so this call makes the engine's thread arm the queue and poll.
         self.call_engine();
         for error in failed.iter().flatten() {
             self.report(error);
@@ -186,7 +186,7 @@ impl Poller {
         );
     }
 
-    /// Logs a failed system call, once for each connection, because each later wait may fail in the
+    /// Logs a failed system call, only once per connection, because each later wait may fail in the
     /// same way. The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
@@ -198,10 +198,10 @@ impl Poller {
         }
     }
 
-    // The following methods read or change the owner.
+    // Methods that read or change the owner:
 
     /// Counts a poll by a thread that waits. If no user relies on the engine's thread, the waiting
-    /// thread becomes the owner, and the engine's thread stops polling until a check finds that no
+    /// thread becomes the owner. The engine's thread then stops polling until a check finds that no
     /// thread has polled.
     #[inline]
     pub fn visit_as_thread(&self) {
@@ -209,7 +209,7 @@ impl Poller {
         self.visited(visit);
     }
 
-    /// Counts a poll by a thread that waits, before it leads. Returns false if the thread has to
+    /// Counts a poll by a thread that waits and does not lead yet. Returns false if the thread must
     /// call [`visit_as_thread`](Self::visit_as_thread), because threads may not be the only owner.
     #[inline]
     pub fn visit_as_owner(&self) -> bool {
@@ -217,11 +217,11 @@ impl Poller {
     }
 
     /// Counts a poll by an event loop or a runtime. If none of the users in `but` relies on the
-    /// engine's thread, the loop becomes the owner, and the engine's thread stops polling until a
+    /// engine's thread, the loop becomes the owner. The engine's thread then stops polling until a
     /// check finds events that the loop has not taken.
     ///
-    /// Returns whether the loop has become the owner with this call. If so, the caller requests an
-    /// event, because a thread that owned the connection before may have taken the last event.
+    /// Returns whether this call has made the loop the owner. If so, the caller requests an event,
+    /// because a thread of the previous owner may have taken the last event.
     #[inline]
     pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> bool {
         let visit = self.word.visit_as_loop(but);
@@ -236,9 +236,9 @@ impl Poller {
         };
         self.follow_owner();
         if tell {
-            // The notice wakes no thread: the engine handles it together with the notices of the
-            // next milliseconds. Otherwise a thread that polls many connections in turn would wake
-            // the engine's thread once for each connection.
+            // This notice wakes no thread: the engine handles it together with the other notices of
+            // the next few milliseconds. Otherwise a thread that polls many connections in turn
+            // would wake the engine's thread once for each connection.
             self.line.leave(NoticeKind::Acquired);
         }
     }
@@ -250,13 +250,13 @@ impl Poller {
     }
 
     /// Returns whether each new completion must raise an event, because an event loop, a task or a
-    /// group waits for it, and not only threads.
+    /// group waits for it. Waiting threads alone do not need the event.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.word.is_shared()
     }
 
-    /// Compares the visit counter with its value `seen` at the engine's last check. If the result
+    /// Compares the visit counter with `seen`, its value at the engine's last check. If the result
     /// is [`OwnerCheck::Expired`], the engine is the owner again, and the caller arms the queue and
     /// polls.
     #[inline]
@@ -288,7 +288,7 @@ impl Poller {
         self.word.visits()
     }
 
-    /// Records that the user `who` relies on the engine's thread. If `who` did not rely on that
+    /// Records that the user `who` relies on the engine's thread. If the user did not rely on that
     /// thread before, asks the engine to become the owner.
     pub fn rely(&self, who: Reliance) {
         if self.word.rely(who) {
@@ -321,10 +321,10 @@ impl Poller {
         }
     }
 
-    // The following methods record which messages are held back.
+    // Methods that record that a message is held back:
 
-    /// Records that a message is held back until a poll finds room to send. The owner may not poll
-    /// again, so the engine checks the connection every millisecond.
+    /// Records that a message is held back until a poll finds room to send. The owner may never
+    /// poll again, so the engine checks the connection every millisecond.
     #[inline]
     pub fn note_held_back(&self) {
         match self.word.note_held_back() {
@@ -333,31 +333,31 @@ impl Poller {
         }
     }
 
-    /// Returns whether the flag that [`note_held_back`](Self::note_held_back) sets is set.
+    /// Returns whether the flag of [`note_held_back`](Self::note_held_back) is set.
     #[inline]
     pub fn is_held_back(&self) -> bool {
         self.word.is_held_back()
     }
 
-    /// Clears the flag that [`note_held_back`](Self::note_held_back) sets. Afterwards the
-    /// caller checks whether a message is held back, and calls
-    /// [`note_held_again`](Self::note_held_again) if so.
+    /// Clears the flag of [`note_held_back`](Self::note_held_back). Afterwards the caller checks
+    /// whether a message is still held back, and if so calls
+    /// [`note_held_again`](Self::note_held_again).
     #[inline]
     pub fn relax(&self) {
         self.word.relax();
     }
 
-    /// Sets the flag of [`note_held_back`](Self::note_held_back) without a notice. The engine's
-    /// thread calls this function, and checks the connection again in any case.
+    /// Sets the flag of [`note_held_back`](Self::note_held_back) without sending a notice. Only the
+    /// engine's thread calls this method, and it checks the connection again anyway.
     #[inline]
     pub fn note_held_again(&self) {
         let _ = self.word.note_held_back();
     }
 
-    // The following methods wake the threads that wait.
+    // Methods that wake waiting threads:
 
-    /// Wakes the threads that wait, so that they check their conditions again. If no thread waits,
-    /// the call costs one atomic operation.
+    /// Wakes the threads that wait, so that they check their conditions again. The call costs one
+    /// atomic operation if no thread waits.
     #[inline]
     pub fn wake(&self) {
         let sleepers = self.word.sleepers();
@@ -377,18 +377,18 @@ impl Poller {
         self.changed.notify_all();
     }
 
-    // Waiting threads call the following methods to lead or to follow.
+    // Methods with which waiting threads lead or follow:
 
     /// Makes the calling thread the leader. Returns `None` if another thread leads.
     #[inline]
     pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
-        // The `Leader` is created only after success, because dropping a `Leader` ends the lead.
+        // `Leader` is constructed only after success, because dropping a `Leader` ends the lead.
         let free = self.word.lead();
         free.then(|| Leader(self))
     }
 
     /// Registers the calling thread as a follower. The caller checks its condition once more before
-    /// [`Follower::wait`].
+    /// it calls [`Follower::wait`].
     pub(super) fn follow(&self) -> Follower<'_> {
         self.word.follow();
         let wakes = *lock(&self.wakes);
@@ -403,23 +403,23 @@ impl Poller {
         self.alarm.get()
     }
 
-    // The following methods serve event loops.
+    // Methods for event loops:
 
-    /// Returns the fd that an event loop watches. The fd is readable while `readiness` is. While
-    /// the loop owns the connection, completion events make it readable as well.
+    /// Returns the fd that an event loop watches. The fd is readable while `readiness` is raised.
+    /// While the loop owns the connection, completion events also make the fd readable.
     pub fn loop_fd(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         self.loop_fd.get(readiness)
     }
 }
 
 impl Follower<'_> {
-    /// Waits until a wake has occurred since the creation of this value, no thread leads, or the
-    /// time `left` has passed.
+    /// Waits until a thread calls `wake` after the creation of this value, until no thread leads,
+    /// or until the time `left` has passed.
     pub(super) fn wait(self, left: Option<Duration>) {
         let poller = self.poller;
         let wakes = lock(&poller.wakes);
-        // No wake-up is lost when the leader resigns: either the leader sees that there is a
-        // follower, or this thread sees that no thread leads.
+        // No wake-up is lost when the leader resigns: either the leader sees this follower and
+        // wakes it, or this thread sees that no thread leads.
         let idle = |wakes: &mut u64| poller.word.has_leader() && *wakes == self.wakes;
         park(&poller.changed, wakes, left, idle);
     }
@@ -433,7 +433,7 @@ impl Drop for Follower<'_> {
 }
 
 impl Leader<'_> {
-    /// Records that the leader is about to sleep. A wake after this call ends the sleep.
+    /// Records that the leader is about to sleep. A `wake` after this call ends the sleep.
     #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.word.fall_asleep();
@@ -450,8 +450,8 @@ impl Leader<'_> {
     pub(super) fn wake_up(&self, alarmed: bool) {
         // The alarm is cleared before the flag `NOTIFIED`. If another thread rings between the two
         // steps, the alarm stays readable and ends the next sleep. In the opposite order this
-        // thread would clear the alarm and leave `NOTIFIED` set, and then no thread would ring
-        // again.
+        // thread would clear the alarm of that ring and leave `NOTIFIED` set, so no thread would
+        // ring again.
         if let (true, Some(alarm)) = (alarmed || self.0.word.is_notified(), self.0.alarm()) {
             alarm.clear();
         }
@@ -467,7 +467,8 @@ impl Drop for Leader<'_> {
             self.0.wake_followers();
         }
         if asleep {
-            // A panic ended the sleep. The engine has stopped its checks because the thread slept.
+            // A panic ended the sleep. The engine does not check a connection whose leader sleeps,
+            // so this call makes it the owner.
             self.0.call_engine();
         }
     }

@@ -11,17 +11,17 @@ use rdmsg_os::failed;
 use super::{completions::Events, word::Owner};
 use crate::sync::Readiness;
 
-/// Completion events whose file descriptor is readable while an event is pending.
+/// A source of completion events whose file descriptor is readable while an event is pending.
 pub trait FdEvents: Events + AsFd + fmt::Debug {}
 
 impl<T: Events + AsFd + fmt::Debug> FdEvents for T {}
 
 /// The epolls that contain a connection's completion events.
 ///
-/// While threads own the connection, no epoll contains the events. Leaving them in the engine's
-/// epoll with an empty interest set would not do: the device's driver wakes waiters without saying
-/// which kind of event occurred, so each event would wake the engine's thread, at the cost of two
-/// context switches per message.
+/// While threads own the connection, no epoll contains the events. An empty interest set in the
+/// engine's epoll would not be enough: the device's driver wakes waiters without reporting the kind
+/// of event. Each event would therefore wake the engine's thread, at the cost of two context
+/// switches per message.
 #[derive(Debug)]
 pub struct Registration {
     epolls: Arc<Epolls>,
@@ -37,8 +37,8 @@ pub struct Registration {
 pub struct Epolls {
     /// The epoll on which the engine's thread sleeps.
     pub engine: Epoll,
-    /// The epoll of the connections that event loops own. The engine's thread checks it every 10 ms
-    /// while it has pending events.
+    /// The epoll for connections that event loops own. The engine's thread checks this epoll every
+    /// 10 ms while it has pending events.
     pub loops: Epoll,
 }
 
@@ -56,18 +56,18 @@ impl Registration {
         Ok(new)
     }
 
-    /// Takes a raised completion event, so that the events are no longer readable.
+    /// Consumes a raised completion event, so that the events are no longer readable.
     pub(super) fn clear(&self) {
         self.events.clear();
     }
 
-    /// Moves the events to the epolls that belong to `owner`. `fd` is the epoll that the
+    /// Moves the events to the epolls of the owner `owner`. `fd` is the epoll that the
     /// application's event loop watches.
     pub(super) fn set(&mut self, owner: Owner, fd: &LoopFd) -> Result<(), OsError> {
         let in_loop = owner == Owner::Loop;
         let fd = fd.0.get();
         if let (true, false, Some(fd)) = (self.in_loop, in_loop, fd) {
-            // The call cannot fail, because the descriptor is open and was added to this epoll.
+            // The call cannot fail, because the descriptor is open and this epoll contains it.
             let _ = fd.delete(&*self.events);
             self.in_loop = false;
         } else if let (false, true, Some(fd)) = (self.in_loop, in_loop, fd) {
@@ -111,15 +111,16 @@ impl Epolls {
     }
 }
 
-/// The fd that an event loop watches, created at the first request. It is an epoll that contains an
-/// eventfd, which is readable while the application can take a completion. While a loop owns the
-/// connection, the epoll contains the completion events, too. An event loop may watch this fd like
-/// any other fd.
+/// The fd that an event loop watches, created when the application first requests it. It is an
+/// epoll that contains an eventfd, which is readable while the application can take a completion.
+/// While a loop owns the connection, the epoll also contains the completion events. An event loop
+/// may watch this fd like any other fd.
 #[derive(Debug, Default)]
 pub(super) struct LoopFd(OnceLock<Epoll>);
 
 impl LoopFd {
-    /// Returns the fd, which is readable while `readiness` is, and creates it at the first call.
+    /// Returns the fd, and creates it at the first call. The fd is readable while `readiness` is
+    /// raised.
     pub(super) fn get(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         if let Some(fd) = self.0.get() {
             return Ok(fd.0.as_fd());
@@ -128,7 +129,7 @@ impl LoopFd {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         fd.add(readiness.fd()?, event)
             .map_err(failed("epoll_ctl"))?;
-        // If two threads call this function at the same time, one of them closes its own epoll
+        // If two threads execute this function at the same time, one of them drops its own epoll
         // here.
         Ok(self.0.get_or_init(|| fd).0.as_fd())
     }

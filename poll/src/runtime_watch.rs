@@ -13,9 +13,9 @@ use super::{registration::FdEvents, task_events::TaskEvents};
 
 /// The registration of a connection's completion events with a tokio runtime.
 ///
-/// The runtime keeps one waker for the file descriptor. Several tasks may wait on the connection,
-/// and each may be dropped at any time. So the connection provides that waker, which wakes all
-/// tasks.
+/// The runtime stores one waker for the file descriptor. Several tasks may wait on the connection,
+/// and each may be dropped at any time. The connection therefore provides a waker that wakes all of
+/// its tasks.
 #[derive(Debug)]
 pub struct RuntimeWatch {
     runtime: Handle,
@@ -26,7 +26,7 @@ pub struct RuntimeWatch {
 
 impl RuntimeWatch {
     /// Registers the events with the runtime. The runtime calls `waker`, which increments `calls`
-    /// at each call.
+    /// each time.
     ///
     /// # Panics
     ///

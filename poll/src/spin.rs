@@ -13,12 +13,13 @@ use std::{
 pub enum Polling {
     /// Polls for up to `spin`, then sleeps until the device raises an event.
     ///
-    /// The latency is low while messages flow, and an idle connection uses no processor time. Each
-    /// connection learns from its spins. Only a spin that finds a completion counts as a success;
-    /// the length of a sleep does not predict whether spinning would have succeeded. After a failed
-    /// spin the next wait sleeps without spinning. After each further failed spin the next 3, 7, 15
-    /// and up to 255 waits do so. A successful spin ends this backoff. A wait whose time limit is
-    /// below `spin` spins in any case, because a sleep ends up to a millisecond late.
+    /// Latency is low while messages flow, and an idle connection uses no processor time. Each
+    /// connection records whether its spins succeed. Only a spin that finds a completion counts as
+    /// a success; the length of a sleep does not predict whether spinning would have succeeded.
+    /// After a failed spin the next wait sleeps without spinning. After each further failed spin
+    /// the next 3, 7, 15 and up to 255 waits do so. A successful spin ends this backoff. A wait
+    /// whose time limit is below `spin` spins in any case, because a sleep ends up to a millisecond
+    /// late.
     ///
     /// If only one processor is available, no wait spins, because the spinning thread would keep
     /// the peer or the engine from running. The engine reads the number of processors once, when it
@@ -28,22 +29,22 @@ pub enum Polling {
     Adaptive {
         /// How long to poll before sleeping. 0 to 1 s, default 200 µs.
         ///
-        /// While a message above the eager size is in flight, the limit is eight times this time.
-        /// These longer spins have a backoff of their own.
+        /// While a message larger than the eager size is in flight, the limit is eight times this
+        /// value. These longer spins have their own backoff.
         spin: Duration,
     },
     /// Polls until a completion arrives.
     ///
-    /// This kind has the lowest latency and occupies one processor for each waiting thread.
+    /// This mode has the lowest latency and occupies one processor for each waiting thread.
     Busy,
     /// Sleeps without spinning.
     ///
-    /// This kind uses the least processor time. Each message costs an interrupt and a wake-up.
+    /// This mode uses the least processor time. Each message costs an interrupt and a wake-up.
     Event,
 }
 
 impl Polling {
-    /// Returns the kind of wait to use if `processors` processors are available.
+    /// Returns the mode to use if `processors` processors are available.
     pub fn on(self, processors: usize) -> Self {
         match self {
             Self::Adaptive { .. } if processors == 1 => Self::Event,
@@ -60,26 +61,26 @@ impl Default for Polling {
     }
 }
 
-/// Decides, from the results of earlier spins, whether the next waits spin before they sleep.
+/// Decides from the results of earlier spins whether the next waits spin before they sleep.
 ///
-/// A spin has saved a sleep only if its first poll finds nothing and a later poll finds a
-/// completion. The length of a sleep proves nothing, because the sleep may have given the processor
-/// to the peer. After a failed spin 1 wait sleeps without spinning; after further failed spins 3, 7
-/// and up to 255 waits do so. So if spins never succeed, one wait in 256 spins, and if spins begin
-/// to succeed, that wait detects it.
+/// A spin saves a sleep only if its first poll finds nothing and a later poll finds a completion.
+/// The length of a sleep proves nothing, because the sleep may have freed the processor for the
+/// peer. After a failed spin the next wait sleeps without spinning; after further failed spins the
+/// next 3, 7 and up to 255 waits do so. If spins never succeed, one wait in 256 still spins, so
+/// that a change is detected.
 #[derive(Debug, Default)]
 pub(super) struct SpinRecord {
-    /// The number of waits that sleep without spinning before the next spin.
+    /// The number of waits left that sleep without spinning.
     skip: AtomicU8,
-    /// The value of `skip` after the last failed spin, 0 after a successful one.
+    /// The value that the last failed spin gave `skip`, or 0 after a successful spin.
     penalty: AtomicU8,
 }
 
 impl SpinRecord {
-    /// Returns whether this wait spins, and counts this wait.
+    /// Counts one wait. Returns whether it spins.
     #[inline]
     pub(super) fn spins(&self) -> bool {
-        // If several threads execute this function at the same time, the counter may miss one wait.
+        // If several threads execute this function at the same time, the counter may miss a wait.
         let skip = self.skip.load(Ordering::Relaxed);
         if skip > 0 {
             self.skip.store(skip - 1, Ordering::Relaxed);
@@ -90,7 +91,7 @@ impl SpinRecord {
     /// Records a spin that found a completion.
     #[inline]
     pub(super) fn paid(&self) {
-        // The load avoids a store at each wait, which would take the cache line from other
+        // The load avoids a store in each wait, which would take the cache line away from other
         // processors.
         if self.penalty.load(Ordering::Relaxed) != 0 {
             self.penalty.store(0, Ordering::Relaxed);
@@ -111,7 +112,7 @@ impl SpinRecord {
 mod tests {
     use super::*;
 
-    /// Returns the number of the next waits that sleep without spinning.
+    /// Returns how many of the next waits sleep without spinning.
     fn skipped(record: &SpinRecord) -> usize {
         std::iter::repeat_with(|| record.spins())
             .take_while(|spins| !spins)

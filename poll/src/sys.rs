@@ -1,5 +1,5 @@
-//! The system calls and synchronization primitives of this crate. `model::system` replaces this
-//! module in the model checker.
+//! The system calls and synchronization primitives of this crate. The model checker replaces this
+//! module with `model::system`.
 
 pub(super) use std::sync::{
     Condvar, Mutex,
@@ -23,8 +23,8 @@ use rdmsg_os::{failed, millis};
 use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
 pub(super) use rdmsg_os::lock;
 
-/// The longest single sleep. It limits how long a lost wake-up delays a thread if there is such a
-/// bug; no code relies on it.
+/// The maximum duration of one sleep. It limits the delay of a thread if a bug loses that thread's
+/// wake-up. No code relies on it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// The pause after a failed system call.
@@ -49,8 +49,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Creates the sender of the connection's notices. `key` is the connection's number in its
-    /// process.
+    /// Creates a sender of notices about one connection. `key` is the connection's number, unique
+    /// in the process.
     pub fn new(key: u64, notices: Arc<Mailbox<Notice>>) -> Self {
         Self { key, notices }
     }
@@ -61,14 +61,14 @@ impl Line {
         self.notices.send(Notice { key, kind });
     }
 
-    /// Sends a notice that is not urgent. Wakes the engine's thread only if it does not read its
-    /// mailbox soon by itself.
+    /// Sends a notice that is not urgent. Wakes the engine's thread only if that thread does not
+    /// soon read its mailbox without a wake-up.
     pub fn leave(&self, kind: NoticeKind) {
         let key = self.key;
         self.notices.leave(Notice { key, kind });
     }
 
-    /// Has the reader take the notices, if the engine has no thread. The caller holds no lock.
+    /// Calls the mailbox's reader, if the engine has no thread. The caller holds no lock.
     pub fn serve(&self) {
         self.notices.serve();
     }
@@ -83,7 +83,7 @@ impl Line {
         self.notices.serve_due();
     }
 
-    /// Returns the mailbox of the engine's thread.
+    /// Returns the mailbox that receives the notices.
     pub fn notices(&self) -> &Arc<Mailbox<Notice>> {
         &self.notices
     }
@@ -105,18 +105,18 @@ impl Alarm {
     }
 
     pub(super) fn ring(&self) {
-        // The write fails only if the counter is at its maximum, and then the fd is readable
-        // already.
+        // The write fails only if the counter is at its maximum, and the fd is then already
+        // readable.
         let _ = self.0.write(1);
     }
 
-    /// Sleeps until another thread rings this alarm, or the time `left` has passed.
+    /// Sleeps until another thread rings this alarm, or until the time `left` has passed.
     pub(super) fn sleep_until_event(&self, left: Option<Duration>) -> Result<Woken, OsError> {
         self.sleep_until_ready(&self.0, left)
     }
 
-    /// Sleeps until `events` is readable, another thread rings this alarm, or the time `left` has
-    /// passed.
+    /// Sleeps until `events` is readable, until another thread rings this alarm, or until the time
+    /// `left` has passed.
     pub fn sleep_until_ready(
         &self,
         events: impl AsFd,
@@ -129,28 +129,28 @@ impl Alarm {
         ];
         match poll(&mut fds, timeout) {
             Ok(0) => Ok(Woken::Time),
-            // Without this case, a steady flow of events and alarms could put off the end of the
+            // Without this case, a steady stream of events and alarms could delay the end of the
             // wait.
             Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::Time),
             Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
             Err(errno) => {
-                // The caller calls this function again at once. The pause keeps the caller from
-                // spinning if each call fails.
+                // The caller immediately calls this function again. The pause prevents a busy loop
+                // if every call fails.
                 thread::sleep(BACK_OFF);
                 Err(failed("poll")(errno))
             }
         }
     }
 
-    /// Makes the eventfd unreadable. Only the leader calls this function, so it takes no alarm that
-    /// is meant for another thread.
+    /// Makes the eventfd unreadable. Only the leader calls this method, so it never consumes an
+    /// alarm for another thread.
     pub(super) fn clear(&self) {
         let _ = self.0.read();
     }
 }
 
-/// Waits while `idle` returns true, until the time `left` has passed or `LONGEST_SLEEP` has.
+/// Waits while `idle` returns true, for at most the time `left` and at most `LONGEST_SLEEP`.
 pub(super) fn park<T>(
     changed: &Condvar,
     guard: MutexGuard<'_, T>,

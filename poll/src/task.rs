@@ -1,11 +1,11 @@
-//! The wait of a task, which leaves a waker instead of blocking a thread.
+//! The wait of a task, which registers a waker instead of blocking a thread.
 //!
-//! A task polls the queue itself, as a thread does. If the queue is empty, the task leaves its
-//! waker. The next poll then comes from:
+//! A task polls the queue itself, as a thread does. If the queue is empty, the task registers its
+//! waker. The next poll is then executed by:
 //!
 //! * the first task that the runtime polls after it has woken all tasks of the connection, if a
-//!   tokio runtime watches the completion events. In this case the runtime is the connection's
-//!   owner, as a [loop](super::word::Owner::Loop);
+//!   tokio runtime watches the completion events. In this case the runtime owns the connection, as
+//!   a [loop](super::word::Owner::Loop) does;
 //! * the engine's thread, which wakes the tasks, in all other cases.
 
 use std::task::{Context, Poll};
@@ -20,12 +20,12 @@ use super::{
 };
 use crate::sync::Seat;
 
-/// The maximum number of polls of the queue in one poll of a task, so that other tasks get their
-/// turn.
+/// The maximum number of queue polls in one poll of a task, so that other tasks of the runtime also
+/// run.
 #[cfg(feature = "tokio")]
 const MAX_POLLS_PER_TURN: u32 = 8;
 
-/// The users that need the engine's thread to poll although a runtime polls.
+/// The users that need the engine's thread to poll even if a runtime polls.
 #[cfg(feature = "tokio")]
 const ELSEWHERE: &[Reliance] = &[
     Reliance::Readable,
@@ -54,7 +54,7 @@ impl Poller {
         self.rely(Reliance::Tasks);
         #[cfg(feature = "tokio")]
         if self.tasks.are_in_runtime() {
-            // A runtime began to watch after the check in `poll_in_runtime`.
+            // A runtime started to watch the events after the check in `poll_in_runtime`.
             self.stop_relying(Reliance::Tasks);
         }
         queue.poll(1, Answers::AtOnce);
@@ -64,7 +64,7 @@ impl Poller {
         self.wait_seated(cx, who, &mut ready)
     }
 
-    /// Registers the task's waker, then calls `ready` once more. Removes the waker again if `ready`
+    /// Registers the task's waker, then calls `ready` once more. Removes the waker if `ready`
     /// returns a value.
     pub(super) fn wait_seated<T>(
         &self,
@@ -82,7 +82,7 @@ impl Poller {
         }
     }
 
-    /// Ends the runtime's watch of the completion events for the connection's tasks.
+    /// Makes the runtime stop watching the completion events for the connection's tasks.
     pub fn leave_runtime(&self) {
         #[cfg(feature = "tokio")]
         if self.tasks.leave_runtime() {
@@ -90,7 +90,8 @@ impl Poller {
         }
     }
 
-    /// Ends the runtime's watch, and resumes it when the session has its next connection.
+    /// Makes the runtime stop watching the completion events. The runtime watches again when the
+    /// session has its next connection.
     pub fn pause_runtime(&self) {
         #[cfg(feature = "tokio")]
         if self.tasks.pause_runtime() {
@@ -99,11 +100,11 @@ impl Poller {
     }
 }
 
-/// Tasks for which a tokio runtime watches the completion events.
+/// Methods for tasks whose tokio runtime watches the completion events.
 #[cfg(feature = "tokio")]
 impl Poller {
-    /// Does the same as [`poll_task`](Self::poll_task) if a runtime watches the connection. Returns
-    /// `None` otherwise.
+    /// Does the same as [`poll_task`](Self::poll_task) if a runtime watches the completion events.
+    /// Returns `None` otherwise.
     pub(super) fn poll_in_runtime<T>(
         &self,
         queue: &impl Completions,
@@ -116,8 +117,8 @@ impl Poller {
         }
         let acquired = self.visit_as_loop(ELSEWHERE);
         // If a poll costs a system call, the task polls only after the runtime has reported an
-        // event. If a poll finds nothing, `ready` need not be called here: either another poll
-        // follows, or `wait_seated` calls `ready` after it has registered the waker.
+        // event. After a poll that finds nothing, `ready` need not be called here: either another
+        // poll follows, or `wait_seated` calls `ready` after it has registered the waker.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
             progress = if acquired {
@@ -144,10 +145,10 @@ impl Poller {
                 });
                 match seen {
                     Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
-                    // The events stay readable until the engine's thread ends the connection. The
-                    // runtime reports changes only, so it may report no further event. Or it
-                    // reports the end of the stream at every poll, which would keep the task awake.
-                    // So the engine's thread takes over.
+                    // The events stay readable until the engine's thread ends the connection, so
+                    // the engine's thread takes over. The runtime reports only changes, so it may
+                    // never report another event. Or it reports the end of the stream at every
+                    // poll, which would keep the task awake.
                     Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
                         self.pause_runtime();
                         return None;
@@ -158,8 +159,8 @@ impl Poller {
                         if waits.is_ready() || watch.calls() == calls {
                             return Some(waits);
                         }
-                        // The runtime called the watch's waker before the task had registered its
-                        // own waker.
+                        // The runtime called the waker of the watch before this task had registered
+                        // its own waker.
                         self.tasks.leave(who.0);
                         progress = Progress::Nothing;
                     }
@@ -181,9 +182,9 @@ impl Poller {
         Some(Poll::Pending)
     }
 
-    /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, before a task waits.
-    /// Returns whether the events stay readable because the connection is about to end, in which
-    /// case the runtime reports no further change.
+    /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, because the task waits
+    /// next. Returns whether the events stay readable because the connection is about to end. If
+    /// so, the runtime reports no further change.
     fn is_silent(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;

@@ -18,16 +18,16 @@ pub(crate) struct TaskEvents(AsyncFd<Watched>);
 struct Watched(Arc<dyn FdEvents>);
 
 impl TaskEvents {
-    /// Registers these events with the runtime in whose context the caller runs.
+    /// Registers the events with the current tokio runtime.
     ///
     /// # Panics
     ///
     /// Panics if the caller runs outside of a runtime.
     #[track_caller]
     pub(crate) fn new(events: Arc<dyn FdEvents>) -> Result<Self, OsError> {
-        // SAFETY: `Watched` owns an `Arc` of the object that owns the descriptor, and `AsyncFd`
-        // owns the `Watched` and drops it only after it has deregistered the descriptor. So the
-        // descriptor stays open and unchanged during the registration.
+        // SAFETY: `Watched` owns an `Arc` of the object that owns the descriptor. `AsyncFd` owns
+        // the `Watched` and drops it only after deregistering the descriptor. The descriptor
+        // therefore stays open and unchanged during the registration.
         let watched =
             unsafe { AsyncFd::register_with_interest(Watched(events), Interest::READABLE) };
         match watched {
@@ -36,9 +36,9 @@ impl TaskEvents {
         }
     }
 
-    /// Runs `poll` if the fd is readable according to the runtime. `poll` returns true if it has
-    /// taken all events; then the next call waits for a new event. If `poll` returns false, the
-    /// next call runs `poll` at once. If the fd is not readable, the runtime wakes the task when it
+    /// Runs `poll` if the runtime considers the fd readable. `poll` returns true if it has taken
+    /// all events; the next call then waits for a new event. If `poll` returns false, the next call
+    /// runs `poll` immediately. If the fd is not readable, the runtime wakes the task when the fd
     /// becomes readable.
     pub(crate) fn poll_with(
         &self,
@@ -55,7 +55,7 @@ impl TaskEvents {
 }
 
 /// Converts an error of the runtime. A runtime that is shutting down reports an error without an
-/// errno, which becomes `ESHUTDOWN`.
+/// errno; this function returns `ESHUTDOWN` for it.
 fn os_error(error: io::Error) -> OsError {
     OsError::new("epoll_ctl", error.raw_os_error().unwrap_or(libc::ESHUTDOWN))
 }

@@ -21,12 +21,12 @@ use ::tokio::runtime::Handle;
 /// The event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// A completion that the application can take, or the connection's end.
+    /// A completion that the application can take, or the end of the connection.
     Arrival = 1,
-    /// Room for a send that was refused before, or the connection's end.
+    /// Room for a send that was refused earlier, or the end of the connection.
     Room = 2,
-    /// Any event. A task that waits for an answer of the peer, or for the connection's end, checks
-    /// after each event.
+    /// Any event. A task that waits for a reply of the peer, or for the end of the connection,
+    /// checks its condition after each event.
     Answer = 4,
 }
 
@@ -48,18 +48,18 @@ enum Watch {
     /// No runtime watches the completion events.
     #[default]
     None,
-    /// No runtime watches the events now, because the connection was lost. This runtime will watch
-    /// those of the session's next connection.
+    /// No runtime watches the events, because the connection was lost. This runtime will watch the
+    /// events of the next connection in the session.
     Paused(Handle),
     /// A runtime watches the completion events.
     Active(Arc<RuntimeWatch>),
 }
 
 impl Awaited {
-    /// The bits of all kinds of events.
+    /// A set that contains all kinds of events.
     pub const ALL_EVENTS: u8 = u8::MAX;
 
-    /// Returns the bits of the events that happened.
+    /// Returns the set of the events that happened, one bit per kind.
     #[inline]
     pub fn happened(arrival: bool, room: bool) -> u8 {
         let arrival = if arrival { Self::Arrival as u8 } else { 0 };
@@ -67,7 +67,7 @@ impl Awaited {
         arrival | room | Self::Answer as u8
     }
 
-    /// Returns the seat that tasks share that have no seat of their own.
+    /// Returns the seat shared by tasks that have no seat of their own.
     #[inline]
     pub const fn common(self) -> Seat {
         Seat::common(self as u8)
@@ -75,7 +75,7 @@ impl Awaited {
 }
 
 impl Tasks {
-    /// Returns a new seat, for a task that waits in a future that keeps this seat.
+    /// Returns a new seat, which the future of a waiting task stores.
     #[inline]
     pub fn seat(&self) -> Seat {
         self.wakers.seat()
@@ -92,20 +92,20 @@ impl Tasks {
         self.wakers.wait(seat, awaited as u8, waker);
     }
 
-    /// Returns whether a task awaits an event in `happened`.
+    /// Returns whether a task awaits an event in the set `happened`.
     #[inline]
     pub fn is_awaited(&self, happened: u8) -> bool {
         self.wakers.is_awaited(happened)
     }
 
-    /// Wakes the tasks that await an event in `happened`. The caller holds no lock. Returns an
-    /// error if a waker panicked.
+    /// Wakes the tasks that await an event in the set `happened`. Returns an error if a waker
+    /// panicked. The caller holds no lock.
     #[inline]
     pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
         self.wakers.wake(happened)
     }
 
-    /// Stores the registration with a runtime, which now watches the events.
+    /// Stores the registration with a runtime that now watches the events.
     #[cfg(feature = "tokio")]
     pub fn enter_runtime(&self, watch: RuntimeWatch) {
         self.change(|_| Watch::Active(Arc::new(watch)));
@@ -126,14 +126,15 @@ impl Tasks {
         }
     }
 
-    /// Removes the registration with the runtime. Returns whether a runtime watched the events.
+    /// Removes the registration with the runtime. Returns whether a runtime was watching the
+    /// events.
     #[cfg(feature = "tokio")]
     pub(super) fn leave_runtime(&self) -> bool {
         self.change(|_| Watch::None)
     }
 
-    /// Removes the registration with the runtime, and remembers the runtime for the next
-    /// connection. Returns whether a runtime watched the events.
+    /// Removes the registration with the runtime, and stores the runtime for the session's next
+    /// connection. Returns whether a runtime was watching the events.
     #[cfg(feature = "tokio")]
     pub(super) fn pause_runtime(&self) -> bool {
         self.change(|watch| match watch {
@@ -143,8 +144,8 @@ impl Tasks {
         })
     }
 
-    /// Replaces the state of the watch by the result of `next`. Returns whether a runtime watched
-    /// the events before.
+    /// Replaces the state of the watch with the result of `next`. Returns whether a runtime was
+    /// watching the events before.
     #[cfg(feature = "tokio")]
     fn change(&self, next: impl FnOnce(&Watch) -> Watch) -> bool {
         let mut watch = lock(&self.watch);
@@ -153,11 +154,12 @@ impl Tasks {
         self.in_runtime.store(watches, Ordering::Relaxed);
         let before = mem::replace(&mut *watch, next);
         drop(watch);
-        // The earlier registration is dropped after the lock is released.
+        // The previous registration is dropped after the lock is released.
         matches!(before, Watch::Active(_))
     }
 
-    /// Returns whether a runtime watches the events. The watch may end at any time.
+    /// Returns whether a runtime watches the events. The result may be outdated when the method
+    /// returns.
     #[cfg(feature = "tokio")]
     #[inline]
     pub(super) fn are_in_runtime(&self) -> bool {

@@ -16,11 +16,12 @@ use super::{
     word::Owner,
 };
 
-/// The number of empty polls between two reads of the clock. A read costs as much as several polls.
+/// The number of empty polls between two reads of the clock. A clock read takes the time of several
+/// polls.
 const POLLS_PER_CLOCK: u32 = 32;
 
-/// Factor by which a spin is longer while a large message is transferred. The transfer ends soon,
-/// and sleeping until its end would cost more.
+/// The factor that lengthens a spin while a large message is transferred. The transfer ends soon,
+/// so a sleep until its end would cost more than the spin.
 const LARGE_FACTOR: u32 = 8;
 
 /// The error of a wait whose deadline has passed.
@@ -30,7 +31,7 @@ pub struct TimedOut;
 impl Poller {
     /// Waits until `ready` returns a value, and returns that value.
     ///
-    /// The function calls `ready` after each event that may change the result, and holds no lock
+    /// The method calls `ready` after each event that may change the result, and holds no lock
     /// during these calls.
     pub fn wait_until<T>(
         &self,
@@ -70,7 +71,7 @@ impl Poller {
     ) -> Result<T, TimedOut> {
         let policy = &self.policy;
         let spin = match policy.polling {
-            // A sleep may end milliseconds after its time limit, so a wait with a short time limit
+            // A sleep can end milliseconds after its time limit, so a wait with a short time limit
             // spins.
             Polling::Adaptive { spin } if policy.record.spins() || !deadline.is_beyond(spin) => {
                 spin
@@ -82,11 +83,11 @@ impl Poller {
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() || queue.was_polled() {
-            // A poll would cost a system call, or was just made. The sleep returns at once if a
-            // completion has arrived.
+            // A poll is unnecessary, because it would cost a system call or has just been made. The
+            // sleep returns immediately if a completion has arrived.
             None
         } else {
-            // If the poll finds nothing, `sleep` calls `ready` before the thread sleeps.
+            // If the poll finds nothing, `sleep` calls `ready` before it blocks the thread.
             match queue.poll(1, Answers::MayWait) {
                 Progress::Nothing | Progress::Busy => None,
                 Progress::Some | Progress::More => ready(),
@@ -128,14 +129,14 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let policy = &self.policy;
-        // The spin record counts a spin only if its first poll finds nothing.
+        // A spin counts in the spin record only if its first poll finds nothing.
         let mut budget = 1;
         let mut record = None;
         let (mut started, mut limit) = (None, most);
         loop {
             let progress = queue.poll(budget, Answers::MayWait);
-            // Another thread may have delivered a completion or the connection's end, so `ready` is
-            // called after an empty poll, too.
+            // Another thread may have delivered a completion or the end of the connection, so
+            // `ready` is called even after an empty poll.
             let value = ready();
             if value.is_some() {
                 if let Some(record) = record {
@@ -166,8 +167,8 @@ impl Poller {
         }
     }
 
-    /// Sleeps once, unless `ready` returns a value before the sleep. Reads the clock again only if
-    /// `ready` returns nothing after the sleep.
+    /// Sleeps once, unless `ready` returns a value before the sleep. After the sleep, reads the
+    /// clock only if `ready` returns nothing.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,
@@ -186,8 +187,8 @@ impl Poller {
                 Some(_) | None => Ok(()),
             };
         };
-        // From this call on, a thread that delivers something rings the alarm. The engine's thread
-        // rings it, too, after it has put the completion events of another transport into use.
+        // After this call, a thread that delivers a completion rings the alarm. The engine's thread
+        // also rings it after it has started to use the completion events of another transport.
         leader.fall_asleep();
         let Some((events, has_ended)) = queue.events() else {
             return self.sleep_without_events(leader, alarm, deadline, value, ready);
@@ -203,10 +204,10 @@ impl Poller {
         let slept = if value.is_some() || progress == Progress::More {
             Ok(Woken::Event)
         } else if has_ended {
-            // The fd stays readable, so this thread sleeps on the alarm only. The engine's thread
-            // takes over and delivers the end. If the threads of many connections spun here, they
-            // would keep the engine's thread from the processor and so delay the end of each
-            // connection.
+            // The fd stays readable, so this thread sleeps only on the alarm until the engine's
+            // thread delivers the end of the connection. If the threads of many connections spun
+            // here, they would take processor time from the engine's thread and so delay the end of
+            // each connection.
             self.call_engine();
             alarm.sleep_until_event(deadline.left())
         } else if stays_readable
@@ -229,10 +230,10 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// Does the same as [`sleep`](Self::sleep), after [`Leader::fall_asleep`], while no event
-    /// reports completions. Either the connection was lost, and the engine's thread wakes the
-    /// leader when there is another queue or when the connection ends; or the peer is in this
-    /// process, and the thread of the peer wakes the leader.
+    /// Does the same as [`sleep`](Self::sleep) from [`Leader::fall_asleep`] on, while no event
+    /// reports completions. If the connection was lost, the engine's thread wakes the leader when
+    /// there is another queue or when the connection ends. If the peer is in this process, a thread
+    /// of the peer wakes the leader.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,
@@ -244,7 +245,7 @@ impl Poller {
         *value = ready();
         let slept = match value {
             Some(_) => Ok(Woken::Event),
-            // Without an engine's thread this one handles the deadlines of the connection.
+            // If the engine has no thread, this thread handles the deadlines of the connection.
             None => alarm.sleep_until_event(self.line.shorten(deadline.left())),
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
@@ -255,8 +256,7 @@ impl Poller {
         self.judge(slept, value, deadline)
     }
 
-    /// Returns the result of a sleep. The caller has called `ready` after the sleep and passes its
-    /// result as `value`.
+    /// Returns the result of a sleep. `value` is the result of `ready` after the sleep.
     fn judge<T>(
         &self,
         slept: Result<Woken, OsError>,
@@ -274,7 +274,8 @@ impl Poller {
     }
 
     /// Requests an event for the next completion after a sleep, unless threads own the connection.
-    /// This thread may have taken the event for which the owner waits.
+    /// Without this request the owner could wait forever, because this thread may have taken the
+    /// owner's event.
     fn rearm_for_owner(&self, queue: &impl Completions) {
         let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {

@@ -1,21 +1,21 @@
 //! The state of a [`Poller`](super::Poller), in one atomic word.
 //!
 //! ```text
-//!  63        32 31       16 15    11 10  8    7         6        5        4       3      2   1   0
-//! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
-//! |   visits   | followers | relied |      | held    |attended| notified | asleep | led | owner |
-//! +------------+-----------+--------+------+---------+--------+----------+--------+-----+-------+
+//!  63      32 31      16 15    11 10     7     6          5          4        3       2   1     0
+//! +----------+----------+--------+--------+----------+----------+---------+--------+-----+-------+
+//! |  visits  |followers | relied | unused |held back | attended | notified| asleep | led | owner |
+//! +----------+----------+--------+--------+----------+----------+---------+--------+-----+-------+
 //! ```
 //!
 //! One word holds the whole state because each transition depends on several fields. All
-//! read-modify-write operations on one atomic have a single order. So a thread that goes to sleep
-//! and a thread that wakes it cannot miss each other, nor can the engine that stops polling a
-//! connection and a thread that begins to poll it. No fence is needed. The model checker loom runs
-//! all interleavings.
+//! read-modify-write operations on one atomic have a single order. Therefore a thread that goes to
+//! sleep cannot miss a thread that wakes it. Likewise, an engine that stops polling a connection
+//! cannot miss a thread that starts to poll it. No fence is needed. The model checker loom runs all
+//! interleavings.
 
 use super::sys::{AtomicU64, Ordering};
 
-/// The owner of a connection: the part of the program that is responsible for polling it.
+/// The owner of a connection, which is responsible for polling it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The engine's thread. Its epoll contains the completion events.
@@ -23,7 +23,7 @@ pub enum Owner {
     /// Threads that wait for the connection. No epoll contains the completion events.
     Threads,
     /// An event loop or a runtime, whose own epoll contains the completion events. The engine's
-    /// thread takes over if the loop does not take events.
+    /// thread becomes the owner if the loop does not take the events.
     Loop,
 }
 
@@ -31,68 +31,69 @@ pub enum Owner {
 /// bit of the field `relied`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reliance {
-    /// The peer is in this process: its thread delivers completions, and no event reports them.
+    /// The peer in this process, whose thread delivers completions without raising an event.
     Peer = 1 << 11,
-    /// An event loop watches the fd for reading.
+    /// An event loop that watches the fd for reading.
     Readable = 1 << 12,
-    /// An event loop watches the fd for writing, because it waits for room to send.
+    /// An event loop that watches the fd for writing, because it waits for room to send.
     Writable = 1 << 13,
-    /// A group receives the completions.
+    /// A group that receives the completions.
     Group = 1 << 14,
-    /// A task waits outside of a runtime.
+    /// A task that waits outside of a runtime.
     Tasks = 1 << 15,
 }
 
-/// The result of a visit, which is a poll by a thread or an event loop of the application.
+/// The result of a visit. A visit is a poll by a thread or an event loop of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visit {
-    /// The visitor was the owner before.
+    /// The visitor was already the owner.
     Known,
-    /// The visitor is the owner now. The caller moves the events to the new owner's epoll and, if
+    /// The visitor became the owner. The caller moves the events to the new owner's epoll and, if
     /// `tell` is set, notifies the engine.
     Acquired { tell: bool },
     /// The visitor polls, and the owner does not change.
     Guest,
 }
 
-/// The result of a check by the engine's thread.
+/// The result of the engine's check whether the owner still polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerCheck {
-    /// The owner has polled since the last check. The next check passes this value of the visit
-    /// counter.
+    /// The owner has polled since the last check. The value is the visit counter, which the engine
+    /// passes to the next check.
     Visited(u32),
-    /// A thread of the application sleeps in the kernel. It notifies the engine when it wakes up,
-    /// so the engine stops its checks.
+    /// A thread of the application sleeps in the kernel. The engine stops its checks, because that
+    /// thread notifies the engine when it wakes up.
     Left,
-    /// The owner has not polled since the last check, so the engine is the owner again.
+    /// The owner has not polled since the last check, so the engine is now the owner.
     Expired,
-    /// The engine was the owner before the check.
+    /// The engine was already the owner.
     Owned,
 }
 
-/// Which threads a waker has to wake.
+/// The threads that must be woken after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sleepers {
     /// Whether the leader sleeps or is about to sleep.
     pub(super) leader: bool,
-    /// Whether threads follow or are about to follow.
+    /// Whether at least one thread follows or is about to follow.
     pub(super) followers: bool,
 }
 
-/// The state of the word when a leader gave up the lead.
+/// Parts of the word at the time when a leader gave up the lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resigned {
     pub(super) followers: bool,
-    /// Whether the leader was still marked as asleep, because a panic ended its sleep.
+    /// Whether the leader was still marked as asleep because a panic ended its sleep.
     pub(super) asleep: bool,
 }
 
-/// Whether the caller has to notify the engine of a message that is held back.
+/// Whether the caller must notify the engine that a message is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// No notice is needed: the engine knows, or polls itself, or a thread is certain to poll.
+    /// No notice is needed: the engine already knows, or the engine or a sleeping thread is certain
+    /// to poll.
     Known,
-    /// The caller notifies the engine.
+    /// The caller must notify the engine.
     Tell,
 }
 
@@ -106,14 +107,14 @@ const LOOP: u64 = 2;
 const HAS_LEADER: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
-/// Set if the engine has the connection in its table, if a notice to the engine is in flight, or if
-/// the engine checks the connection again soon.
+/// Set while the engine's table contains the connection, while a notice to the engine is in flight,
+/// or while the engine is about to check the connection again.
 const ATTENDED: u64 = 1 << 5;
 const HELD_BACK: u64 = 1 << 6;
 const RELIANCE: u64 = 0b1_1111 << 11;
 const FOLLOWER: u64 = 1 << 16;
 const FOLLOWERS: u64 = 0xffff << 16;
-/// The visit counter is the topmost field, so its overflow changes no other field.
+/// One visit. The visit counter is the topmost field, so its overflow changes no other field.
 const VISIT: u64 = 1 << 32;
 
 impl Word {
@@ -122,7 +123,7 @@ impl Word {
         Self(AtomicU64::new(ENGINE))
     }
 
-    // Waiting threads call the following methods to lead or to follow.
+    // Methods with which waiting threads lead or follow:
 
     /// Makes the calling thread the leader. Returns false if another thread leads.
     #[inline]
@@ -145,7 +146,7 @@ impl Word {
         self.0.load(Ordering::Acquire) & HAS_LEADER != 0
     }
 
-    /// Adds the calling thread to the number of followers.
+    /// Increments the number of followers.
     #[inline]
     pub(super) fn follow(&self) {
         self.0.fetch_add(FOLLOWER, Ordering::AcqRel);
@@ -156,9 +157,9 @@ impl Word {
         self.0.fetch_sub(FOLLOWER, Ordering::AcqRel);
     }
 
-    // The following methods record that the leader sleeps or is woken.
+    // Methods that record that the leader sleeps or is woken:
 
-    /// Records that the leader is about to sleep. A wake after this call notifies the leader.
+    /// Records that the leader is about to sleep. A wake-up after this call notifies the leader.
     #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.fetch_or(ASLEEP, Ordering::AcqRel);
@@ -170,12 +171,12 @@ impl Word {
         self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel);
     }
 
-    /// Returns which threads the caller has to wake after a change. A thread that is not among them
-    /// and goes to sleep later sees the change before it sleeps.
+    /// Returns which threads the caller must wake after a change. A thread that the result does not
+    /// include sees the change before it sleeps.
     #[inline]
     pub(super) fn sleepers(&self) -> Sleepers {
-        // This read-modify-write does not change the word. It is ordered with the operations of
-        // `fall_asleep` and `follow`; a load would not be.
+        // This read-modify-write does not change the word. A load would not be ordered with the
+        // operations of `fall_asleep` and `follow`.
         let word = self.0.fetch_or(0, Ordering::AcqRel);
         Sleepers {
             leader: word & ASLEEP != 0,
@@ -195,7 +196,7 @@ impl Word {
         self.0.load(Ordering::Acquire) & NOTIFIED != 0
     }
 
-    // The following methods read or change the owner.
+    // Methods that read or change the owner:
 
     #[inline]
     pub(super) fn owner(&self) -> Owner {
@@ -212,14 +213,15 @@ impl Word {
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIANCE == 0 => Some(word | THREADS | ATTENDED),
-            // The engine had stopped its checks because the leader slept. Now it checks again.
+            // The engine stopped its checks because the leader slept. This bit makes it check
+            // again.
             Owner::Threads => Some(word | ATTENDED),
             Owner::Engine | Owner::Loop => None,
         })
     }
 
-    /// Counts a poll by a thread that waits. Returns whether threads are the owner and are checked
-    /// by the engine, and no user relies on the engine.
+    /// Counts a poll by a thread that waits. Returns true if threads are the owner, the engine
+    /// checks them, and no user relies on the engine.
     #[inline]
     pub(super) fn visit_as_owner(&self) -> bool {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
@@ -238,7 +240,7 @@ impl Word {
         self.acquire(word.wrapping_add(VISIT), |word| {
             let free = word & relied == 0 && owner(word) != Owner::Loop;
             // Changing the owner while a thread sleeps in the kernel is safe, because the events
-            // wake that thread, too.
+            // also wake that thread.
             free.then_some((word & !(OWNER | ATTENDED)) | LOOP)
         })
     }
@@ -267,8 +269,8 @@ impl Word {
         }
     }
 
-    /// Compares the visit counter with its value `seen` at the engine's last check. Makes the
-    /// engine the owner if the two are equal.
+    /// Compares the visit counter with `seen`, its value at the engine's last check. Makes the
+    /// engine the owner if both are equal and no leader sleeps.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);
@@ -297,8 +299,8 @@ impl Word {
         self.0.fetch_and(!(OWNER | ATTENDED), Ordering::AcqRel);
     }
 
-    /// Makes threads the owner without counting a visit, because one of them is polling. Returns
-    /// whether the engine was the owner before.
+    /// Makes threads the owner without counting a visit, because a thread is polling. Returns
+    /// whether the engine was the owner.
     #[inline]
     pub(super) fn yield_to_threads(&self) -> bool {
         let yielded = |word| (owner(word) == Owner::Engine).then_some(word | THREADS | ATTENDED);
@@ -312,13 +314,14 @@ impl Word {
         visits(self.0.load(Ordering::Acquire))
     }
 
-    // The following methods record which users rely on the engine.
+    // Methods that record which users rely on the engine:
 
-    /// Records that the user `who` relies on the engine. Returns whether it did not before.
+    /// Records that the user `who` relies on the engine. Returns true if the user did not rely on
+    /// the engine before.
     #[inline]
     pub(super) fn rely(&self, who: Reliance) -> bool {
         let bit = who as u64;
-        // A task calls this function at each poll. After the first call a load is enough.
+        // A task calls this method in each poll. The load makes all calls after the first cheaper.
         self.0.load(Ordering::Relaxed) & bit == 0
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
@@ -340,9 +343,9 @@ impl Word {
         word & RELIANCE != 0 || word & OWNER == LOOP
     }
 
-    // The following methods record that messages are held back.
+    // Methods that record that messages are held back:
 
-    /// Records that a message is held back until a poll sends it. The engine clears the record.
+    /// Records that a message is held back until a poll sends it. The engine clears this flag.
     #[inline]
     pub(super) fn note_held_back(&self) -> HeldBack {
         if self.0.load(Ordering::Relaxed) & HELD_BACK != 0 {
@@ -350,7 +353,7 @@ impl Word {
         }
         let word = self.0.fetch_or(HELD_BACK, Ordering::AcqRel);
         match owner(word) {
-            // No notice is needed in these two cases: the engine polls, and a thread that sleeps
+            // No notice is needed in the first two cases: the engine polls, or a sleeping thread
             // wakes up and polls when room becomes available.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,

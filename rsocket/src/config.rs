@@ -1,26 +1,26 @@
 use std::{io, time::Duration};
 
-/// The configuration of a stream. The defaults are those of librdmacm.
+/// The configuration of a stream. The defaults are the same as in librdmacm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The maximum number of bytes that are sent and not acknowledged yet. Default: 128 KiB.
+    /// The maximum number of sent bytes that the peer has not acknowledged. Default: 128 KiB.
     pub send_buffer: usize,
-    /// The maximum number of received, unread bytes: 2 bytes to 2 GiB. Default: 128 KiB.
+    /// The maximum number of received bytes that the program has not read, 2 bytes to 2 GiB.
+    /// Default: 128 KiB.
     pub receive_buffer: usize,
-    /// The maximum number of writes of the peer that are received and unread: 2 to 32767. Default:
-    /// 384.
+    /// The maximum number of writes of the peer that are received and not read, 2 to 32767.
+    /// Default: 384.
     pub receive_queue: u16,
-    /// The maximum number of outstanding writes of this side, at least 1. Default: 384.
+    /// The maximum number of this side's outstanding writes, at least 1. Default: 384.
     pub send_queue: u16,
-    /// The maximum length of a write that is sent inline, in bytes. Default: 64.
+    /// The maximum length in bytes of a write that is sent inline. Default: 64.
     ///
-    /// If the device supports less, its limit applies.
+    /// If the device supports a smaller maximum, the device's maximum applies.
     pub inline: u32,
-    /// The timeout for connecting. Default: 10 s.
+    /// The time limit for connecting. Default: 10 s.
     pub connect_timeout: Duration,
-    /// The maximum time for which closing a stream waits until the written bytes have arrived.
-    /// Default: 10 s.
+    /// The maximum time that closing a stream waits for the written bytes to arrive. Default: 10 s.
     pub linger: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns `InvalidInput` if a value is out of its range.
+    /// Returns `InvalidInput` if a value is out of range.
     pub(super) fn check(&self) -> io::Result<()> {
         let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if self.send_buffer == 0 {

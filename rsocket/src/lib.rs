@@ -27,29 +27,29 @@
 //!
 //! # Limitations
 //!
-//! This crate does not support C programs that write to memory of their peer by offset, with
-//! `riomap` and `riowrite`: it has no counterpart of these functions. A stream has no table for
-//! mappings of the peer, so in the C program `riomap` with `PROT_WRITE` fails with `ENOMEM`, and
-//! `riowrite` writes nothing. A program in Rust can write to a peer's memory with `rdmsg::Region`.
+//! This crate does not support C programs that write to their peer's memory with `riomap` and
+//! `riowrite`, because it does not implement these functions. A stream has no table for mappings of
+//! the peer, so in the C program `riomap` with `PROT_WRITE` fails with `ENOMEM`, and `riowrite`
+//! writes nothing. A program in Rust can write to a peer's memory with `rdmsg::Region`.
 //!
 //! # Protocol
 //!
 //! Each side has a ring of memory for incoming bytes, and announces one half of it to the other
 //! side when the connection is established. The sender writes bytes directly into that memory, with
-//! immediate data that contains the number of bytes. When the reader has read one half, it
+//! immediate data that contains the number of bytes. When the receiver has read one half, it
 //! announces that half again. Credits limit the number of outstanding writes. iWARP has no
-//! immediate data, so there a message of four bytes follows each write, and the side that connected
-//! sends the first message. See
+//! immediate data. Therefore on iWARP a four-byte message follows each write, and the connecting
+//! side sends the first message. See
 //! [`rsocket(7)`](https://man7.org/linux/man-pages/man7/rsocket.7.html).
 //!
 //! A stream makes progress during the calls of the threads that use it. Between these calls the
 //! peer can continue to write until the ring is full.
 
-// This crate implements a protocol that is defined elsewhere. Therefore it shares no code with
-// `proto` and the engine, and uses only `cm` and `verbs`, as a program would. It owns the queue
-// pairs and the memory of its connections. It guarantees that bytes arrive unchanged and in order,
-// or that the stream fails. It disconnects a peer that exceeds its windows or credits. It starts no
-// thread, except one for keepalive if the program enables keepalive.
+// The rsockets protocol is defined elsewhere. Therefore this crate shares no code with `proto` and
+// the engine, and uses only `cm` and `verbs`, as a program would. It owns the queue pairs and the
+// memory of its connections. It guarantees that bytes arrive unchanged and in order, or that the
+// stream fails. It disconnects a peer that exceeds its windows or credits. It starts no thread,
+// except one for keepalive if the program enables keepalive.
 
 #[macro_use(debug, warn_sparsely)]
 extern crate rdmsg_os;

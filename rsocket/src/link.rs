@@ -20,31 +20,31 @@ use super::{
 };
 use crate::sending::SendRing;
 
-/// The number of work requests that are reserved for control messages, so that these never wait for
-/// data.
+/// The number of work requests reserved for control messages, so that a control message never waits
+/// for data.
 const CONTROL: u32 = 4;
-/// How many of the `CONTROL` work requests are reserved for shutdown and disconnect messages.
+/// The number of `CONTROL` work requests reserved for shutdown and disconnect messages.
 const CLOSING: u32 = 2;
-/// The number of receives that are posted beyond the peer's credits, for control messages, which
-/// need no credits.
+/// The number of receives posted in addition to the peer's credits. They are for control messages,
+/// which need no credits.
 const EXTRA_RECEIVES: u16 = 8;
-/// The encoded time for which a peer waits before it sends again, if this side had no posted
-/// receive: 0.64 ms.
+/// The encoded RNR timer of 0.64 ms: the time that the peer waits before it repeats a send for
+/// which this side had posted no receive.
 const MIN_RNR_TIMER: u8 = 12;
 /// The length in bytes of the table into which the peer writes its windows.
 ///
-/// The memory region contains, after this table, a buffer of the same length for updates of the
-/// peer's table.
+/// In the memory region, a buffer of the same length follows this table. It holds the windows that
+/// this side writes into the peer's table.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
 /// The id of work requests that are neither receives nor data. The id of a data request is the
-/// number of send buffer bytes that its completion frees.
+/// number of bytes in the send buffer that its completion frees.
 const OTHER: u64 = 1 << 62;
 
 /// A connection: its queue pair, its memory, and its state.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// The text with which log lines of this connection begin.
+    /// The prefix of this connection's log lines.
     name: String,
     id: CmId,
     events: EventChannel,
@@ -58,11 +58,11 @@ pub(super) struct Link {
 
     receiving: Receiving,
     ring: SendRing,
-    /// The peer's parameters, once they are known.
+    /// The peer's parameters, or `None` until they arrive.
     peer: Option<Peer>,
     /// The maximum length of inline data.
     inline: usize,
-    /// The number of data and of control work requests that can still be posted.
+    /// The number of data work requests, and of control work requests, that can still be posted.
     free: u32,
     free_control: u32,
     /// The number of outstanding work requests.
@@ -71,41 +71,42 @@ pub(super) struct Link {
     /// Whether the ESTABLISHED event was read.
     established: bool,
     opening: Opening,
-    /// Whether this side can still write and read, because the direction was not shut down.
+    /// Whether this side may still write, and whether it may still read. A shutdown clears the flag
+    /// of its direction.
     writable: bool,
     readable: bool,
-    /// The shutdown message that is sent after the connection is established.
+    /// The shutdown message to send when the connection is established.
     ///
-    /// A later shutdown message replaces an earlier one, and includes its effect.
+    /// A later shutdown message replaces an earlier one, and includes the earlier one's effect.
     pending: Option<Immediate>,
     end: Option<End>,
 }
 
-/// The state that the peer has announced.
+/// The parameters that the peer has announced.
 #[derive(Debug)]
 struct Peer {
     /// The credits and windows that the peer has granted.
     sending: Sending,
-    /// The peer's table of this side's windows.
+    /// The address of the table in the peer's memory into which this side writes its windows.
     table: RemoteAddr,
     big_endian: bool,
 }
 
-/// The state of the first message. On iWARP the connecting side must send it (RFC 5044, section
-/// 7.1).
+/// Whether the first message was exchanged. On iWARP the connecting side must send the first
+/// message (RFC 5044, section 7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opening {
-    /// This side accepted, and waits for the first message of the peer.
+    /// This side accepted the connection, and waits for the peer's first message.
     Awaited,
-    /// This side has sent the first message, and the peer has not answered. The peer's driver may
-    /// have missed a message that arrived while the driver took over the TCP connection, as Linux's
-    /// software iWARP does.
+    /// This side sent the first message, and the peer has not sent a message yet. The peer may have
+    /// lost the first message: Linux's software iWARP can lose a message that arrives while the
+    /// driver takes over the TCP connection.
     Unanswered,
-    /// A message of the peer has arrived, or the transport does not require an order.
+    /// A message of the peer has arrived, or the transport allows either side to send first.
     Over,
 }
 
-/// The reason for the end of a connection.
+/// The reason why a connection ended.
 #[derive(Debug)]
 enum End {
     /// The peer closed the stream.
@@ -128,7 +129,8 @@ impl Peer {
 }
 
 impl Link {
-    /// Creates the objects that an id needs before it connects or accepts, and posts the receives.
+    /// Creates the queue pair, its completion queue and its memory, which `id` needs before it
+    /// connects or accepts. Posts the receives.
     pub(super) fn new(mut id: CmId, events: EventChannel, config: &Config) -> io::Result<Self> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
         let device = id.device()?.ok_or_else(gone)?;
@@ -213,14 +215,15 @@ impl Link {
 
     /// Requests the connection.
     ///
-    /// The connection is established when [`progress`](Self::progress) has read the event.
+    /// The connection is established after [`progress`](Self::progress) has read the ESTABLISHED
+    /// event.
     pub(super) fn connect(&mut self) -> io::Result<()> {
         if self.notification.active_speaks_first() {
             self.opening = Opening::Unanswered;
         }
         match self.id.connect(&self.param()?) {
-            // A driver that connects during the call returns a rejection as an error, instead of
-            // reporting it by an event.
+            // A driver that connects during the call returns a rejection as an error instead of
+            // reporting an event.
             Err(error) if error.errno == libc::ECONNREFUSED => {
                 let why = rejection_cause(RejectReason::from_raw(-error.errno), &[]);
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, why))
@@ -252,20 +255,20 @@ impl Link {
         };
         Ok(ConnParam {
             private_data: PrivateData::try_from(&data.to_bytes()[..])?,
-            // No RDMA READ of the peer is served, because this protocol uses none.
+            // This protocol uses no RDMA READs, so this side serves none.
             responder_resources: 0,
             initiator_depth: self.notification.initiator_depth(),
             ..ConnParam::default()
         })
     }
 
-    /// Returns the window that begins at the position `start` of the ring.
+    /// Returns the window that begins at the position `start` of the ring, in bytes.
     fn window(&self, start: usize) -> Window {
         Window {
             addr: self.incoming.addr() + start as u64,
             rkey: self.incoming.rkey(),
-            // The cast loses nothing, because the configuration limits the ring to two windows of
-            // the maximum length.
+            // The cast is lossless, because the configuration limits the ring to two windows of the
+            // maximum length.
             length: self.receiving.half() as u32,
         }
     }
@@ -274,12 +277,12 @@ impl Link {
         self.established && self.opening != Opening::Awaited
     }
 
-    /// Returns whether the peer may have missed the first message of this side.
+    /// Returns whether this side's first message may have been lost.
     pub(super) fn is_unanswered(&self) -> bool {
         self.is_established() && self.opening == Opening::Unanswered && self.end.is_none()
     }
 
-    /// Returns the error if the connection has failed or the peer has closed it.
+    /// Returns the reason if the connection has failed or the peer has closed it.
     pub(super) fn error(&self) -> Option<io::Error> {
         match self.end.as_ref()? {
             End::Disconnected => {
@@ -290,12 +293,12 @@ impl Link {
         }
     }
 
-    /// Returns whether a read returns without waiting.
+    /// Returns whether a read would return without waiting.
     pub(super) fn is_readable(&self) -> bool {
         !self.receiving.is_empty() || !self.readable || self.end.is_some()
     }
 
-    /// Returns whether a write returns without waiting.
+    /// Returns whether a write would return without waiting.
     pub(super) fn is_writable(&self) -> bool {
         let allowed = |peer: &Peer| peer.sending.room(1).is_some();
         let room =
@@ -323,8 +326,8 @@ impl Link {
         }
         self.readable = false;
         if self.writable {
-            // The peer need not be notified. But threads of this side that wait for bytes must wake
-            // up, which the completion of a probe achieves.
+            // The peer needs no notification, but threads of this side that wait for bytes must
+            // wake up. The completion of a probe wakes them.
             self.keep_alive();
             Ok(())
         } else {
@@ -351,7 +354,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a keepalive probe: an empty RDMA WRITE, which does not notify the peer's program.
+    /// Sends a keepalive probe, an empty RDMA WRITE. The probe does not notify the peer's program.
     pub(super) fn keep_alive(&mut self) {
         if !self.is_established() || self.end.is_some() || self.free_control <= CLOSING {
             return;
@@ -362,7 +365,7 @@ impl Link {
                 self.free_control -= 1;
                 self.posted += 1;
             }
-            // The queue pair has failed. A later completion or event reports the reason.
+            // The queue pair has failed. A later completion or event will report the reason.
             Err(error) => debug!(
                 Rsocket,
                 "{}: cannot send a keepalive probe: {error}", self.name
@@ -370,14 +373,13 @@ impl Link {
         }
     }
 
-    /// Returns whether the message about this side's shutdown was sent, or the connection has
-    /// ended.
+    /// Returns whether no shutdown message remains to be sent, or the connection has ended.
     pub(super) fn has_notified(&self) -> bool {
         self.pending.is_none() || self.end.is_some()
     }
 
-    /// Returns whether the shutdown message was sent and all work requests have completed, or the
-    /// connection has ended.
+    /// Returns whether no shutdown message remains to be sent and all work requests have completed,
+    /// or the connection has ended.
     pub(super) fn is_drained(&self) -> bool {
         self.has_notified() && (self.posted == 0 || self.end.is_some())
     }
@@ -390,7 +392,7 @@ impl Link {
     }
 
     fn lose(&mut self, why: impl Into<String>) {
-        // If the connection has ended already, the first reason is kept.
+        // If the connection has already ended, the first reason is kept.
         self.end
             .get_or_insert_with(|| End::Lost(io::ErrorKind::ConnectionReset, why.into()));
     }

@@ -13,7 +13,7 @@ use super::{Config, Stream, wire::ConnData};
 /// The maximum number of connection requests that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A listener for [`Stream`]s and for rsockets of C programs.
+/// A listener that accepts [`Stream`]s and rsockets of C programs.
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,
@@ -22,7 +22,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on the first of these addresses to which it can bind. Port 0 selects a free port.
+    /// Listens on the first of these addresses that can be bound. Port 0 selects a free port.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Listener {
     /// Waits for the next connection request and accepts it.
     ///
     /// The listener rejects requests that do not come from an rsocket, and requests for which it
-    /// lacks resources. It logs these rejections, and does not return an error for them.
+    /// lacks resources. It logs these rejections and then waits for the next request.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Listener {
 
     /// Waits for the next connection request, for at most `timeout`, and accepts it.
     ///
-    /// Returns `None` if no request arrived in that time. Otherwise it does the same as
+    /// Returns `None` if no request arrives in time. In all other respects this function is like
     /// [`accept`](Self::accept).
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Listener {
                     let peer = stream.peer_addr()?;
                     return Ok(Some((stream, peer)));
                 }
-                // The request was rejected when `serve` dropped its id.
+                // `serve` dropped the request's id, which rejects the request.
                 Err(error) => {
                     warn_sparsely!(Rsocket, "rsocket: rejected a connection request: {error}")
                 }
@@ -135,7 +135,7 @@ impl Listener {
     }
 }
 
-/// The descriptor is readable while a connection request is waiting.
+/// Returns a descriptor that is readable while a connection request is waiting.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()

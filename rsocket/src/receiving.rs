@@ -2,10 +2,10 @@ use std::{collections::VecDeque, ops::Range};
 
 use super::wire::WINDOWS;
 
-/// The received, unread bytes, and the updates that the peer gets after they were read.
+/// The received, unread bytes, and the updates that are sent to the peer after bytes were read.
 ///
 /// The peer fills the two halves of the ring in turn. Each write begins at the end of the previous
-/// one.
+/// write.
 #[derive(Debug)]
 pub(super) struct Receiving {
     /// The length of the ring in bytes.
@@ -14,41 +14,42 @@ pub(super) struct Receiving {
     queue: u16,
     /// The number of unread bytes of each write, oldest first.
     writes: VecDeque<usize>,
-    /// The position of the oldest unread byte in the ring, in bytes.
+    /// The offset of the oldest unread byte in the ring, in bytes.
     at: usize,
     /// The number of received, unread bytes.
     unread: usize,
-    /// The number of bytes in announced windows that the peer has not filled yet.
+    /// The number of bytes in announced windows that the peer can still fill.
     open: usize,
-    /// The number of bytes outside of announced windows, which were read or never used.
+    /// The number of free bytes outside of announced windows.
     free: usize,
-    /// The position of the next window in the ring, in bytes.
+    /// The offset of the next window in the ring, in bytes.
     next_window: usize,
     /// The index of the next window in the peer's table.
     place: u32,
-    /// The number of writes that were read completely, modulo 2¹⁶.
+    /// The number of completely read writes, modulo 2¹⁶.
     consumed: u16,
-    /// The value of `consumed` at which the peer gets new credits.
+    /// The value of `consumed` at which this side grants new credits to the peer.
     update_at: u16,
 }
 
-/// An update that is sent to the peer.
+/// An update that grants credits to the peer and can announce a window.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Update {
-    /// The number of the first write that the peer must not send.
+    /// The number of the first write that the peer must not send yet, modulo 2¹⁶.
     pub(super) limit: u16,
-    /// A new window, if there is one: its range of the ring, and its index in the peer's table.
+    /// The new window, if there is one: its range of the ring in bytes, and its index in the peer's
+    /// table.
     pub(super) window: Option<(Range<usize>, u32)>,
 }
 
-/// The error of a peer that has exceeded its windows or credits.
+/// The error if the peer exceeds its windows or credits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 
 impl Receiving {
-    /// Creates a ring of `size` bytes with room for `queue` writes.
+    /// Creates a ring of `size` bytes for up to `queue` unread writes.
     ///
-    /// The first half is announced to the peer when the connection is established.
+    /// The connection's private data announces the first half to the peer.
     pub(super) fn new(size: usize, queue: u16) -> Self {
         let half = size / 2;
         Self {
@@ -76,7 +77,7 @@ impl Receiving {
         self.queue
     }
 
-    /// Returns whether no byte is unread.
+    /// Returns whether all received bytes were read.
     pub(super) fn is_empty(&self) -> bool {
         self.unread == 0
     }
@@ -96,14 +97,14 @@ impl Receiving {
         Ok(())
     }
 
-    /// Returns the range of the oldest unread bytes, at most `want` bytes. The range is empty if no
-    /// byte is unread.
+    /// Returns the range of the oldest unread bytes, at most `want` bytes long. The range is empty
+    /// if all bytes were read.
     pub(super) fn readable(&self, want: usize) -> Range<usize> {
         let len = want.min(self.unread).min(self.size - self.at);
         self.at..self.at + len
     }
 
-    /// Records that `len` of the [`readable`](Self::readable) bytes were read.
+    /// Records that the first `len` of the [`readable`](Self::readable) bytes were read.
     pub(super) fn read(&mut self, len: usize) {
         self.at = (self.at + len) % self.size;
         self.unread -= len;
@@ -130,7 +131,8 @@ impl Receiving {
     /// Returns the update that is due, if half of the ring is free or half of the credits are used.
     pub(super) fn update(&mut self) -> Option<Update> {
         let half = self.half();
-        // The difference of two counters that wrap.
+        // Both counters wrap, so their difference decides whether `consumed` has reached
+        // `update_at`.
         let due = self.consumed.wrapping_sub(self.update_at) < 0x8000;
         if self.free < half && !due {
             return None;
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!(receiving.readable(20), 0..20);
         receiving.read(20);
         assert_eq!(receiving.update(), None);
-        // The range continues from one write to the next.
+        // The readable range spans two writes.
         assert_eq!(receiving.readable(1000), 20..100);
         receiving.read(40);
         assert_eq!((receiving.consumed, receiving.unread), (1, 40));

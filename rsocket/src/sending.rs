@@ -7,19 +7,20 @@ use super::wire::{WINDOWS, Window};
 pub(super) struct Sending {
     /// The number of the next write, modulo 2¹⁶.
     next: u16,
-    /// The number of the first write that is not allowed, modulo 2¹⁶.
+    /// The number of the first write that the peer does not allow yet, modulo 2¹⁶.
     limit: u16,
-    /// The unused parts of the announced windows. The first one is the current window.
+    /// The unused parts of the windows that the peer has announced. The first entry is the current
+    /// window.
     windows: VecDeque<Window>,
-    /// The index in the table at which the peer stores its next window.
+    /// The index in this side's table at which the peer stores its next window.
     place: u32,
 }
 
 impl Sending {
     /// Creates the initial state.
     ///
-    /// The peer's private data contains the first window; the peer will store the next one at index
-    /// 1 of the table. A first window with a length of 0 is ignored, as in the table.
+    /// `first` is the window in the peer's private data; the peer will store its next window at
+    /// index 1 of the table. A first window of length 0 is ignored, as in the table.
     pub(super) fn new(credits: u16, first: Window) -> Self {
         Self {
             next: 0,
@@ -29,8 +30,8 @@ impl Sending {
         }
     }
 
-    /// Returns the window into which up to `want` bytes may be written now, or `None` if no write
-    /// is allowed.
+    /// Returns the part of the current window into which this side can write up to `want` bytes, or
+    /// `None` if the peer allows no write.
     pub(super) fn room(&self, want: usize) -> Option<Window> {
         if self.next == self.limit {
             return None;
@@ -54,14 +55,14 @@ impl Sending {
         }
     }
 
-    /// Handles a grant of credits up to `limit`.
+    /// Handles a grant of credits up to the write number `limit`.
     ///
-    /// The peer may have stored a window in the table before. `take` removes the window at an index
-    /// from the table. It returns `None` if the window is not complete yet; then the announcement
-    /// of that window is still in flight, and takes it later.
+    /// The peer may have stored a window in the table before this grant. `take` removes the window
+    /// at an index from the table, or returns `None` if the window is not complete yet. A window
+    /// that is still in flight is taken at the next grant.
     pub(super) fn allowed(&mut self, limit: u16, take: impl FnOnce(u32) -> Option<Window>) {
         self.limit = limit;
-        // If all windows are in use already, the peer cannot have announced another one.
+        // If all windows are in use, the peer cannot have announced another one.
         if self.windows.len() < WINDOWS as usize
             && let Some(window) = take(self.place)
         {
@@ -71,12 +72,12 @@ impl Sending {
     }
 }
 
-/// The allocator of the send buffer, which is a ring: bytes are freed in the order in which they
-/// were allocated.
+/// The allocator of the send buffer. The buffer is a ring: bytes are freed in the order in which
+/// they were allocated.
 #[derive(Debug)]
 pub(super) struct SendRing {
     size: usize,
-    /// The position of the next allocation, in bytes.
+    /// The offset of the next allocation, in bytes.
     next: usize,
     /// The number of allocated bytes.
     used: usize,
@@ -136,7 +137,7 @@ mod tests {
         });
         assert_eq!(sending.room(4), Some(window(1000, 4)));
         sending.wrote(4);
-        // A write extends neither beyond the window's end nor into the next window.
+        // A write ends at the end of its window, even if another window follows.
         assert_eq!(sending.room(100), Some(window(1004, 6)));
         sending.wrote(6);
         assert_eq!(sending.room(100), Some(window(2000, 5)));

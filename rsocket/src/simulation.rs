@@ -42,7 +42,7 @@ struct Scene {
     ring: Vec<u8>,
     /// The writes in flight: address and length in bytes.
     writes: VecDeque<(u64, u32)>,
-    /// The updates in flight: the limit, and a window with its index in the table.
+    /// The updates in flight: the limit, and an optional window with its index in the table.
     updates: VecDeque<(u16, Option<(Window, u32)>)>,
     table: [Option<Window>; 2],
     written: usize,
@@ -83,7 +83,7 @@ impl Scene {
                     return;
                 };
                 let start = (addr - BASE) as usize;
-                // The device writes without a check, so a write could overwrite unread bytes.
+                // A device writes without a check, so a wrong write would overwrite unread bytes.
                 for place in &mut self.ring[start..start + len as usize] {
                     *place = self.written as u8;
                     self.written += 1;
@@ -127,7 +127,7 @@ impl Scene {
         }
     }
 
-    /// Runs all steps that are possible without another write of the writer.
+    /// Runs all possible steps until nothing is in flight or unread, without new writes.
     fn run_until_idle(&mut self) {
         while !self.writes.is_empty() || !self.receiving.is_empty() || !self.updates.is_empty() {
             for step in [
@@ -157,7 +157,7 @@ proptest! {
         }
         scene.run_until_idle();
         prop_assert_eq!(scene.read, scene.written);
-        // After all bytes were read, the writer can write again.
+        // After the reader has read all bytes, the writer can write again.
         prop_assert!(scene.sending.room(1).is_some());
     }
 }

@@ -22,14 +22,14 @@ use super::{
     wire::ConnData,
 };
 
-/// The time limit for resolving an address, and the one for resolving a route.
+/// The time limit for resolving an address, and also for resolving a route.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-/// A connection to an rsocket, which is a byte stream in both directions.
+/// A connection to an rsocket: a byte stream in both directions.
 ///
-/// Several threads may use a stream: one may read while another writes. Dropping the stream closes
-/// the connection. The drop waits until all written bytes have arrived, for at most
-/// [`Config::linger`].
+/// Several threads may use a stream; for example, one may read while another writes. Dropping the
+/// stream closes the connection, after waiting for at most [`Config::linger`] until all written
+/// bytes have arrived.
 pub struct Stream {
     waiting: Arc<Waiting>,
     local: Option<SocketAddr>,
@@ -43,12 +43,12 @@ struct Options {
     nonblocking: bool,
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
-    /// The sender of a channel. Dropping it ends the keepalive thread.
+    /// The channel on which the keepalive thread waits. Dropping this sender ends the thread.
     keepalive: Option<Sender<()>>,
 }
 
-/// Returns whether connecting failed immediately because of this side's port: the port is in use,
-/// or was in use a moment ago for a connection to the same peer.
+/// Returns whether connecting failed immediately because of the local port: the port is in use, or
+/// was used recently for a connection to the same peer.
 fn is_local_port_unavailable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -57,8 +57,7 @@ fn is_local_port_unavailable(error: &io::Error) -> bool {
 }
 
 impl Stream {
-    /// Connects to the first of these addresses that accepts the connection. It tries the addresses
-    /// in order.
+    /// Connects to the first of these addresses that accepts the connection, trying them in order.
     ///
     /// # Errors
     ///
@@ -80,8 +79,9 @@ impl Stream {
             "the name has no address",
         ));
         for address in address.to_socket_addrs()? {
-            // The connection manager chooses this side's port without checking TCP sockets, with
-            // which iWARP shares its port numbers. So another port is tried if the port is in use.
+            // The connection manager chooses the local port without checking TCP sockets, but iWARP
+            // connections and TCP sockets use the same port numbers. If the port is in use, another
+            // one is tried.
             let mut tries = CmId::FREE_PORT_TRIES;
             result = loop {
                 tries -= 1;
@@ -115,7 +115,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Accepts a connection request that carried the private data `peer`.
+    /// Accepts a connection request. `peer` is the request's private data.
     pub(super) fn accept(
         id: CmId,
         events: EventChannel,
@@ -157,23 +157,23 @@ impl Stream {
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Sets whether calls return `WouldBlock` instead of waiting. Default: they wait.
+    /// Sets whether calls return `WouldBlock` instead of waiting. Default: false.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.change(|options| options.nonblocking = nonblocking);
     }
 
-    /// Sets the time after which a read returns `TimedOut`. Default: `None`, which means no limit.
+    /// Sets the time after which a read returns `TimedOut`. `None`, the default, means no limit.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.change(|options| options.read_timeout = timeout);
     }
 
-    /// Sets the time after which a write returns `TimedOut`. Default: `None`, which means no limit.
+    /// Sets the time after which a write returns `TimedOut`. `None`, the default, means no limit.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.change(|options| options.write_timeout = timeout);
     }
 
-    /// Sets the interval at which a thread sends keepalive probes to the peer. Default: `None`,
-    /// which means no probes.
+    /// Sets the interval at which a thread sends keepalive probes to the peer. `None`, the default,
+    /// means no probes.
     ///
     /// Without probes, this side detects the loss of the peer only when it writes.
     ///
@@ -206,11 +206,11 @@ impl Stream {
 
     /// Shuts down the writing direction, the reading direction, or both.
     ///
-    /// Each side can still read the bytes that the other side wrote before.
+    /// Each side can still read the bytes that the other side wrote before the shutdown.
     ///
     /// An accepted stream can notify the peer only after the connection is established. A blocking
-    /// stream waits for that for at most [`Config::linger`]. A non-blocking stream sends the
-    /// notification during one of the next calls.
+    /// stream waits for at most [`Config::linger`] until the connection is established. A
+    /// non-blocking stream sends the notification during one of the next calls.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl Stream {
         })
     }
 
-    /// Waits until a read would not block, for at most `timeout`. `None` means no limit. Programs
+    /// Waits for at most `timeout` until a read would not block. `None` means no limit. Programs
     /// use this function for non-blocking streams.
     ///
     /// A read does not block if bytes have arrived or the stream has ended.
@@ -251,7 +251,7 @@ impl Stream {
         self.waiting.wait(Until::after(timeout), ready)
     }
 
-    /// Waits until a write would not block, for at most `timeout`. `None` means no limit. Programs
+    /// Waits for at most `timeout` until a write would not block. `None` means no limit. Programs
     /// use this function for non-blocking streams.
     ///
     /// A write does not block if a byte can be sent or the stream has failed.
@@ -292,7 +292,7 @@ impl Write for &Stream {
         self.waiting.wait(until, |link| link.write(bytes))?
     }
 
-    /// Does nothing, because written bytes are already being sent.
+    /// Does nothing, because a write already sends the bytes.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -309,7 +309,7 @@ impl Write for Stream {
         (&*self).write(bytes)
     }
 
-    /// Does nothing, because written bytes are already being sent.
+    /// Does nothing, because a write already sends the bytes.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -328,7 +328,8 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if self.waiting.check().is_err() {
             // In a child of fork(2), the connection belongs to the parent, and another thread of
-            // the parent may have held these locks during the fork. So the child leaks its copy.
+            // the parent may have held these locks during the fork. Therefore the child leaks its
+            // copy.
             leak(Arc::clone(&self.waiting));
             let options = unpoisoned(self.options.get_mut());
             leak(mem::take(options));
@@ -352,7 +353,7 @@ impl Drop for Stream {
     }
 }
 
-/// Waits for the result of resolving an address or a route.
+/// Waits for the event `wanted`, which ends the resolution of an address or a route.
 fn resolved(events: &EventChannel, wanted: CmEventType, config: &Config) -> io::Result<()> {
     let Some(event) = events.wait_event(config.connect_timeout)? else {
         return Err(io::ErrorKind::TimedOut.into());

@@ -14,19 +14,19 @@ use rdmsg_os::{Process, lock, millis, unpoisoned};
 
 use super::link::Link;
 
-/// The time for which a thread polls before it sleeps, which is the same as in librdmacm.
+/// The time that a thread polls before it sleeps, the same as in librdmacm.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// The time after which this side sends a probe to a peer that has not answered the first message.
-/// The time doubles for each further probe, up to `LAST_NUDGE`.
+/// The time after which this side sends a probe to a peer that has not responded to the first
+/// message. The time doubles for each further probe, up to `LAST_NUDGE`.
 const FIRST_NUDGE: Duration = Duration::from_millis(20);
 const LAST_NUDGE: Duration = Duration::from_secs(1);
 
-/// A connection on which several threads wait.
+/// A connection on which several threads can wait.
 ///
-/// One of the threads is the leader: it sleeps on the descriptors. The others are followers: they
-/// sleep until the leader wakes up, and then one of them becomes the leader. A stream has no engine
-/// and has one lock for its whole state, so it does not use `poll::Poller`.
+/// One of the threads is the leader: it sleeps on the descriptors. The other threads are followers:
+/// they sleep until the leader wakes up, and then one of them becomes the leader. A stream has no
+/// engine, and one lock guards its whole state, so it does not use `poll::Poller`.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The process that created the connection.
@@ -40,15 +40,16 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 struct State {
     link: Link,
-    /// Whether a thread sleeps on the descriptors, or is about to.
+    /// Whether a thread sleeps on the descriptors, or is about to sleep on them.
     sleeper: bool,
 }
 
 impl State {
     fn progress(&mut self) -> bool {
-        // This thread does not read events while another thread sleeps on the descriptors or is
-        // about to, because the other thread would then not wake up. It polls completions in any
-        // case, because the event on the completion channel remains and wakes the other thread.
+        // While another thread sleeps on the descriptors or is about to, this thread reads no
+        // connection-manager events, because the other thread would then not wake up. Polling
+        // completions is safe, because the event on the completion channel stays pending and wakes
+        // the other thread.
         self.link.progress(!self.sleeper)
     }
 }
@@ -69,8 +70,8 @@ impl Until {
             .map_or(Self::Ever, Self::Deadline)
     }
 
-    /// Returns the remaining time, or `None` if there is no limit. Returns an error if the time has
-    /// elapsed.
+    /// Returns the remaining time, or `None` if there is no limit. Returns `WouldBlock` or
+    /// `TimedOut` if no time remains.
     fn left(self) -> io::Result<Option<Duration>> {
         match self {
             Self::Now => Err(io::ErrorKind::WouldBlock.into()),
@@ -100,8 +101,8 @@ impl Waiting {
         }
     }
 
-    /// Returns an error if this process is a child of the process that created the connection. A
-    /// child must not take the connection's lock.
+    /// Returns an error in a child of the process that created the connection. A child must not
+    /// acquire the connection's lock.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.process.is_this() {
             return Ok(());
@@ -110,7 +111,7 @@ impl Waiting {
         Err(io::Error::new(io::ErrorKind::NotConnected, text))
     }
 
-    /// Makes progress, and calls `f` with the connection. Does not wait.
+    /// Makes progress without waiting, then calls `f` with the connection.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
         let mut state = self.lock();
         state.progress();
@@ -121,7 +122,7 @@ impl Waiting {
     ///
     /// # Errors
     ///
-    /// Returns `WouldBlock` or `TimedOut` if `ready` has not returned a value in time.
+    /// Returns `WouldBlock` or `TimedOut` if `ready` returns no value in time.
     pub(super) fn wait<T>(
         &self,
         until: Until,
@@ -148,7 +149,8 @@ impl Waiting {
                 };
                 continue;
             }
-            // This order misses no completion: request an event, poll the queue, sleep.
+            // The order of these three steps ensures that no completion is missed: request an
+            // event, poll the queue, sleep.
             state.link.arm()?;
             if state.progress() {
                 continue;
@@ -171,7 +173,7 @@ impl Waiting {
     fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
-        // `poll` may return early; the caller's loop checks the time.
+        // `poll` may return early. The caller's loop checks the time again.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
         });

@@ -1,10 +1,10 @@
 //! The wire format: the private data of connection requests and replies, the immediate data of
 //! writes, and windows.
 
-/// The number of windows in the table of one side. A side uses its windows in turn.
+/// The number of windows in one side's table. The peer fills them in turn.
 pub(super) const WINDOWS: u32 = 2;
 
-/// A window: a range of memory that the other side may write to.
+/// A range of memory to which the other side may write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) addr: u64,
@@ -15,7 +15,7 @@ pub(super) struct Window {
 impl Window {
     pub(super) const LEN: usize = 16;
 
-    /// Encodes the window in the byte order of the host that reads it.
+    /// Encodes the window in the byte order of the host that will read it.
     pub(super) fn to_bytes(self, big_endian: bool) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -50,15 +50,15 @@ impl Window {
     }
 }
 
-/// Immediate data: an operation of 3 bits, and its argument of 29 bits.
+/// Immediate data: a 3-bit operation code and its 29-bit argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Immediate {
-    /// The number of bytes that the sender has written to its current window.
+    /// The number of bytes that the sender has written into its current window.
     Data(u32),
-    /// The number of the first write that is not allowed. The sender may have stored a window in
-    /// the table before.
+    /// The number of the first write that is not allowed yet. Before this message, the sender may
+    /// have stored a window in the receiver's table.
     Credits(u16),
-    /// A message about mapped memory, which this crate does not use.
+    /// A message about mapped memory, a feature that this crate does not use.
     Mapping,
     /// The sender has closed the connection.
     Disconnect,
@@ -88,7 +88,7 @@ impl Immediate {
         let data = bits & ((1 << Self::DATA_BITS) - 1);
         match (bits >> Self::DATA_BITS, data) {
             (0, len) => Some(Self::Data(len)),
-            // The cast drops no information, because the numbers of writes have 16 bits.
+            // The cast is lossless, because the numbers of writes have 16 bits.
             (4, limit) => Some(Self::Credits(limit as u16)),
             (6, _) => Some(Self::Mapping),
             (7, 0) => Some(Self::Disconnect),
@@ -99,15 +99,16 @@ impl Immediate {
     }
 }
 
-/// The private data that both sides send while connecting.
+/// The private data that each side sends while connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ConnData {
     /// Whether the sender's host is big-endian.
     pub(super) big_endian: bool,
-    /// The number of writes for which the sender of this data has posted receives.
+    /// The number of writes that the sender of this data can receive, which is its number of posted
+    /// receives without the extra ones for control messages.
     pub(super) credits: u16,
-    /// The table from which the sender of this data reads the windows of its peer. The field
-    /// `length` contains the number of windows.
+    /// The table from which the sender of this data reads the other side's windows. Its `length` is
+    /// the number of windows.
     pub(super) target: Window,
     /// The first window into which the receiver of this data may write.
     pub(super) data: Window,
@@ -130,8 +131,8 @@ impl ConnData {
         bytes
     }
 
-    /// The private data of a rejection. A peer that is no rsocket recognises from this data that an
-    /// rsocket has rejected it.
+    /// The private data of a rejection. From this data a peer that is not an rsocket can recognise
+    /// that an rsocket rejected its connection.
     ///
     /// The data grants neither credits nor memory.
     pub(super) const NOTHING: Self = Self {
@@ -165,7 +166,8 @@ impl ConnData {
     }
 }
 
-/// Returns whether this is the private data with which an `rdmsg::Listener` rejects a connection.
+/// Returns whether this is the private data that an `rdmsg::Listener` sends when it rejects a
+/// connection.
 pub(super) fn is_rejection_of_endpoints(private_data: &[u8]) -> bool {
     private_data.starts_with(b"rdmR")
 }

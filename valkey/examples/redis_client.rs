@@ -1,7 +1,8 @@
-//! A client of the crate `redis` over Valkey over RDMA: `redis_client ADDRESS`, for example
-//! `redis_client 10.8.0.1:6379`.
+//! A client that uses the crate `redis` over Valkey's RDMA protocol: `redis_client ADDRESS`, for
+//! example `redis_client 10.8.0.1:6379`.
 //!
-//! The crate takes any stream of tokio. Its connection sends the requests of several tasks at once.
+//! The crate `redis` accepts any tokio stream. One of its connections can send the requests of
+//! several tasks concurrently.
 
 use std::{env, error::Error, net::SocketAddr};
 
@@ -10,9 +11,9 @@ use redis::{
     AsyncCommands, AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection,
 };
 
-/// The number of tasks, each with a value of its own.
+/// The number of tasks, each of which stores its own value.
 const TASKS: u8 = 8;
-/// The length of a value in bytes: more than a buffer of the server has.
+/// The length of a value in bytes, larger than a buffer of the server.
 const LEN: usize = 1_500_000;
 
 #[tokio::main(flavor = "current_thread")]
@@ -21,11 +22,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address: SocketAddr = address.parse()?;
     let stream = Stream::connect(address).await?;
     let info = RedisConnectionInfo::default();
-    // The default allows half a second for each reply.
+    // The default response timeout is half a second.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = MultiplexedConnection::new_with_config(&info, stream, config);
     let (connection, driver) = connection.await?;
-    // The driver reads and writes until all handles are dropped, or the server ends.
+    // The driver reads and writes until all handles are dropped or the server closes the
+    // connection.
     tokio::select! {
         result = work(connection) => result,
         () = driver => Err("the server has closed the connection".into()),

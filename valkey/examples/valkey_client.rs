@@ -1,10 +1,10 @@
-//! A client for Valkey over RDMA that blocks: it writes requests of RESP and checks the replies.
+//! A blocking client for Valkey over RDMA, which writes RESP requests and checks the replies.
 //!
 //! ```text
-//! valkey_client ADDRESS ping COUNT         PING that many times
-//! valkey_client ADDRESS values SIZE COUNT  SET and GET values of that many bytes, that many times
-//! valkey_client ADDRESS idle SECONDS       send nothing for that time, then PING
-//! valkey_client ADDRESS until-the-end      PING until the server ends; print the error
+//! valkey_client ADDRESS ping COUNT         send PING COUNT times
+//! valkey_client ADDRESS values SIZE COUNT  SET and GET a value of SIZE bytes, COUNT times
+//! valkey_client ADDRESS idle SECONDS       send nothing for SECONDS, then PING
+//! valkey_client ADDRESS until-the-end      send PING until the server exits; print the error
 //! ```
 
 use std::{
@@ -19,7 +19,7 @@ use rdmsg_valkey::Stream;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A connection to a server, with a buffer for replies.
+/// A connection to a server, and a buffer for its replies.
 struct Client {
     stream: Stream,
     replies: BufReader<Stream>,
@@ -32,7 +32,7 @@ impl Client {
         Ok(Self { stream, replies })
     }
 
-    /// Sends a request: the arguments, each with its length in front.
+    /// Sends a request. Each argument is preceded by its length.
     fn send(&mut self, arguments: &[&[u8]]) -> io::Result<()> {
         let mut head = format!("*{}\r\n", arguments.len());
         for argument in arguments {
@@ -44,7 +44,7 @@ impl Client {
         self.stream.write_all(head.as_bytes())
     }
 
-    /// Receives the line of a reply, or of the head of a value.
+    /// Receives one line: a reply, or the header of a value.
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.replies.read_line(&mut line)? == 0 {
@@ -71,7 +71,7 @@ impl Client {
     fn exchange_values(&mut self, size: usize, count: u32) -> Result<()> {
         let mut value: Vec<u8> = (0..size).map(|at| ((at * 31) >> 3) as u8).collect();
         for number in 0..count {
-            // A value that stays from the previous request would differ.
+            // The number in the value detects a reply with the value of the previous request.
             if let Some(part) = value.first_chunk_mut() {
                 *part = number.to_be_bytes();
             }
@@ -111,7 +111,7 @@ fn run(arguments: &[&str]) -> Result<()> {
             println!("{count} values of {size} bytes");
         }
         ["idle", seconds] => {
-            // The server sends commands during that time, but no bytes.
+            // The server sends commands during that time, but no bytes of the stream.
             let time = Duration::from_secs(seconds.parse()?);
             client.stream.set_read_timeout(Some(time))?;
             let silent = client.replies.fill_buf().map(<[u8]>::len);

@@ -1,4 +1,4 @@
-//! The commands: messages of 32 bytes in network byte order.
+//! The commands of the protocol: 32-byte messages in network byte order.
 
 use crate::ProtocolError;
 
@@ -8,24 +8,25 @@ pub(crate) const LEN: usize = 32;
 /// A command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// The client asks for features of the server. The reply is the same command.
+    /// The client requests the server's features. The server replies with the same command.
     GetServerFeature(Features),
     /// The client selects features for this connection.
     SetClientFeature(Features),
-    /// The sender is alive. It has no reply: the acknowledgement of its device is enough.
+    /// The sender is alive. No reply is needed, because the receiving device acknowledges the
+    /// message.
     Keepalive,
-    /// The sender has a buffer for incoming bytes.
+    /// The sender announces a buffer for incoming bytes.
     RegisterXferMemory(Memory),
 }
 
-/// A set of features, and those of them that the sender has.
+/// A set of features, and the features of that set that the sender supports or selects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Features {
     pub(crate) select: u16,
     pub(crate) bits: u64,
 }
 
-/// A buffer in the memory of the sender, which its peer may write.
+/// A buffer in the sender's memory to which the receiver may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) addr: u64,
@@ -67,7 +68,8 @@ impl Command {
         bytes
     }
 
-    /// Decodes a command. Ignores its reserved bytes, which later versions may define.
+    /// Decodes a command. Ignores the reserved bytes, which later versions of the protocol may
+    /// define.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let len = bytes.len();
         let Ok(bytes) = <&[u8; LEN]>::try_from(bytes) else {
@@ -83,7 +85,7 @@ impl Command {
             2 => Ok(Self::Keepalive),
             3 => {
                 let addr = number(&bytes[16..24]);
-                // Four bytes each, so the casts lose nothing.
+                // Each number has four bytes, so the casts are lossless.
                 let (length, key) = (number(&bytes[24..28]) as u32, number(&bytes[28..]) as u32);
                 let ends = addr.checked_add(length.into()).is_some();
                 if length == 0 || key == 0 || !ends {

@@ -1,30 +1,33 @@
 use std::{io, time::Duration};
 
-/// The configuration of a stream. Buffers and queues are as large as those of Valkey.
+/// The configuration of a stream. The default sizes of the buffers and queues are the same as in
+/// Valkey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The length of the buffer that the peer writes, in bytes: 1 to `u32::MAX`. Default: 1 MiB.
+    /// The length in bytes of the buffer to which the peer writes, 1 to `u32::MAX`. Default: 1 MiB.
     pub receive_buffer: u32,
-    /// The number of bytes that may be sent and not acknowledged, at least 1. Default: 1 MiB.
+    /// The maximum number of sent bytes that the peer has not acknowledged, at least 1. Default: 1
+    /// MiB.
     pub send_buffer: usize,
-    /// The number of receives: 16 to 32767. Default: 1024.
+    /// The number of posted receives, 16 to 32767. Default: 1024.
     ///
-    /// Each write and each command of the peer takes one. A stream posts it again during its own
-    /// calls and once in a [`keepalive`](Self::keepalive) interval. The protocol does not limit the
-    /// peer, which waits or fails if it finds no receive.
+    /// Each write and each command of the peer consumes one receive. A stream reposts consumed
+    /// receives during its own calls and once in each [`keepalive`](Self::keepalive) interval. The
+    /// protocol does not limit the peer, so the peer waits or fails if no receive is posted.
     pub receive_queue: u16,
-    /// The maximum number of outstanding writes: 1 to 32767. Default: 512.
+    /// The maximum number of this side's outstanding writes, 1 to 32767. Default: 512.
     pub send_queue: u16,
-    /// The timeout for connecting, or for the first commands of an accepted client. Default: 10 s.
+    /// The time limit for connecting, or for the first commands of an accepted client. Default: 10
+    /// s.
     pub connect_timeout: Duration,
-    /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, as
-    /// servers do.
+    /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, the
+    /// interval of Valkey's servers.
     ///
-    /// With `None` there is no such thread. Then only a write detects that the host of the peer is
-    /// lost, and a stream without calls takes no commands of the peer.
+    /// `None` disables this thread. Then only a write detects the loss of the peer, and commands of
+    /// the peer are handled only during calls of the program.
     pub keepalive: Option<Duration>,
-    /// The time for which closing waits until written bytes have arrived. Default: 10 s.
+    /// The maximum time that closing waits for the written bytes to arrive. Default: 10 s.
     pub linger: Duration,
 }
 
@@ -43,7 +46,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Refuses a configuration with an invalid value.
+    /// Returns `InvalidInput` if a value is out of range.
     pub(crate) fn check(&self) -> io::Result<()> {
         let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         if self.receive_buffer == 0 || self.send_buffer == 0 {

@@ -17,15 +17,15 @@ use crate::{
     waiting::{Waiting, deadline},
 };
 
-/// A connection that handles share. Its drop closes the connection.
+/// A connection shared by its handles. Dropping it closes the connection.
 pub(crate) struct Connection {
     pub(crate) waiting: Arc<Waiting>,
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
     linger: Duration,
-    /// The timeouts of reading and writing.
+    /// The read timeout and the write timeout.
     pub(crate) timeouts: Mutex<[Option<Duration>; 2]>,
-    /// Dropped to end the thread of the connection.
+    /// The channel on which the connection's thread waits. Dropping this sender ends the thread.
     background: Option<Sender<()>>,
 }
 
@@ -43,10 +43,11 @@ impl Connection {
         Ok(this)
     }
 
-    /// Starts the thread that sends keepalives. It also takes the commands of the peer, and posts
-    /// their receives again, while no other thread calls.
+    /// Starts the thread that sends keepalives. While no other thread calls, this thread also
+    /// handles the peer's commands and reposts their receives.
     ///
-    /// On an accepted connection it exchanges the first commands, for which the client waits.
+    /// On an accepted connection the thread first exchanges the initial commands, for which the
+    /// client waits.
     fn start(&self, config: &Config) -> io::Result<Option<Sender<()>>> {
         let is_server = self.waiting.with(|link| link.is_server());
         let (keepalive, handshake) = (config.keepalive, config.connect_timeout);
@@ -58,7 +59,7 @@ impl Connection {
         let run = move || {
             if is_server {
                 let is_over = |link: &mut Link| link.is_ready() || link.error().is_some();
-                // A client that takes longer is served when it goes on, by the program's calls.
+                // If the client takes longer than this, the program's calls continue the handshake.
                 let _ = waiting.wait(deadline(Some(handshake)), |link| {
                     is_over(link).then_some(())
                 });
@@ -67,7 +68,8 @@ impl Connection {
                 && ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout)
             {
                 waiting.with(|link| {
-                    // Events wake the threads and tasks that wait, so they alone read them.
+                    // Only the waiting threads and tasks read connection-manager events, because
+                    // these events wake them.
                     link.progress(false);
                     link.keep_alive();
                 });
@@ -88,7 +90,8 @@ impl Connection {
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Waits until written bytes have arrived, for at most the linger time, and closes.
+    /// Waits for at most the linger time until the written bytes have arrived, then closes the
+    /// connection.
     pub(crate) fn close(&self) -> io::Result<()> {
         let drained = self.waiting.wait(deadline(Some(self.linger)), |link| {
             link.is_drained().then_some(())
@@ -97,7 +100,7 @@ impl Connection {
         drained
     }
 
-    /// Returns the timeout with this index.
+    /// Returns the read timeout (index 0) or the write timeout (index 1).
     pub(crate) fn timeout(&self, index: usize) -> Option<Duration> {
         lock(&self.timeouts)[index]
     }
@@ -115,7 +118,8 @@ impl fmt::Debug for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.waiting.check().is_err() {
-            // The connection is the parent's, and a thread of the parent may hold these locks.
+            // The connection belongs to the parent process, and a thread of the parent may have
+            // held these locks during the fork.
             leak(Arc::clone(&self.waiting));
             leak(self.background.take());
             return;

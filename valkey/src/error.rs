@@ -2,9 +2,9 @@ use std::io;
 
 use thiserror::Error;
 
-/// A violation of the protocol by the peer, which ends the connection.
+/// A protocol violation by the peer, which ends the connection.
 ///
-/// It is the inner error of an [`io::Error`] of the kind `InvalidData`:
+/// An [`io::Error`] of the kind `InvalidData` contains this error:
 ///
 /// ```
 /// use rdmsg_valkey::ProtocolError;
@@ -16,7 +16,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// A command of another length than 32 bytes.
+    /// A command whose length is not 32 bytes.
     #[error("the peer sent a command of {len} bytes instead of 32")]
     Length {
         /// The length in bytes.
@@ -28,15 +28,15 @@ pub enum ProtocolError {
         /// The opcode.
         opcode: u16,
     },
-    /// A command that the peer may not send, or not at this time.
+    /// A command that the peer must not send at all, or not at this time.
     #[error("the peer sent the command {command}, which it may not send {when}")]
     Unexpected {
         /// The name of the command.
         command: &'static str,
-        /// The role of the peer, or the time.
+        /// The role of the peer, or the time, that makes the command invalid.
         when: &'static str,
     },
-    /// A reply about another set of features than this side asked for.
+    /// A reply about a different set of features than this side requested.
     #[error("the server replied with the set {select} of its features; set 0 was asked for")]
     Select {
         /// The number of the set.
@@ -45,10 +45,10 @@ pub enum ProtocolError {
     /// The client selected features that this side does not offer.
     #[error("the client selected the features {features:#x}, which were not offered")]
     Features {
-        /// The bits that were not offered.
+        /// The bits of the features that were not offered.
         features: u64,
     },
-    /// An announced buffer that cannot exist: it has no bytes, no key, or ends beyond 2⁶⁴.
+    /// An announced buffer that cannot exist: its length or its key is 0, or it extends beyond 2⁶⁴.
     #[error("the peer announced a buffer of {length} bytes at {addr:#x} with the key {key:#x}")]
     Memory {
         /// The address of the first byte.
@@ -58,21 +58,21 @@ pub enum ProtocolError {
         /// The remote key.
         key: u32,
     },
-    /// The peer announced a buffer although the previous one is not full.
+    /// A buffer that the peer announced before this side had filled the previous one.
     #[error("the peer announced a buffer, but {left} bytes of the previous one are free")]
     NotFull {
         /// The number of free bytes in the previous buffer.
         left: u32,
     },
-    /// The peer wrote more bytes than the announced buffer has free.
+    /// A write of more bytes than are free in the announced buffer.
     #[error("the peer wrote {len} bytes, but {free} bytes of the announced buffer are free")]
     Overrun {
-        /// The number of bytes, as the peer stated it.
+        /// The number of bytes that the peer reported for the write.
         len: u32,
-        /// The number of free bytes, 0 if no buffer has been announced.
+        /// The number of free bytes, or 0 if no buffer was announced.
         free: u32,
     },
-    /// The peer sends requests faster than it takes the replies.
+    /// Requests that the peer sends faster than it receives the replies.
     #[error("the peer sent a command while {pending} replies were pending")]
     Flood {
         /// The number of replies.

@@ -1,8 +1,8 @@
 //! Byte streams in the protocol of Valkey over RDMA.
 //!
-//! A [`Stream`] connects to a Valkey server that was built with RDMA (`--rdma-bind`,
-//! `--rdma-port`), and is used like a [`std::net::TcpStream`]: the program writes requests of RESP
-//! and reads the replies.
+//! A [`Stream`] connects to a Valkey server that was built with RDMA support (`--rdma-bind`,
+//! `--rdma-port`). It is used like a [`std::net::TcpStream`]: the program writes RESP requests and
+//! reads the replies.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -19,31 +19,32 @@
 //! # }
 //! ```
 //!
-//! With the feature `tokio`, the module `tokio` has a stream for tasks. Clients of Redis that take
-//! any stream use it, such as the crate `redis` in `examples/redis_client.rs`. A [`Listener`] is
-//! the other side of the protocol, for servers in place of Valkey's.
+//! With the feature `tokio`, the module `tokio` provides a stream for tasks. Redis clients that
+//! accept any stream can use it, such as the crate `redis` in `examples/redis_client.rs`. A
+//! [`Listener`] implements the server side of the protocol, for servers that replace Valkey's.
 //!
 //! # Protocol
 //!
 //! [Valkey's documentation](https://valkey.io/topics/RDMA/) describes the protocol. Each side
-//! announces a buffer, to which the other side writes with immediate data that carries the number
-//! of bytes. A buffer that is full is announced again after it was read. Commands of 32 bytes
-//! negotiate features, of which there are none yet, announce buffers and keep the connection alive.
+//! announces a buffer. The other side writes into this buffer with immediate data that contains the
+//! number of bytes. After a buffer was filled and read, its owner announces it again. 32-byte
+//! commands negotiate features, announce buffers and keep the connection alive. The protocol
+//! defines no features yet.
 //!
-//! The functions check each command and each number of the peer. A violation ends the connection
-//! with a [`ProtocolError`].
+//! This crate checks each command and each number that the peer sends. A violation ends the
+//! connection with a [`ProtocolError`].
 //!
 //! # Limitations
 //!
-//! * The peer needs no permission to send. If this side makes no calls, the peer may find no
-//!   receive: see [`Config::receive_queue`].
-//! * iWARP devices have no immediate data, so the connect fails there with `Unsupported`.
+//! * The peer needs no permission to send. If the program makes no calls, the peer may send when no
+//!   receive is posted: see [`Config::receive_queue`].
+//! * iWARP devices have no immediate data, so connecting over them fails with `Unsupported`.
 //! * The protocol provides neither encryption nor authentication of hosts.
 #![deny(unsafe_code)]
 #![cfg_attr(not(feature = "tokio"), forbid(unsafe_code))]
 
-// This layer implements a protocol that is defined elsewhere, so it shares nothing with `proto` and
-// the engine, and uses `cm` and `verbs` only, as a program would.
+// Valkey's protocol is defined elsewhere. Therefore this crate shares no code with `proto` and the
+// engine, and uses only `cm` and `verbs`, as a program would.
 
 mod command;
 mod config;

@@ -20,32 +20,35 @@ use crate::{
     session::{Role, Session},
 };
 
-/// The number of commands of this side that may be outstanding.
+/// The maximum number of this side's outstanding commands.
 const COMMANDS: u32 = 8;
-/// The maximum number of bytes that are copied before a write is posted.
+/// The maximum number of bytes in one write to the peer's buffer.
 const CHUNK: usize = 64 << 10;
-/// The time for which a peer that found no receive waits, as a code: 0.64 ms.
+/// The encoded RNR timer of 0.64 ms: the time that the peer waits before it repeats a send for
+/// which this side had posted no receive.
 const MIN_RNR_TIMER: u8 = 12;
-/// Retries of a packet that is not acknowledged. Software RoCE takes 7 as infinite.
+/// The number of retries of an unacknowledged packet. Software RoCE interprets 7 as infinite.
 const RETRY: u8 = 6;
-/// Retries of this side when the peer has no receive: without limit. A busy server posts none.
+/// The code for an unlimited number of retries while the peer has no posted receive. A busy server
+/// may post none for a long time.
 const RNR_RETRY: u8 = 7;
 
-/// The bits that mark the ids of receives and of commands. The id of a write is its length.
+/// The bits that mark the ids of receives and of commands. The id of a write is its length in
+/// bytes.
 const RECEIVE: u64 = 1 << 63;
 const COMMAND: u64 = 1 << 62;
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The prefix of log lines.
+    /// The prefix of this connection's log lines.
     name: String,
     id: CmId,
     events: EventChannel,
     qp: QueuePair,
     cq: CompletionQueue,
     done: CompletionChannel,
-    /// The buffers of the receives, and behind them those of outgoing commands.
+    /// The buffers of the receives, followed by the buffers of outgoing commands.
     commands: MemoryRegion,
     incoming: MemoryRegion,
     outgoing: MemoryRegion,
@@ -54,16 +57,16 @@ pub(crate) struct Link {
 
     session: Session,
     ring: Ring,
-    /// The number of writes that may still be posted.
+    /// The number of writes that can still be posted.
     free: u32,
-    /// The number of commands that may still be posted, and that of the next one.
+    /// The number of commands that can still be posted, and the slot of the next command.
     free_commands: u32,
     next_command: u32,
     established: bool,
     end: Option<End>,
 }
 
-/// The end of a connection.
+/// The reason why a connection ended.
 #[derive(Debug)]
 enum End {
     /// The peer closed it.
@@ -72,12 +75,12 @@ enum End {
     Closed,
     /// The peer violated the protocol.
     Violated(ProtocolError),
-    /// The connection failed, with this error.
+    /// The connection failed with this error.
     Lost(io::ErrorKind, String),
 }
 
 impl Link {
-    /// Creates the objects that an id needs before it connects or accepts.
+    /// Creates the queue pair and the memory that `id` needs before it connects or accepts.
     fn new(mut id: CmId, events: EventChannel, config: &Config, role: Role) -> io::Result<Self> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
         let device = id.device()?.ok_or_else(gone)?;
@@ -103,7 +106,8 @@ impl Link {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // A queue pair of the id would have the retry count that the peer sends. Valkey sends 0.
+        // A queue pair created through `id` would use the retry count from the peer's request.
+        // Valkey sends 0.
         let qp = QueuePair::new(&pd, &attr)?;
         qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -142,7 +146,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Accepts the request of the id.
+    /// Accepts the connection request of `id`.
     pub(crate) fn accept(id: CmId, events: EventChannel, config: &Config) -> io::Result<Self> {
         let mut link = Self::new(id, events, config, Role::Server)?;
         link.bring_up()?;
@@ -152,7 +156,7 @@ impl Link {
 
     fn param(&self) -> ConnParam {
         ConnParam {
-            // The protocol has no RDMA READ. Valkey states 1, too.
+            // The protocol uses no RDMA READs, but Valkey also sends 1.
             responder_resources: 1,
             initiator_depth: 1,
             retry_count: RETRY,
@@ -161,9 +165,10 @@ impl Link {
         }
     }
 
-    /// Moves the queue pair to RTS, with the attributes of the peer from the id.
+    /// Moves the queue pair to RTS, with the peer's attributes from the id.
     fn bring_up(&mut self) -> io::Result<()> {
-        // INIT is set again, because the id knows the rights of the peer only now.
+        // INIT is repeated because its access flags depend on the peer's parameters, which the id
+        // did not know before.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             let mut attr = self.id.init_qp_attr(state)?;
             let limit = |set: Option<u8>, value| set.map(|_| value);
@@ -202,7 +207,7 @@ impl Link {
         self.session.role() == Role::Server
     }
 
-    /// Returns whether both sides have agreed on features, and this side may write.
+    /// Returns whether both sides have agreed on features and this side may write.
     pub(crate) fn is_ready(&self) -> bool {
         self.session.is_ready()
     }
@@ -218,7 +223,8 @@ impl Link {
         })
     }
 
-    /// Writes the bytes that may be written now. `None` if there are none.
+    /// Writes bytes until a further write would have to wait. Returns the number of written bytes,
+    /// or `None` if no byte could be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         if let Some(error) = self.error() {
             return Some(Err(error));
@@ -247,7 +253,7 @@ impl Link {
             return Ok(0);
         }
         self.outgoing.copy_in(range.start, &bytes[..len]);
-        // At most a chunk, so the cast loses nothing.
+        // The cast is lossless, because a write has at most `CHUNK` bytes.
         let (short, remote) = (len as u32, RemoteAddr { addr, rkey });
         let payload = Sge::new(&self.outgoing, range);
         let write = SendWr::write_with_imm(len as u64, payload, remote, short);
@@ -257,8 +263,9 @@ impl Link {
         Ok(len)
     }
 
-    /// Reads bytes that have arrived, or returns `None` if there are none. At the end of the stream
-    /// it returns 0 bytes if the peer has closed it or has disconnected, otherwise an error.
+    /// Reads bytes that have arrived. Returns the number of bytes read, or `None` if no byte has
+    /// arrived yet. After the last byte, returns 0 if either side closed the connection, otherwise
+    /// an error.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let range = self.session.readable();
         let len = range.len().min(into.len());
@@ -277,7 +284,8 @@ impl Link {
         }
     }
 
-    /// Sends the command Keepalive, unless other commands are outstanding that do as well.
+    /// Sends the command Keepalive, unless another command is outstanding, which has the same
+    /// effect.
     pub(crate) fn keep_alive(&mut self) {
         if self.is_ready() && self.end.is_none() && self.free_commands == COMMANDS {
             self.send(Command::Keepalive);
@@ -310,7 +318,7 @@ impl Link {
         self.ring.is_empty() || self.end.is_some()
     }
 
-    /// Closes the connection, without waiting for the peer.
+    /// Closes the connection without waiting for the peer.
     pub(crate) fn close(&mut self) {
         self.end.get_or_insert(End::Closed);
         if let Err(error) = self.qp.to_err() {
@@ -327,7 +335,7 @@ impl Link {
     }
 
     fn lose(&mut self, why: impl Into<String>) {
-        // The first cause is the one to report.
+        // If the connection has already ended, the first reason is kept.
         self.end
             .get_or_insert_with(|| End::Lost(io::ErrorKind::ConnectionReset, why.into()));
     }

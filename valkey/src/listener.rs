@@ -11,12 +11,12 @@ use rdmsg_os::warn_sparsely;
 
 use crate::{Config, Stream, link::Link};
 
-/// The maximum number of requests that wait to be accepted.
+/// The maximum number of connection requests that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The side of the protocol that accepts connections, for servers in place of Valkey's.
+/// The accepting side of the protocol, for servers that replace Valkey's.
 ///
-/// It offers no features, as Valkey 8.1.
+/// The listener offers no features, like Valkey 8.1.
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,
@@ -29,16 +29,18 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and `rdma_listen`.
+    /// Returns `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and
+    /// `rdma_listen`.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &Config::default())
     }
 
-    /// Listens as [`bind`](Self::bind) does, with a configuration for the streams.
+    /// Listens as [`bind`](Self::bind) does, with a configuration for the accepted streams.
     ///
     /// # Errors
     ///
-    /// Those of [`bind`](Self::bind), and `InvalidInput` for an invalid configuration.
+    /// Returns the errors of [`bind`](Self::bind), and `InvalidInput` if the configuration is
+    /// invalid.
     pub fn bind_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
         config.check()?;
         let text = "the name has no address";
@@ -58,23 +60,24 @@ impl Listener {
         Ok(Self { id, events, config })
     }
 
-    /// Returns the address on which it listens.
+    /// Returns the address on which the listener listens.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if there is none.
+    /// Returns `AddrNotAvailable` if the listener has no address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let none = || io::ErrorKind::AddrNotAvailable.into();
         self.id.local_addr().ok_or_else(none)
     }
 
-    /// Waits for the next connection and accepts it.
+    /// Waits for the next connection request and accepts it.
     ///
-    /// A request that cannot be served is rejected, and logged as a warning.
+    /// The listener rejects requests that it cannot serve, logs a warning, and then waits for the
+    /// next request.
     ///
     /// # Errors
     ///
-    /// `NotConnected` if the device was removed.
+    /// Returns `NotConnected` if the device was removed.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             if let Some(accepted) = self.accept_timeout(Duration::MAX)? {
@@ -83,14 +86,14 @@ impl Listener {
         }
     }
 
-    /// Waits for the next connection, for at most `timeout`, and accepts it.
+    /// Waits for the next connection request, for at most `timeout`, and accepts it.
     ///
-    /// Returns `None` if there was none in that time; otherwise the same as
+    /// Returns `None` if no request arrives in time. In all other respects this function is like
     /// [`accept`](Self::accept).
     ///
     /// # Errors
     ///
-    /// Those of [`accept`](Self::accept).
+    /// Returns the errors of [`accept`](Self::accept).
     pub fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<(Stream, SocketAddr)>> {
         let start = Instant::now();
         loop {
@@ -106,7 +109,7 @@ impl Listener {
             let stream = self.serve(id);
             match stream.and_then(|stream| Ok((stream.peer_addr()?, stream))) {
                 Ok((peer, stream)) => return Ok(Some((stream, peer))),
-                // The drop of its id rejected the request.
+                // The id of the request was dropped, which rejects the request.
                 Err(error) => {
                     warn_sparsely!(Valkey, "valkey: rejected a connect request: {error}");
                 }
@@ -121,7 +124,7 @@ impl Listener {
     }
 }
 
-/// The descriptor is readable when there is a connection to accept.
+/// Returns a descriptor that is readable while a connection request is waiting.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()

@@ -1,10 +1,10 @@
 use std::ops::Range;
 
-/// The allocator of the send buffer. Bytes are freed in the order of their allocation.
+/// The allocator of the send buffer. Bytes are freed in the order in which they were allocated.
 #[derive(Debug)]
 pub(crate) struct Ring {
     size: usize,
-    /// The position of the next allocation.
+    /// The offset of the next allocation, in bytes.
     next: usize,
     /// The number of allocated bytes.
     used: usize,
@@ -24,7 +24,7 @@ impl Ring {
         self.used == 0
     }
 
-    /// Allocates up to `want` bytes in a row. The range is empty if none are free.
+    /// Allocates up to `want` contiguous bytes. The range is empty if no byte is free.
     pub(crate) fn take(&mut self, want: usize) -> Range<usize> {
         let len = want.min(self.size - self.used).min(self.size - self.next);
         let range = self.next..self.next + len;
@@ -33,7 +33,7 @@ impl Ring {
         range
     }
 
-    /// Frees the oldest `len` bytes.
+    /// Frees the oldest `len` allocated bytes.
     pub(crate) fn give_back(&mut self, len: usize) {
         self.used -= len;
     }

@@ -1,4 +1,4 @@
-//! The state of a connection in terms of the protocol, without a device.
+//! The protocol state of a connection, independent of a device.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -7,10 +7,10 @@ use crate::{
     command::{Command, Features, Memory},
 };
 
-/// The features that this crate supports, in the only set that the protocol has. It defines none.
+/// The features that this crate supports. The protocol has one set of features, which is empty.
 const SUPPORTED: u64 = 0;
 
-/// The maximum number of commands that wait for a place in the send queue.
+/// The maximum number of commands that wait for room in the send queue.
 const PENDING: usize = 16;
 
 /// The role of this side.
@@ -20,39 +20,40 @@ pub(crate) enum Role {
     Server,
 }
 
-/// The buffers of both sides and the commands about them.
+/// The buffers of both sides, and the commands that concern them.
 ///
-/// The sides agree on features, and each announces a buffer. Its peer writes one range after the
-/// other there. A buffer that is full and has been read is announced again.
+/// The sides agree on features, and each side announces a buffer. The other side writes into this
+/// buffer from its start to its end. When the buffer is full and has been read, its owner announces
+/// it again.
 #[derive(Debug)]
 pub(crate) struct Session {
     role: Role,
-    /// Whether the reply about the features of the server is outstanding.
+    /// Whether this side, a client, waits for the server's reply about its features.
     asking: bool,
     /// The commands to send, oldest first, at most [`PENDING`].
     pending: VecDeque<Command>,
     incoming: Incoming,
-    /// The buffer of the peer, once it is announced.
+    /// The peer's buffer, or `None` until the peer announces one.
     outgoing: Option<Outgoing>,
 }
 
-/// The buffer of this side.
+/// This side's buffer, to which the peer writes.
 #[derive(Debug)]
 struct Incoming {
     memory: Memory,
-    /// Whether it has been announced.
+    /// Whether this side has announced the buffer.
     announced: bool,
-    /// The number of bytes that have arrived since it was announced.
+    /// The number of bytes that have arrived since the last announcement of the buffer.
     arrived: u32,
-    /// The number of these that have been read.
+    /// The number of arrived bytes that have been read.
     read: u32,
 }
 
-/// The buffer of the peer.
+/// The peer's buffer, to which this side writes.
 #[derive(Debug)]
 struct Outgoing {
     memory: Memory,
-    /// The number of bytes that have been written.
+    /// The number of bytes that this side has written into the buffer.
     written: u32,
 }
 
@@ -82,7 +83,7 @@ impl Session {
         self.role
     }
 
-    /// Begins the exchange of commands.
+    /// Queues the first command of this side.
     pub(crate) fn established(&mut self) {
         match self.role {
             Role::Client => {
@@ -99,7 +100,7 @@ impl Session {
         !self.asking && self.outgoing.is_some()
     }
 
-    /// Returns the next command to send.
+    /// Removes and returns the next command to send.
     pub(crate) fn next(&mut self) -> Option<Command> {
         self.pending.pop_front()
     }
@@ -162,7 +163,7 @@ impl Session {
         self.pending.push_back(memory);
     }
 
-    /// Records that the peer has written `len` bytes behind the previous ones.
+    /// Records that the peer has written the next `len` bytes of the buffer.
     pub(crate) fn arrived(&mut self, len: u32) -> Result<(), ProtocolError> {
         let incoming = &mut self.incoming;
         let free = match incoming.announced {
@@ -176,7 +177,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the range of the bytes that have arrived and were not read.
+    /// Returns the range of the unread bytes in this side's buffer.
     pub(crate) fn readable(&self) -> Range<usize> {
         self.incoming.read as usize..self.incoming.arrived as usize
     }
@@ -184,15 +185,15 @@ impl Session {
     /// Records that the first `len` of the [`readable`](Self::readable) bytes were read.
     pub(crate) fn read(&mut self, len: usize) {
         let incoming = &mut self.incoming;
-        // The range that `readable` returns has bounds of 32 bits.
+        // The cast is lossless, because the bounds of `readable` have 32 bits.
         incoming.read += len as u32;
         if incoming.read == incoming.memory.length {
             self.announce();
         }
     }
 
-    /// Returns the address and the key for the next write, and its maximum length in bytes. `None`
-    /// if the buffer of the peer is full.
+    /// Returns the address and the rkey for the next write, and its maximum length in bytes.
+    /// Returns `None` if this side must not write yet, or if the peer's buffer is full.
     pub(crate) fn writable(&self) -> Option<(u64, u32, usize)> {
         let outgoing = self.outgoing.as_ref().filter(|_| self.is_ready())?;
         let addr = outgoing.memory.addr + u64::from(outgoing.written);
@@ -221,7 +222,8 @@ mod tests {
         }
     }
 
-    /// Delivers the pending commands of each side until none is left.
+    /// Delivers the pending commands of both sides until none is left. Returns them in the order of
+    /// delivery.
     fn exchange(sides: &mut [Session; 2]) -> Vec<Command> {
         let mut sent = Vec::new();
         let [client, server] = sides;

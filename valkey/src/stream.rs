@@ -19,22 +19,23 @@ const WRITE: usize = 1;
 
 /// A connection to a Valkey server or client: a byte stream in both directions.
 ///
-/// Clones refer to the same connection, and threads may share it: one may read while another
-/// writes. When the last handle is dropped, it waits until all written bytes have arrived, for at
-/// most [`Config::linger`], and closes the connection. The protocol cannot close one direction.
+/// Clones refer to the same connection. Threads can share a connection; for example, one may read
+/// while another writes. Dropping the last handle closes the connection, after waiting for at most
+/// [`Config::linger`] until all written bytes have arrived. The protocol cannot close a single
+/// direction.
 #[derive(Debug, Clone)]
 pub struct Stream {
     connection: Arc<Connection>,
 }
 
 impl Stream {
-    /// Connects to the first of these addresses that accepts, trying them in turn.
+    /// Connects to the first of these addresses that accepts the connection, trying them in order.
     ///
     /// # Errors
     ///
-    /// `TimedOut`; `ConnectionRefused` if no program listens there; `Unsupported` on iWARP;
-    /// `InvalidData` with a [`ProtocolError`](crate::ProtocolError); otherwise the errors of the
-    /// connection manager for the last address.
+    /// Returns `TimedOut`; `ConnectionRefused` if no program listens at the address; `Unsupported`
+    /// on iWARP; `InvalidData` with a [`ProtocolError`](crate::ProtocolError); otherwise the
+    /// connection manager's error for the last address.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }
@@ -43,7 +44,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and `InvalidInput` for an invalid configuration.
+    /// Returns the errors of [`connect`](Self::connect), and `InvalidInput` if the configuration is
+    /// invalid.
     pub fn connect_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
         let text = "the name has no address";
         let mut result = Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -89,16 +91,17 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// None. The signature is that of [`TcpStream`](std::net::TcpStream::try_clone).
+    /// Never fails. The signature is the same as that of
+    /// [`TcpStream::try_clone`](std::net::TcpStream::try_clone).
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
 
-    /// Returns the address of this side.
+    /// Returns the local address of the connection.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if it has none.
+    /// Returns `AddrNotAvailable` if the connection has no local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.connection.local_addr()
     }
@@ -107,27 +110,27 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if it has none.
+    /// Returns `AddrNotAvailable` if the peer has no address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.connection.peer_addr()
     }
 
-    /// Sets the time after which reading returns `TimedOut`, for all handles of the connection.
-    /// Default: `None`, unlimited.
+    /// Sets the time after which a read returns `TimedOut`, for all handles of the connection.
+    /// `None`, the default, means no limit.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a timeout of zero.
+    /// Returns `InvalidInput` if the timeout is zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.set_timeout(READ, timeout)
     }
 
-    /// Sets the time after which writing returns `TimedOut`, for all handles of the connection.
-    /// Default: `None`, unlimited.
+    /// Sets the time after which a write returns `TimedOut`, for all handles of the connection.
+    /// `None`, the default, means no limit.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a timeout of zero.
+    /// Returns `InvalidInput` if the timeout is zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.set_timeout(WRITE, timeout)
     }
@@ -141,14 +144,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Closes the connection for all of its handles, after written bytes have arrived.
+    /// Closes the connection for all of its handles, after the written bytes have arrived.
     ///
-    /// Both sides then read the bytes that have arrived, and the end of the stream.
+    /// Afterwards each side can still read the bytes that have arrived, and then reads the end of
+    /// the stream.
     ///
     /// # Errors
     ///
-    /// `TimedOut` if not all bytes have arrived within [`Config::linger`]. The connection is closed
-    /// then as well.
+    /// Returns `TimedOut` if not all bytes arrive within [`Config::linger`]. The connection is
+    /// closed in this case, too.
     pub fn shutdown(&self) -> io::Result<()> {
         self.connection.waiting.check()?;
         self.connection.close()
@@ -172,7 +176,7 @@ impl Write for &Stream {
             .wait(until, |link| link.write(bytes))?
     }
 
-    /// Does nothing: written bytes are already being sent.
+    /// Does nothing, because a write already sends the bytes.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -189,7 +193,7 @@ impl Write for Stream {
         (&*self).write(bytes)
     }
 
-    /// Does nothing: written bytes are already being sent.
+    /// Does nothing, because a write already sends the bytes.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -14,7 +14,7 @@
 //! # }
 //! ```
 //!
-//! Such a stream is a connection for clients of Redis that take any stream, for instance
+//! Redis clients that accept any stream can use such a stream, for example
 //! `redis::aio::MultiplexedConnection::new`.
 
 use std::{
@@ -43,13 +43,13 @@ use crate::{
 
 /// A connection to a Valkey server or client, for tasks.
 ///
-/// It implements [`AsyncRead`] and [`AsyncWrite`]. The halves that `tokio::io::split` returns serve
-/// two tasks at once. The shutdown waits until all written bytes have arrived and closes the
-/// connection. If the stream is dropped before, another thread does that, within
-/// [`Config::linger`].
+/// The stream implements [`AsyncRead`] and [`AsyncWrite`]. Two tasks can use the two halves that
+/// `tokio::io::split` returns concurrently. `shutdown` waits until all written bytes have arrived,
+/// then closes the connection. If the stream is dropped without `shutdown`, another thread waits
+/// and closes the connection, within [`Config::linger`].
 #[derive(Debug)]
 pub struct Stream {
-    /// `None` only in the drop.
+    /// `None` only while the stream is being dropped.
     connection: Option<Connection>,
     done: AsyncFd<Watched<CompletionChannel>>,
     events: AsyncFd<Watched<EventChannel>>,
@@ -60,7 +60,7 @@ pub struct Stream {
 #[derive(Debug)]
 struct Watched<T>(T);
 
-/// The channels of `rdma-verbs`, whose descriptor stays the same while they exist.
+/// A channel of `rdma-verbs`, whose descriptor does not change while the channel exists.
 trait Channel: AsFd {}
 
 impl Channel for CompletionChannel {}
@@ -72,7 +72,8 @@ impl<T: Channel> AsRawFd for Watched<T> {
     }
 }
 
-/// The tasks that wait to read and to write. A descriptor has room for one waker, so it wakes both.
+/// The task that waits to read and the task that waits to write. A descriptor stores only one
+/// waker, so it wakes both tasks.
 #[derive(Debug, Default)]
 struct Tasks(Mutex<[Option<Waker>; 2]>);
 
@@ -88,8 +89,8 @@ impl Wake for Tasks {
 
 #[allow(unsafe_code)]
 fn watch<T: Channel>(channel: T) -> io::Result<AsyncFd<Watched<T>>> {
-    // SAFETY: the registered value keeps its channel, which `rdma-verbs` leaves open and with the
-    // same descriptor until the value is dropped.
+    // SAFETY: the registered value owns its channel. `rdma-verbs` keeps the channel's descriptor
+    // open and unchanged until the value is dropped.
     let watched = unsafe { AsyncFd::register_with_interest(Watched(channel), Interest::READABLE) };
     watched.map_err(Into::into)
 }
@@ -99,11 +100,11 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`Stream::connect`](crate::Stream::connect) for this address.
+    /// Returns the errors of [`Stream::connect`](crate::Stream::connect) for this address.
     ///
     /// # Panics
     ///
-    /// Outside a runtime of tokio with I/O and time enabled.
+    /// Panics if it is called outside of a tokio runtime with I/O and time enabled.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::connect_with(address, &Config::default()).await
     }
@@ -112,11 +113,12 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and `InvalidInput` for an invalid configuration.
+    /// Returns the errors of [`connect`](Self::connect), and `InvalidInput` if the configuration is
+    /// invalid.
     ///
     /// # Panics
     ///
-    /// As [`connect`](Self::connect).
+    /// Panics if [`connect`](Self::connect) would panic.
     pub async fn connect_with(address: SocketAddr, config: &Config) -> io::Result<Self> {
         let connect = Self::connect_without_limit(address, config);
         timeout(config.connect_timeout, connect).await?
@@ -133,7 +135,7 @@ impl Stream {
                 continue;
             }
             let mut ready = events.readable().await?;
-            // An event that arrived in between makes the descriptor ready again.
+            // An event that arrives after this call makes the descriptor ready again.
             ready.clear_ready();
             if let Some(event) = opening.events().poll_event()?
                 && opening.step(&event)?
@@ -141,7 +143,7 @@ impl Stream {
                 break;
             }
         }
-        // The stream watches the descriptor again.
+        // The stream registers the same descriptor again below.
         drop(events);
         let link = opening.connect(config)?;
         let (done, events) = (link.done().clone(), link.events().clone());
@@ -161,11 +163,11 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Returns the address of this side.
+    /// Returns the local address of the connection.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if it has none.
+    /// Returns `AddrNotAvailable` if the connection has no local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.connection()?.local_addr()
     }
@@ -174,7 +176,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable` if it has none.
+    /// Returns `AddrNotAvailable` if the peer has no address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.connection()?.peer_addr()
     }
@@ -184,8 +186,8 @@ impl Stream {
         self.connection.as_ref().ok_or_else(none)
     }
 
-    /// Polls `ready` for the task that reads or writes. If it has no value, the task is woken after
-    /// a completion or an event.
+    /// Polls `ready` for the reading or the writing task. If `ready` returns `None`, the task is
+    /// woken after the next completion or event.
     fn poll<T>(
         &self,
         task: usize,
@@ -194,19 +196,22 @@ impl Stream {
     ) -> Poll<io::Result<T>> {
         let waiting = &self.connection()?.waiting;
         waiting.check()?;
-        // Stored first: the other task may take the progress that this one waits for.
+        // The waker is stored first, because the other task may handle the completion that this
+        // task waits for.
         lock(&self.tasks.0)[task] = Some(context.waker().clone());
         let both = Waker::from(Arc::clone(&self.tasks));
         let mut both = Context::from_waker(&both);
         loop {
-            // In this order no completion is missed: request a notification, poll, sleep.
+            // The order of these three steps ensures that no completion is missed: request an
+            // event, poll the queue, sleep.
             let (value, progress) = waiting.with(|link| {
                 let first = link.progress(false);
                 if let Some(value) = ready(link) {
                     return (Some(value), first);
                 }
                 let armed = link.arm();
-                // The thread of the connection may have polled the completion of an event.
+                // A consumed event counts as progress, because the keepalive thread may have polled
+                // its completion.
                 let progress = first | link.progress(true) | matches!(armed, Ok(true));
                 let value = ready(link).or_else(|| armed.err().map(Err));
                 (value, progress)
@@ -215,7 +220,8 @@ impl Stream {
                 lock(&self.tasks.0)[task] = None;
             }
             if progress {
-                // It may be progress for the other task, whose event was just read.
+                // The progress may concern the other task, and this task has consumed the event
+                // that would have woken the other one.
                 let other = lock(&self.tasks.0)[1 - task].take();
                 other.into_iter().for_each(Waker::wake);
             }
@@ -231,7 +237,8 @@ impl Stream {
             ) {
                 (Poll::Pending, Poll::Pending) => return Poll::Pending,
                 (done, events) => {
-                    // The loop reads all events, so a later one makes the descriptor ready again.
+                    // The loop reads all pending events, so only a later event makes the descriptor
+                    // ready again.
                     consume(done);
                     consume(events);
                 }
@@ -239,7 +246,7 @@ impl Stream {
         }
     }
 
-    /// Closes the connection in another thread, unless all written bytes have arrived.
+    /// Closes the connection, in another thread if written bytes have not arrived yet.
     fn close(&mut self) {
         let Some(connection) = self.connection.take() else {
             return;
@@ -248,7 +255,8 @@ impl Stream {
         if is_inherited || connection.waiting.with(|link| link.is_drained()) {
             return;
         }
-        // If there is no thread for it, the drop of the closure closes the connection here.
+        // If the thread cannot be started, dropping the closure closes the connection in this
+        // thread.
         let closing = thread::Builder::new().name("valkey-close".into());
         let _ = closing.spawn(move || drop(connection));
     }
@@ -260,7 +268,7 @@ impl Drop for Stream {
     }
 }
 
-/// Makes the next poll wait for a new event.
+/// Clears the readiness, so that the next poll waits for a new event.
 fn consume<T: AsRawFd>(ready: Poll<::tokio::io::unix::AsyncFdReadyGuard<'_, T>>) {
     if let Poll::Ready(mut guard) = ready {
         guard.clear_ready();
@@ -290,7 +298,7 @@ impl AsyncWrite for Stream {
         self.poll(WRITER, context, |link| link.write(bytes))
     }
 
-    /// Does nothing: written bytes are already being sent.
+    /// Does nothing, because a write already sends the bytes.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -302,7 +310,7 @@ impl AsyncWrite for Stream {
                 Ok(())
             })
         }))?;
-        // The task that reads gets the end of the stream.
+        // The reading task must wake up to read the end of the stream.
         Arc::clone(&self.tasks).wake();
         Poll::Ready(Ok(()))
     }

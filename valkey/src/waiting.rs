@@ -14,13 +14,13 @@ use rdmsg_os::{Process, lock, millis, unpoisoned};
 
 use crate::link::Link;
 
-/// A connection that several threads wait on.
+/// A connection on which several threads can wait.
 ///
-/// One of them sleeps on the descriptors, and the others until that one wakes up. Then one of them
-/// takes its place.
+/// One thread sleeps on the descriptors. The other threads sleep until that thread wakes up, and
+/// then one of them sleeps on the descriptors.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// The process that made it.
+    /// The process that created the connection.
     process: Process,
     state: Mutex<State>,
     awake: Condvar,
@@ -31,16 +31,17 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 struct State {
     link: Link,
-    /// Whether a thread sleeps on the descriptors.
+    /// Whether a thread sleeps on the descriptors, or is about to sleep on them.
     sleeper: bool,
 }
 
-/// Returns the time at which a timeout ends, `None` if it is unlimited.
+/// Returns the time at which a timeout expires, or `None` if there is no limit.
 pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
 
-/// Returns the time until a deadline, `None` if it is unlimited, or an error if it has passed.
+/// Returns the remaining time, or `None` if there is no limit. Returns `TimedOut` if the deadline
+/// has passed.
 pub(crate) fn left(deadline: Option<Instant>) -> io::Result<Option<Duration>> {
     let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
     if left.is_some_and(|left| left.is_zero()) {
@@ -63,8 +64,8 @@ impl Waiting {
         }
     }
 
-    /// Returns an error if this process is a forked child of the process that made the connection.
-    /// A child must not lock the connection.
+    /// Returns an error in a child of the process that created the connection. A child must not
+    /// acquire the connection's lock.
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.process.is_this() {
             return Ok(());
@@ -78,11 +79,11 @@ impl Waiting {
         f(&mut lock(&self.state).link)
     }
 
-    /// Waits until `ready` returns a value, and returns it.
+    /// Waits until `ready` returns a value, and returns that value.
     ///
     /// # Errors
     ///
-    /// `TimedOut` if `ready` has not returned a value before the deadline.
+    /// Returns `TimedOut` if `ready` returns no value before the deadline.
     pub(crate) fn wait<T>(
         &self,
         deadline: Option<Instant>,
@@ -95,8 +96,10 @@ impl Waiting {
             if let Some(value) = ready(&mut state.link) {
                 return Ok(value);
             }
-            // A look at the events is a system call. They are not read while another thread sleeps,
-            // or is about to: it would not wake up. The notifications of completions remain.
+            // Reading connection-manager events costs a system call. While another thread sleeps on
+            // the descriptors or is about to, this thread reads no such events, because the other
+            // thread would then not wake up. Polling completions is safe, because the event on the
+            // completion channel stays pending.
             if !state.sleeper {
                 progress |= state.link.progress(true);
                 if let Some(value) = ready(&mut state.link) {
@@ -114,7 +117,8 @@ impl Waiting {
                 };
                 continue;
             }
-            // In this order no completion is missed: request a notification, poll, sleep.
+            // The order of these three steps ensures that no completion is missed: request an
+            // event, poll the queue, sleep.
             state.link.arm()?;
             if state.link.progress(true) {
                 continue;
@@ -132,7 +136,7 @@ impl Waiting {
     fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
-        // The loop of the caller checks the time.
+        // The caller's loop checks the time again.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
         });

@@ -1,11 +1,11 @@
 //! Safe wrappers of libibverbs and librdmacm.
 //!
 //! * [`verbs`]: devices, memory, queues and work requests of libibverbs.
-//! * [`cm`]: connections by address, with librdmacm.
+//! * [`cm`]: connections identified by addresses, with librdmacm.
 //!
-//! Both libraries are opened at their first use. So a program builds without the C libraries, and
-//! starts on hosts that do not have them; calls then fail with `ELIBACC`. With the feature
-//! `linked`, the program is linked with the libraries instead.
+//! Both libraries are opened at their first use. Therefore a program builds without the C
+//! libraries, and starts on hosts that do not have them; calls then fail with `ELIBACC`. With the
+//! feature `linked`, the program is linked with the libraries instead.
 //!
 //! The crate `rdma-status` defines the status codes and errors that both libraries return.
 #![deny(unsafe_code)]

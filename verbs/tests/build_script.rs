@@ -6,7 +6,7 @@ use std::{
     process::{self, Command, Output},
 };
 
-/// A folder with the compiled build script, which is removed when this value is dropped.
+/// A folder that contains the compiled build script. Dropping this value removes the folder.
 struct Script(PathBuf);
 
 impl Script {
@@ -39,7 +39,7 @@ impl Script {
         self.run_with(&["LINKED"], programs)
     }
 
-    /// Runs the build script as `run` does, with these features.
+    /// Runs the build script as `run` does, with the features `features`.
     fn run_with(&self, features: &[&str], programs: &[(&str, &str)]) -> Output {
         use std::os::unix::fs::PermissionsExt;
         let path = self.0.join("path");

@@ -11,7 +11,7 @@ use rdma_status::OsError;
 
 use crate::{PerProcess, cvt, cvt_ptr};
 
-/// Pages of memory that are private to this process and initially zero.
+/// A private, initially zeroed memory mapping.
 #[derive(Debug)]
 #[expect(clippy::len_without_is_empty, reason = "it has at least one byte")]
 pub struct Mapping {
@@ -34,10 +34,9 @@ impl Mapping {
     }
 
     /// Reserves addresses for at least `len` bytes. [`make_usable`](Self::make_usable) makes them
-    /// accessible. Before that call, the kernel does not count them as committed memory
-    /// (`Committed_AS`).
+    /// accessible. Until then, the kernel does not count them as committed memory (`Committed_AS`).
     ///
-    /// In all other respects the mapping is like one of [`new`](Self::new).
+    /// In all other respects this function is the same as [`new`](Self::new).
     pub fn reserve(len: usize) -> Result<Self, OsError> {
         Self::with(len, libc::PROT_NONE)
     }
@@ -63,12 +62,12 @@ impl Mapping {
         })
     }
 
-    /// Prepares the pages for a device, before their first use. The kernel allocates them on the
-    /// NUMA node `node` if possible, and the device continues to use them after a fork(2).
+    /// Prepares the pages for use by a device, before any code uses them. The kernel allocates them
+    /// on the NUMA node `node` if possible, and the device can still use them after a fork(2).
     ///
-    /// Linux 5.12 and newer kernels give the child a copy of these pages. On older kernels, a write
-    /// of the parent after the fork would move the parent to a new page, and leave the old page to
-    /// the device. Therefore, on older kernels, this function excludes the pages from the memory
+    /// Linux 5.12 and newer give the child a copy of such pages. On older kernels, a write of the
+    /// parent after the fork would move the parent to a new page, while the device would still use
+    /// the old page. Therefore, on older kernels, this function excludes the pages from the memory
     /// that a child inherits.
     pub fn prepare_for_device(&self, node: Option<u32>) -> Result<(), OsError> {
         static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
@@ -77,8 +76,8 @@ impl Mapping {
             return Ok(());
         }
         let start = self.start.as_ptr().cast();
-        // SAFETY: `start` and `self.len` are exactly the pages of this mapping. MADV_DONTFORK does
-        // not change the pages of this process.
+        // SAFETY: `start` and `self.len` describe exactly this mapping. MADV_DONTFORK does not
+        // change the contents of its pages.
         let ret = unsafe { libc::madvise(start, self.len, libc::MADV_DONTFORK) };
         cvt("madvise", ret).map(drop)
     }
@@ -110,20 +109,21 @@ impl Mapping {
         if range.is_empty() {
             return Ok(());
         }
-        // SAFETY: the assertion above shows that the byte lies in the mapping.
+        // SAFETY: as asserted above, `range.start` is at most the length of the mapping.
         let start = unsafe { self.start.add(range.start) };
         // SAFETY: the pages belong to this mapping, and no other code uses them yet.
         let ret = unsafe { libc::munmap(start.as_ptr().cast(), range.len()) };
         cvt("munmap", ret)?;
         if range.start == 0 {
-            // SAFETY: the new start is at most one byte behind the mapping.
+            // SAFETY: `range.end` is at most the length of the mapping, so the new start is at most
+            // one past its end.
             self.start = unsafe { self.start.add(range.end) };
         }
         self.len -= range.len();
         Ok(())
     }
 
-    /// Returns the address of the first byte, which is aligned to a page.
+    /// Returns the address of the first byte, which is page-aligned.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -136,8 +136,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `with` mapped these pages, they are no longer in use by other code, and only this
-        // `drop` unmaps them.
+        // SAFETY: `with` mapped these pages, only this `drop` unmaps them, and no other code uses
+        // them afterwards.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
             error!(
@@ -148,7 +148,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns whether fork(2) gives the child a copy of the pages that a device has pinned, as Linux
+/// Returns whether fork(2) gives the child copies of the pages that a device has pinned, as Linux
 /// 5.12 and newer do.
 fn fork_copies_pinned_pages() -> bool {
     // SAFETY: `utsname` consists of byte arrays, for which all zeros is a valid value.
@@ -160,8 +160,8 @@ fn fork_copies_pinned_pages() -> bool {
     ret == 0 && release.is_ok_and(|release| is_at_least(&release.to_string_lossy(), (5, 12)))
 }
 
-/// Returns whether the kernel release, such as `6.1.0-18-amd64`, is the given major and minor
-/// version or a newer one. Returns false if the release does not begin with two numbers.
+/// Returns whether the kernel release, such as `6.1.0-18-amd64`, is the version `version` (major
+/// and minor number) or newer. Returns false if the release does not begin with two numbers.
 fn is_at_least(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release
         .split(|other: char| !other.is_ascii_digit())
@@ -175,8 +175,8 @@ fn is_at_least(release: &str, version: (u32, u32)) -> bool {
 pub(super) fn page_size() -> usize {
     // SAFETY: `sysconf` has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // POSIX requires the value, so the fallback of 64 KiB is never used. It is a multiple of all
-    // page sizes of the supported platforms.
+    // POSIX requires this value to exist, so the fallback of 64 KiB is never used. The fallback is
+    // a multiple of the page size of every supported platform.
     usize::try_from(size).unwrap_or(64 << 10)
 }
 

@@ -1,7 +1,6 @@
-//! Memory that not only threads of this program access, but also devices, the kernel or peers.
+//! Memory that devices, the kernel or peers access in addition to threads of this program.
 //!
-//! All code of the workspace that maps pages, or reads bytes that may change at any time, is in
-//! this module.
+//! Only this module of the workspace maps pages and reads bytes that may change at any time.
 
 mod mapping;
 mod placement;

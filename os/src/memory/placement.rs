@@ -1,4 +1,4 @@
-//! The size and the NUMA node of the pages that a device accesses.
+//! Page size and NUMA placement of the memory that a device accesses.
 #![allow(unsafe_code)]
 
 use std::{
@@ -15,35 +15,35 @@ use crate::{PerProcess, cvt};
 /// The size of a huge page in bytes.
 const HUGE: usize = 2 << 20;
 
-/// The greatest number of a NUMA node that this module can pass to the kernel, plus one.
+/// The number of NUMA nodes in a node set that this module passes to the kernel: nodes 0 to 1023.
 const NODES: usize = 1024;
 
-/// The number of nodes in each word of a set of nodes.
+/// The number of nodes in one word of a node set, in which each node is one bit.
 const WORD: usize = libc::c_ulong::BITS as usize;
 
 impl Mapping {
     /// Maps at least `len` bytes as [`new`](Self::new) does. If `len` is 2 MiB or more, the mapping
     /// starts at a multiple of 2 MiB, and requests huge pages.
     ///
-    /// A device translates addresses by page, so it needs fewer translations. Huge pages use no
-    /// additional memory, because all pages that a device has pinned are resident. A kernel without
-    /// huge pages for private memory ignores the request.
+    /// A device translates addresses page by page, so huge pages reduce the number of translations.
+    /// They use no additional memory, because all pages that a device has pinned are resident
+    /// anyway. A kernel without transparent huge pages ignores the request.
     pub fn in_huge_pages(len: usize) -> Result<Self, OsError> {
         if len < HUGE {
             return Self::new(len);
         }
-        // The alignment needs more addresses for a moment, which a limit can refuse.
+        // The alignment temporarily needs more address space, which a resource limit can refuse.
         let Ok(mapping) = Self::aligned(len) else {
             return Self::new(len);
         };
         let start = mapping.start().as_ptr().cast();
-        // SAFETY: `start` and `len()` are exactly the pages of this mapping. MADV_HUGEPAGE does not
-        // change their content. The result is ignored, because small pages serve as well.
+        // SAFETY: `start` and `len()` describe exactly this mapping. MADV_HUGEPAGE does not change
+        // its contents. The result is ignored, because the mapping also works with small pages.
         let _ = unsafe { libc::madvise(start, mapping.len(), libc::MADV_HUGEPAGE) };
         Ok(mapping)
     }
 
-    /// Maps at least `len` bytes, from a multiple of [`HUGE`] on.
+    /// Maps at least `len` bytes, starting at a multiple of [`HUGE`].
     fn aligned(len: usize) -> Result<Self, OsError> {
         let pages = |len: usize| len.checked_next_multiple_of(page_size());
         let too_long = OsError::new("mmap", libc::EINVAL);
@@ -55,13 +55,12 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Makes the kernel allocate the pages on a NUMA node, if the node has free memory. Pages that
-    /// were used before this call stay on their node. `None` has no effect.
+    /// Asks the kernel to allocate the pages on the NUMA node `node`, if that node has free memory.
+    /// Pages that were used before this call stay on their node. `None` has no effect.
     ///
     /// A policy that the program or `numactl(8)` has set for the calling thread takes precedence.
-    /// An error has no effect either, except that the first one of the process is logged. A kernel
-    /// without NUMA returns `ENOSYS`, a container can return `EPERM`, and a node without memory
-    /// `EINVAL`.
+    /// An error has no effect; only the first one in the process is logged. A kernel without NUMA
+    /// returns `ENOSYS`, a container can return `EPERM`, and a node without memory causes `EINVAL`.
     pub(super) fn place_on(&self, node: Option<u32>) {
         static HAS_LOGGED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
 
@@ -78,8 +77,8 @@ impl Mapping {
         }
     }
 
-    /// Makes `node` the preferred node of these pages, unless the thread has a policy of its own.
-    /// Returns whether it did.
+    /// Makes `node` the preferred node of these pages, unless the thread has its own memory policy.
+    /// Returns whether the node was set.
     fn prefer(&self, node: u32) -> Result<bool, OsError> {
         if thread_policy()? != libc::MPOL_DEFAULT {
             return Ok(false);
@@ -88,9 +87,9 @@ impl Mapping {
         let mut nodes: [libc::c_ulong; NODES / WORD] = [0; NODES / WORD];
         let word = nodes.get_mut(node / WORD);
         *word.ok_or(OsError::new("mbind", libc::EINVAL))? = 1 << (node % WORD);
-        // SAFETY: the pages are exactly those of this mapping, whose content the call does not
-        // change. `nodes` is a local variable of `NODES` bits. The kernel reads one bit less than
-        // the number that it is passed.
+        // SAFETY: the pages belong to this mapping, and the call does not change their contents.
+        // `nodes` is a local variable of `NODES` bits. The kernel reads one bit less than
+        // `maxnode`, which is `NODES + 1`.
         let ret = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -105,7 +104,7 @@ impl Mapping {
         cvt("mbind", ret as libc::c_int).map(|_| true)
     }
 
-    /// Unmaps all pages except those of `range`, which begins and ends at page boundaries.
+    /// Unmaps all pages outside of `range`, which begins and ends at page boundaries.
     fn keep(&mut self, range: Range<usize>) -> Result<(), OsError> {
         self.unmap(range.end..self.len())?;
         self.unmap(0..range.start)
@@ -117,8 +116,8 @@ fn thread_policy() -> Result<libc::c_int, OsError> {
     let mut policy: libc::c_int = 0;
     let none: *mut libc::c_ulong = ptr::null_mut();
     let nowhere: *mut libc::c_void = ptr::null_mut();
-    // SAFETY: `policy` is a local variable, and the kernel writes nothing else, because the pointer
-    // to the set of nodes is null.
+    // SAFETY: the kernel writes only `policy`, a local variable, because the pointer to the set of
+    // nodes is null.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -138,8 +137,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the entry of a file of the process, such as `smaps`, for the mapping that contains
-    /// `mapping`.
+    /// Returns the entry of the mapping that contains `mapping` in a file of /proc/self, such as
+    /// `smaps`.
     ///
     /// Each entry begins with a line that starts with an address.
     fn entry(file: &str, mapping: &Mapping) -> Option<String> {
@@ -210,8 +209,8 @@ mod tests {
             let kib = line.unwrap().trim().trim_end_matches(" kB");
             kib.parse::<usize>().unwrap() << 10
         };
-        // Other tests map memory at the same time, but far less than half of the parts that a
-        // mapping could lose.
+        // Other tests map memory at the same time, but far less than 4 GiB. If `aligned` did not
+        // unmap the rest of each mapping, this test would leak up to 8 GiB.
         let (before, count) = (size(), 4096);
         for _ in 0..count {
             drop(Mapping::in_huge_pages(HUGE).unwrap());
@@ -223,8 +222,8 @@ mod tests {
     fn pages_have_the_preferred_node() {
         let mapping = Mapping::new(8 * page_size()).unwrap();
         match thread_policy() {
-            // A kernel without NUMA, or a container that refuses the calls: the mapping is usable
-            // in any case.
+            // The kernel has no NUMA support, or a container refuses the calls. The mapping is
+            // usable anyway.
             Err(error) => assert_eq!(mapping.prefer(0), Err(error)),
             Ok(policy) => {
                 assert_eq!(policy, libc::MPOL_DEFAULT, "the test runs without numactl");
@@ -252,7 +251,8 @@ mod tests {
     #[test]
     fn policy_of_the_thread_takes_precedence() {
         let in_thread = || {
-            // SAFETY: the call changes only the policy of this thread, and reads no set of nodes.
+            // SAFETY: the call changes only the memory policy of this thread, and the null set of
+            // nodes is not read.
             let ret = unsafe {
                 let none: *const libc::c_ulong = ptr::null();
                 libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_LOCAL, none, 0)

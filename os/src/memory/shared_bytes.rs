@@ -10,12 +10,12 @@ const WORD: usize = size_of::<u64>();
 
 /// Bytes that threads, the device and peers may read and write concurrently.
 ///
-/// Copies are sequences of relaxed atomic operations. Two threads that copy the same bytes see old
-/// or new bytes, in any mixture, without undefined behaviour. Each byte is always accessed through
-/// the same atomic: the aligned 8-byte word that contains it or, if that word would exceed the
-/// range, the byte alone. The device does not take part in the memory model of Rust. Polling a
-/// completion with libibverbs, which includes the platform's memory barrier, orders the device's
-/// writes before later copies.
+/// Copies are sequences of relaxed atomic operations. A thread that copies bytes while another
+/// thread writes them reads old or new bytes, in any mixture, without undefined behaviour. Each
+/// byte is always accessed through the same atomic: the aligned 8-byte word that contains the byte
+/// or, if that word would exceed the range, the byte alone. The device is not part of Rust's memory
+/// model. Polling a completion with libibverbs, which includes the platform's memory barrier,
+/// orders the device's writes before later copies.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     head: &'a [AtomicU8],
@@ -28,9 +28,9 @@ impl SharedBytes<'_> {
     ///
     /// # Safety
     ///
-    /// During the lifetime of the view, the bytes are allocated and initialised. Threads of this
+    /// The bytes stay allocated and initialised during the lifetime of the view. Threads of this
     /// program access them only through views that this function returned for the same arguments,
-    /// or at times at which no other thread accesses them.
+    /// or while no other thread accesses them.
     #[inline]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         let unaligned = start.addr().get().next_multiple_of(WORD) - start.addr().get();
@@ -50,18 +50,19 @@ impl SharedBytes<'_> {
             words_start.cast::<AtomicU64>()
         };
         Self {
-            // SAFETY: `start` is the address of the first `head` of the caller's `len` bytes.
+            // SAFETY: the first `head` of the given `len` bytes begin at `start`.
             head: unsafe { slice::from_raw_parts(start.cast(), head) },
-            // SAFETY: `words_start` is aligned to a word, and the `words` words from it lie inside
-            // the caller's `len` bytes.
+            // SAFETY: `words_start` is aligned to a word, and the `words` words from that address
+            // lie within the given `len` bytes.
             words: unsafe { slice::from_raw_parts(words_start, words) },
-            // SAFETY: `tail_start` is the address of the last `tail` of the caller's `len` bytes.
+            // SAFETY: the last `tail` of the given `len` bytes begin at `tail_start`.
             tail: unsafe { slice::from_raw_parts(tail_start.cast(), tail) },
         }
     }
 
-    /// Copies `src` to the bytes from `offset`. Panics if the range exceeds the view; callers check
-    /// it before.
+    /// Copies `src` into the view, starting at the byte `offset`.
+    ///
+    /// Panics if the range exceeds the view; callers check the range first.
     #[inline]
     pub fn write(&self, offset: usize, src: &[u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, src.len());
@@ -72,8 +73,9 @@ impl SharedBytes<'_> {
         store_bytes(&self.tail[in_tail], tail);
     }
 
-    /// Copies the bytes from `offset` to `dst`. Panics if the range exceeds the view; callers check
-    /// it before.
+    /// Copies the bytes of the view into `dst`, starting at the byte `offset`.
+    ///
+    /// Panics if the range exceeds the view; callers check the range first.
     #[inline]
     pub fn read(&self, offset: usize, dst: &mut [u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, dst.len());
@@ -84,8 +86,8 @@ impl SharedBytes<'_> {
         load_bytes(&self.tail[in_tail], tail);
     }
 
-    /// Splits a range of bytes. Returns its ranges in the head, in the words and in the tail, each
-    /// in bytes from the start of that part.
+    /// Splits a range of bytes into its parts in the head, in the words and in the tail. Each
+    /// returned range counts bytes from the start of its part.
     #[inline]
     fn split(&self, offset: usize, len: usize) -> (Range, Range, Range) {
         let (start, end) = (offset, offset + len);
@@ -120,7 +122,7 @@ fn load_bytes(from: &[AtomicU8], to: &mut [u8]) {
     }
 }
 
-/// Copies `src` to the bytes of `words` from the byte `offset`.
+/// Copies `src` into `words`, starting at the byte `offset`.
 #[inline]
 fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
@@ -138,7 +140,7 @@ fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     }
 }
 
-/// Copies the bytes of `words` from the byte `offset` to `dst`.
+/// Copies bytes of `words` into `dst`, starting at the byte `offset`.
 #[inline]
 fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
@@ -158,8 +160,8 @@ fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     }
 }
 
-/// Returns how many of `len` bytes belong to the first word, if the range begins `within` bytes
-/// after the word's start. Returns 0 if the range begins at a word boundary.
+/// Returns how many of `len` bytes belong to the first word if the range begins `within` bytes
+/// after the start of that word. Returns 0 if the range begins at a word boundary.
 #[inline]
 fn partial_len(within: usize, len: usize) -> usize {
     if within == 0 {
@@ -169,7 +171,7 @@ fn partial_len(within: usize, len: usize) -> usize {
     }
 }
 
-/// Writes the bytes of `word` from `offset`. Concurrent changes of the word's other bytes are
+/// Writes `src` to the bytes of `word` from `offset`. Concurrent changes of the other bytes are
 /// preserved.
 #[inline]
 fn merge(word: &AtomicU64, offset: usize, src: &[u8]) {
@@ -188,8 +190,8 @@ mod tests {
 
     use super::*;
 
-    /// For all alignments of the start, the length and the range, the bytes equal those of a plain
-    /// copy.
+    /// For all alignments of the memory, the length and the range, copies through the view equal
+    /// plain copies.
     #[test]
     fn copies_are_exact_at_every_alignment() {
         for start in 0..9 {
@@ -211,7 +213,7 @@ mod tests {
 
         let first = NonNull::new(memory[start..].as_mut_ptr()).unwrap();
         // SAFETY: the `len` bytes from `first` lie inside the vector `memory`, which no other code
-        // accesses until the last call of `shared`.
+        // accesses before the last use of `shared`.
         let shared = unsafe { SharedBytes::new(first, len) };
         shared.write(offset, &src);
         let mut read = vec![0; count];
@@ -227,7 +229,7 @@ mod tests {
         let mut memory = [0_u64; 2];
         let first = NonNull::from(&mut memory).cast::<u8>();
         // SAFETY: `first` points to the 16 bytes of the array `memory`, which outlives the scope
-        // below. No code accesses the array in another way.
+        // below and is accessed only through `shared` in that scope.
         let shared = unsafe { SharedBytes::new(first, 16) };
         thread::scope(|scope| {
             for offset in [5, 9] {

@@ -18,23 +18,24 @@ use crate::{
 
 const KEY: u64 = 16;
 
-/// A bug that a test plants into the model, so that the test can check that loom finds it.
+/// A bug that a test inserts into the model to check that loom finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
-    /// A thread that polls does not notify the engine's thread.
+    /// A thread that becomes the owner does not notify the engine's thread.
     LostRenewal,
     /// No thread requests an event from the device.
     MissedArm,
-    /// The engine's thread becomes the owner of the connection and does not poll it.
+    /// The engine's thread becomes the connection's owner but does not poll it.
     UncheckedExpiry,
 }
 
 pub(crate) struct Connection {
     pub poller: Poller,
     device: Mutex<Device>,
-    /// The number of messages that have arrived. Waiting threads read this counter without a lock.
+    /// The number of messages that have arrived and have not been taken. Waiting threads read this
+    /// counter without a lock.
     messages: AtomicU64,
-    /// Whether a message is held back until the next poll sends it.
+    /// Whether a message is held back, until the next poll sends it.
     held_back: Mutex<bool>,
     mistake: Option<Mistake>,
 }
@@ -65,10 +66,10 @@ impl Connection {
         connection
     }
 
-    // The following methods act as the device.
+    // The device calls the following methods.
 
     /// Adds one completion to the queue, as a device does when a message arrives. Raises an event
-    /// if one was requested.
+    /// if a thread has requested one.
     pub(crate) fn complete(&self) {
         let mut device = lock(&self.device);
         device.completions += 1;
@@ -77,7 +78,7 @@ impl Connection {
         }
     }
 
-    // The following methods act as a thread of the application.
+    // The application's threads call the following methods.
 
     /// Takes a message.
     pub(crate) fn take(&self) -> Option<()> {
@@ -91,8 +92,8 @@ impl Connection {
         taken.ok().map(drop)
     }
 
-    /// Delivers a message in the way that a thread does after it polled the queue: increments the
-    /// counter, and wakes waiting threads and tasks.
+    /// Delivers a message as a thread does after polling the queue: increments the counter, and
+    /// wakes waiting threads and tasks.
     pub(crate) fn deliver(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.poller.wake();
@@ -107,7 +108,7 @@ impl Connection {
         taken.unwrap();
     }
 
-    /// Waits for a message as a task does. The executor polls the task each time that it is woken.
+    /// Waits for a message as a task does: the executor polls the task again after each wake-up.
     pub(crate) fn recv_in_task(&self) {
         let executor = std::sync::Arc::new(Executor::default());
         let waker = Waker::from(std::sync::Arc::clone(&executor));
@@ -137,16 +138,16 @@ impl Connection {
         self.messages.load(Ordering::Relaxed)
     }
 
-    // The following methods act as the engine.
+    // The engine calls the following methods.
 
-    /// Starts the engine's thread. The thread ends when [`stop`](Self::stop) was called and no
-    /// input is left.
+    /// Starts the engine's thread. The thread ends after [`stop`](Self::stop) was called and it has
+    /// handled all input.
     pub(crate) fn engine(connection: &Arc<Self>) -> JoinHandle<()> {
         let connection = Arc::clone(connection);
         thread::spawn(move || connection.run_engine())
     }
 
-    /// Tells the engine's thread to end, and joins it.
+    /// Stops the engine's thread, and joins it.
     pub(crate) fn stop(&self, engine: JoinHandle<()>) {
         system::stop();
         engine.join().unwrap();

@@ -1,10 +1,10 @@
 //! Runs a connection's poller through all interleavings of its threads, and through all results
 //! that the memory orderings allow.
 //!
-//! The model consists of one connection: a device that completes work, the engine's thread, and
-//! threads of an application. A sleep ends only by a wake-up, so a lost wake-up is a deadlock,
-//! which loom reports. Timers expire at once: the engine checks its table whenever it has no other
-//! input, because the shortest interval allows the most interleavings.
+//! The model consists of one connection: a device that completes work requests, the engine's
+//! thread, and threads of an application. Only a wake-up ends a sleep, so a lost wake-up is a
+//! deadlock, which loom reports. Timers expire immediately: the engine checks its table whenever it
+//! has no other input, because the shortest interval allows the most interleavings.
 
 mod connection;
 #[allow(missing_docs, unnameable_types, reason = "no interface")]

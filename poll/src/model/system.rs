@@ -1,4 +1,4 @@
-//! Replaces the system calls of the crate with loom's primitives, for the model checker.
+//! Replaces the crate's system calls with loom's primitives when the model checker runs.
 
 use std::{fmt, os::fd::BorrowedFd, time::Duration};
 
@@ -16,7 +16,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
-/// Waits without a time limit, so that a lost wake-up is a deadlock, which loom reports.
+/// Waits without a time limit, so that a lost wake-up becomes a deadlock, which loom reports.
 pub(crate) fn park<T>(
     changed: &Condvar,
     mut guard: MutexGuard<'_, T>,
@@ -37,7 +37,7 @@ pub enum Woken {
 }
 
 loom::lazy_static! {
-    /// The state of one execution of the model. Loom creates a new one for each execution.
+    /// The state of one execution of the model. Loom creates a new state for each execution.
     static ref SYSTEM: System = System {
         state: Mutex::new(State {
             alarmed: false,
@@ -51,8 +51,8 @@ loom::lazy_static! {
     };
 }
 
-/// The condition variables on which the leader and the engine's thread sleep, and the state that
-/// they check.
+/// The state of the simulated kernel, and the condition variables on which the leader and the
+/// engine's thread sleep.
 struct System {
     state: Mutex<State>,
     leader: Condvar,
@@ -60,9 +60,9 @@ struct System {
 }
 
 struct State {
-    /// Whether the leader's alarm is alarmed and not cleared yet.
+    /// Whether the leader's alarm was rung and is not cleared yet.
     alarmed: bool,
-    /// Whether the completion channel has an event.
+    /// Whether the completion channel has a pending event.
     raised: bool,
     /// The owner whose epoll contains the completion channel.
     owner: Owner,
@@ -72,7 +72,7 @@ struct State {
 }
 
 impl System {
-    /// Changes the state, and wakes the threads that wait for such a change.
+    /// Changes the state, and wakes the threads that may wait for the change.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = lock(&self.state);
         change(&mut state);
@@ -83,7 +83,7 @@ impl System {
     }
 }
 
-/// Ends the leader's sleep, as an eventfd does outside of the model.
+/// Ends the leader's sleep. Outside of the model, an eventfd does this.
 #[derive(Debug)]
 pub struct Alarm;
 
@@ -181,7 +181,7 @@ impl Line {
         }
     }
 
-    /// The engine has a thread.
+    /// Returns `left` unchanged, because the engine of the model has a thread.
     pub(crate) fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         left
     }
@@ -208,9 +208,8 @@ pub(crate) enum Input {
     Stop,
 }
 
-/// Waits for the next input of the engine's thread. An event for loops is an input only if
-/// `expected` is false. If `timer` is true, a timer is set, and it expires at once when there is no
-/// other input.
+/// Waits for the next input of the engine. An event for event loops is an input only if `expected`
+/// is false. If `timer` is true, a timer is set, and expires as soon as there is no other input.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);
     loop {
@@ -238,7 +237,7 @@ pub(crate) fn is_pending() -> bool {
     state.raised && state.owner == Owner::Loop
 }
 
-/// Tells the engine's thread to end as soon as it has no input left.
+/// Makes the engine's thread end as soon as it has no input left.
 pub(crate) fn stop() {
     SYSTEM.change(|state| state.stopped = true);
 }

@@ -21,7 +21,7 @@ fn spawn(
     thread::spawn(move || run(&connection))
 }
 
-/// A thread waits for a message and returns, while a second message arrives.
+/// A thread waits for one message and returns, while a second message arrives.
 fn thread_waits(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -35,7 +35,7 @@ fn thread_waits(mistake: Option<Mistake>) {
     assert_eq!(connection.messages(), 1, "nobody polls");
 }
 
-/// A thread calls `try_recv` once and does not poll again, while a message arrives.
+/// A thread calls `try_recv` once and never polls again, while a message arrives.
 fn thread_stops_polling(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -160,12 +160,13 @@ fn engine_sends_what_a_thread_held_back() {
         holder.join().unwrap();
         let owned = connection.poller.owner() == Owner::Engine;
         connection.stop(engine);
-        // If the engine owns the connection, it polls when room becomes available.
+        // If the engine owns the connection, it will send the message when room becomes available.
+        // Otherwise the message must have been sent.
         assert!(owned || !AttendedConnection::holds_back(&*connection));
     });
 }
 
-// Loom finds each planted mistake.
+// In each of the following tests loom finds the inserted bug.
 
 #[test]
 #[should_panic = "nobody polls"]

@@ -12,48 +12,47 @@ use rdmsg_os::lock;
 
 use super::readiness::eventfd;
 
-/// A queue that one thread reads, with an eventfd that wakes this thread. The queue never frees its
-/// memory, so sending allocates nothing until the queue is longer than ever before.
+/// A queue that one thread reads, with an eventfd that wakes this thread. The queue never frees
+/// memory, so sending allocates only if the queue becomes longer than ever before.
 ///
-/// A mailbox may have a [`Reader`] instead of a thread: the senders call [`serve`](Self::serve).
+/// A mailbox can have a [`Reader`] instead of a thread: senders then call [`serve`](Self::serve).
 #[derive(Debug)]
 pub struct Mailbox<T> {
     /// The queue, or `None` after the reading thread has ended.
     queue: Mutex<Option<Queue<T>>>,
-    /// The eventfd, or `None` in a mailbox with a `reader`, and in one that [`Mailbox::closed`]
-    /// created.
+    /// The eventfd, or `None` if the mailbox has a `reader` or was created by [`Mailbox::closed`].
     waker: Option<EventFd>,
-    /// The reader that runs in the threads of the senders.
+    /// The reader, which runs in the threads of the senders.
     reader: Option<Weak<dyn Reader>>,
 }
 
-/// The time between two looks of a waiting thread for deadlines of a [`Reader`].
+/// The interval at which a waiting thread checks for expired deadlines of a [`Reader`].
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Handles the letters of mailboxes. The thread that sends a letter calls it, so that no thread is
-/// needed for reading.
+/// Handles the letters of mailboxes without a thread of its own: the thread that sends a letter
+/// calls the reader.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Takes the letters. When the call returns, this thread or another one has acted on each
-    /// letter that was sent before, unless other threads send letters faster than they are
-    /// handled. The caller holds no lock.
+    /// Takes the letters and acts on them. When the call returns, this thread or another thread has
+    /// acted on each letter that was sent before the call. This does not hold if other threads send
+    /// letters faster than they are handled. The caller holds no lock.
     fn serve(&self);
 
-    /// Returns the time of the next call of [`serve`](Self::serve) that is due without a letter.
+    /// Returns the time at which [`serve`](Self::serve) must be called even if no letter arrives.
     fn due(&self) -> Option<Instant>;
 }
 
 #[derive(Debug)]
 struct Queue<T> {
     letters: VecDeque<T>,
-    /// Whether the reading thread reads the queue soon without a wake-up.
+    /// Whether the reading thread will soon read the queue without a wake-up.
     is_expected: bool,
 }
 
 /// A request to the engine's thread that concerns one connection. The engine ignores a notice that
-/// arrives after the connection's end.
+/// arrives after the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The connection's number in its process.
+    /// The connection's number, unique in the process.
     pub key: u64,
     /// The request.
     pub kind: NoticeKind,
@@ -64,16 +63,16 @@ pub struct Notice {
 pub enum NoticeKind {
     /// Execute the queued outputs of the connection's state machine, and set its timer.
     Drive,
-    /// The memory that the connection waits for may be available: try to allocate it again.
+    /// Try again to allocate memory for the connection, because memory may be available now.
     Feed,
-    /// Threads or an event loop of the application own the connection now: check every 10 ms
-    /// whether they poll.
+    /// Check every 10 ms whether the connection's new owner polls. The owner is now a thread or an
+    /// event loop of the application.
     Acquired,
-    /// A message is held back until the next poll: check the connection every millisecond.
+    /// Check the connection every millisecond, because it holds back a message until the next poll.
     HeldBack,
     /// Become the owner of the connection.
     TakeOver,
-    /// The peer, in the same process, has added completions to the connection's queue.
+    /// Poll the connection. Its peer in the same process has added completions to its queue.
     Poll,
 }
 
@@ -94,7 +93,7 @@ impl<T> Mailbox<T> {
         }))
     }
 
-    /// Returns a mailbox without an eventfd, which this reader reads while it exists.
+    /// Creates a mailbox without an eventfd. `reader` handles its letters while the reader exists.
     pub fn with_reader(reader: Weak<dyn Reader>) -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(Some(Queue {
@@ -125,16 +124,16 @@ impl<T> Mailbox<T> {
         is_read
     }
 
-    /// Queues a letter that is not urgent. Wakes the reading thread only if it would not read the
-    /// queue soon by itself.
+    /// Queues a letter that is not urgent. Wakes the reading thread only if that thread does not
+    /// soon read the queue without a wake-up.
     pub fn leave(&self, letter: T) {
         if self.queue(letter) == Some(false) {
             self.wake();
         }
     }
 
-    /// Queues a letter. Returns whether the reading thread reads the queue soon by itself, or
-    /// `None` if that thread has ended.
+    /// Queues a letter. Returns whether the reading thread will soon read the queue without a
+    /// wake-up, or `None` if that thread has ended.
     fn queue(&self, letter: T) -> Option<bool> {
         let mut queue = lock(&self.queue);
         let queue = queue.as_mut()?;
@@ -142,16 +141,15 @@ impl<T> Mailbox<T> {
         Some(queue.is_expected)
     }
 
-    /// Has the reader take the letters, if there is a reader instead of a thread. The caller holds
-    /// no lock.
+    /// Calls the reader, if the mailbox has one instead of a thread. The caller holds no lock.
     pub fn serve(&self) {
         if let Some(reader) = self.reader.as_ref().and_then(Weak::upgrade) {
             reader.serve();
         }
     }
 
-    /// Returns `left`, or `LOOK` if there is a reader instead of a thread and `left` is longer.
-    /// After a sleep of this time the caller calls [`serve_due`](Self::serve_due).
+    /// Returns `left`. If the mailbox has a reader instead of a thread, the result is at most
+    /// `LOOK`, and the caller calls [`serve_due`](Self::serve_due) after a sleep of this time.
     pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         if self.reader.is_none() {
             return left;
@@ -159,7 +157,7 @@ impl<T> Mailbox<T> {
         Some(left.map_or(LOOK, |left| left.min(LOOK)))
     }
 
-    /// Has the reader handle a deadline that has passed. The caller holds no lock.
+    /// Calls the reader if one of its deadlines has passed. The caller holds no lock.
     pub fn serve_due(&self) {
         let reader = self.reader.as_ref().and_then(Weak::upgrade);
         if let Some(reader) = reader
@@ -171,22 +169,22 @@ impl<T> Mailbox<T> {
 
     fn wake(&self) {
         if let Some(waker) = &self.waker {
-            // The write fails only if the counter is at its maximum, and then the descriptor is
-            // readable already.
+            // The write fails only if the counter is at its maximum, and the descriptor is then
+            // already readable.
             let _ = waker.write(1);
         }
     }
 
-    /// Records that the reading thread will read the queue soon by itself, until a call of
-    /// [`end_expectation`](Self::end_expectation) returns false.
+    /// Records that the reading thread will soon read the queue without a wake-up. The record stays
+    /// in effect until [`end_expectation`](Self::end_expectation) returns false.
     pub fn expect(&self) {
         if let Some(queue) = &mut *lock(&self.queue) {
             queue.is_expected = true;
         }
     }
 
-    /// Ends the effect of [`expect`](Self::expect) if the queue is empty. Otherwise returns true:
-    /// the reading thread reads the queue once more.
+    /// Ends the effect of [`expect`](Self::expect) if the queue is empty. Otherwise returns true,
+    /// and the reading thread must read the queue once more.
     pub fn end_expectation(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
             queue.is_expected &= !queue.letters.is_empty();
@@ -206,24 +204,25 @@ impl<T> Mailbox<T> {
             .is_none_or(|queue| queue.letters.is_empty())
     }
 
-    /// Returns whether the reading thread still runs.
+    /// Returns whether the reading thread is still running.
     pub fn is_read(&self) -> bool {
         lock(&self.queue).is_some()
     }
 
-    /// Drops the letters in the mailbox, and refuses later ones. Dropping a letter tells a thread
-    /// that waits for a reply to it that no reply follows.
+    /// Drops the letters in the mailbox, and refuses later letters. A thread that waits for a reply
+    /// to a dropped letter is woken by the drop and receives no reply.
     pub fn abandon(&self) {
         let left = lock(&self.queue).take();
         drop(left);
     }
 
-    /// Returns the descriptor that wakes the reading thread, or `None` in a closed mailbox.
+    /// Returns the eventfd that wakes the reading thread, or `None` if the mailbox is closed or has
+    /// a reader.
     pub fn waker(&self) -> Option<&EventFd> {
         self.waker.as_ref()
     }
 
-    /// Resets the descriptor, so that it is not readable until the next wake-up.
+    /// Resets the eventfd, so that it is not readable until the next wake-up.
     pub fn clear(&self) {
         if let Some(waker) = &self.waker {
             let _ = waker.read();

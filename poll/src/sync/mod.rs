@@ -1,7 +1,8 @@
 //! Primitives for cooperating threads: a queue that wakes its reader, a file descriptor that is
 //! readable while something is ready, and the wakers of waiting tasks.
 //!
-//! Only [`Notice`] refers to a connection, by its key.
+//! These primitives know nothing about connections, except that a [`Notice`] contains a
+//! connection's key.
 
 mod mailbox;
 mod primitives;

@@ -1,5 +1,5 @@
-//! Selects the synchronization primitives of [`Wakers`](super::Wakers): those of the standard
-//! library, or loom's in the model checker.
+//! Selects the synchronization primitives that [`Wakers`](super::Wakers) uses: those of the
+//! standard library, or loom's in the model checker.
 
 #[cfg(loom)]
 pub(super) use loom::sync::{

@@ -8,12 +8,12 @@ use rdma_status::OsError;
 use rdmsg_os::{failed, lock};
 
 /// A file descriptor that is readable exactly while the application can take something, for example
-/// a completion. The descriptor is created at the first request. Before that, a change costs one
-/// atomic load.
+/// a completion. The descriptor is created at the first request. Until then, a change of readiness
+/// costs one atomic load.
 ///
 /// A thread calls [`announce`](Self::announce) after it has added something, and
 /// [`update`](Self::update) after it has taken something. A lock serializes these calls, so the
-/// last call sees all changes, and the fd is correct afterwards.
+/// last call sees all changes and sets the final state of the fd.
 #[derive(Debug, Default)]
 pub struct Readiness {
     fd: OnceLock<EventFd>,
@@ -23,7 +23,7 @@ pub struct Readiness {
 
 impl Readiness {
     /// Returns the fd, and creates it at the first call. The caller calls
-    /// [`announce`](Self::announce) afterwards.
+    /// [`announce`](Self::announce) next.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
         let fd = match self.fd.get() {
             Some(fd) => fd,
@@ -48,15 +48,15 @@ impl Readiness {
     }
 
     /// Makes the fd readable if `ready` returns true, and not readable otherwise. If the fd does
-    /// not exist, the function does not call `ready`.
+    /// not exist, `ready` is not called.
     #[inline]
     pub fn update(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, false);
     }
 
     /// Does the same as [`update`](Self::update), for a thread that has added something. If `ready`
-    /// returns true, an edge-triggered event loop gets an event even if the fd was readable before,
-    /// because the loop may have handled the earlier event already.
+    /// returns true, an edge-triggered event loop receives an event even if the fd is already
+    /// readable, because the loop may have handled the earlier event.
     #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);
@@ -73,8 +73,8 @@ impl Readiness {
     fn set_fd(&self, fd: &EventFd, ready: impl FnOnce() -> bool, news: bool) {
         let mut raised = lock(&self.raised);
         let ready = ready();
-        // Neither call fails: the counter never reaches its maximum of 2⁶⁴ - 2, and the thread
-        // reads the counter only if it is not 0.
+        // Neither call fails: the counter never reaches its maximum of 2⁶⁴ - 2, and the read
+        // happens only while the counter is not 0.
         if ready && (news || !*raised) {
             let _ = fd.write(1);
         } else if !ready && *raised {

@@ -4,30 +4,31 @@ use rdmsg_os::foreign::{self, Panicked};
 
 use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
 
-/// The number of wakers that `wake` takes out of the list before it releases the lock to call them.
+/// The number of wakers that `wake` removes from the list before it releases the lock and calls
+/// them.
 const BATCH: usize = 4;
 
-/// The wakers of waiting tasks. Each task waits for some of up to eight kinds of events, which are
-/// the bits of a `u8`.
+/// The wakers of waiting tasks. Each task waits for a set of up to eight kinds of events, one bit
+/// of a `u8` per kind.
 ///
 /// A task whose check fails calls [`wait`](Self::wait), checks once more, and only then returns
-/// `Pending`. A thread that causes an event calls [`wake`](Self::wake) afterwards. Each of them
-/// writes before a sequentially consistent fence and reads after it, so at least one of them sees
-/// the other's write.
+/// `Pending`. A thread that causes an event calls [`wake`](Self::wake) afterwards. Both write
+/// before a sequentially consistent fence and read after it, so at least one of them sees the
+/// other's write.
 ///
-/// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each
-/// such call may poll or drop a task, and therefore call [`wait`](Self::wait) or
+/// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each of
+/// these calls may poll or drop a task, and therefore call [`wait`](Self::wait) or
 /// [`leave`](Self::leave).
 #[derive(Debug)]
 pub struct Wakers {
-    /// The union of the events that tasks await. `wake` returns after one load if its event is not
-    /// among them.
+    /// The union of the events that tasks await. `wake` returns after one load if no task awaits
+    /// its event.
     awaited: AtomicU8,
     waiting: Mutex<Vec<Waiting>>,
     seats: AtomicU64,
 }
 
-/// Identifies the place of a waiting task. One task at a time waits in a seat.
+/// Identifies a registration of a waiting task. At most one task at a time is registered in a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat(u64);
 
@@ -40,8 +41,8 @@ struct Waiting {
 }
 
 impl Seat {
-    /// Returns the seat that all tasks share that wait for the same events and have no seat of
-    /// their own. Of these tasks, only the one that registered last is woken.
+    /// Returns the seat shared by all tasks that wait for the same events and have no seat of their
+    /// own. Only the last of these tasks to register is woken.
     #[inline]
     pub const fn common(awaited: u8) -> Self {
         Self(awaited as u64)
@@ -52,8 +53,8 @@ impl Default for Wakers {
     fn default() -> Self {
         Self {
             awaited: AtomicU8::new(0),
-            // The capacity is allocated here, so that the first task that waits, perhaps hours
-            // later, allocates nothing.
+            // Allocating here ensures that the first task that waits, perhaps hours later,
+            // allocates nothing.
             waiting: Mutex::new(Vec::with_capacity(BATCH)),
             seats: AtomicU64::new(0),
         }
@@ -64,12 +65,12 @@ impl Wakers {
     /// Returns a unique seat.
     pub fn seat(&self) -> Seat {
         let number = self.seats.fetch_add(1, Ordering::Relaxed);
-        // The values 0 to 255 are the common seats.
+        // The numbers 0 to 255 belong to the common seats.
         Seat(number + u64::from(u8::MAX) + 1)
     }
 
-    /// Registers the task to be woken once, at the next of the `awaited` events. This replaces an
-    /// earlier registration in the same seat.
+    /// Registers the task to be woken once, at the next of the `awaited` events. The registration
+    /// replaces an earlier one in the same seat.
     pub fn wait(&self, seat: Seat, awaited: u8, waker: &Waker) {
         if self.awaited.load(Ordering::Relaxed) != 0 && self.has(seat, awaited, waker) {
             return fence(Ordering::SeqCst);
@@ -98,8 +99,8 @@ impl Wakers {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether this waker is registered in this seat for these events. The comparison of
-    /// two wakers calls no foreign code.
+    /// Returns whether this waker is registered in this seat for these events. Comparing two wakers
+    /// calls no foreign code.
     fn has(&self, seat: Seat, awaited: u8, waker: &Waker) -> bool {
         let is_it = |other: &Waiting| other.seat == seat && other.awaited == awaited;
         let waiting = lock(&self.waiting);
@@ -122,23 +123,23 @@ impl Wakers {
         drop(left);
     }
 
-    /// Returns whether a task awaits an event in `happened`. The caller has made the event visible
-    /// before this call, so a task that registers later sees the event when it checks.
+    /// Returns whether a task awaits an event in the set `happened`. The caller has made the event
+    /// visible before this call, so a task that registers later sees the event when it checks.
     #[inline]
     pub fn is_awaited(&self, happened: u8) -> bool {
         fence(Ordering::SeqCst);
         self.awaited.load(Ordering::Relaxed) & happened != 0
     }
 
-    /// Wakes each task that awaits an event in `happened`, once. Returns an error if a waker
-    /// panicked; the other wakers are called in any case.
+    /// Wakes each task that awaits an event in the set `happened`, once. Returns an error if a
+    /// waker panicked; all other wakers are still called.
     #[inline]
     pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
         if !self.is_awaited(happened) {
             return Ok(());
         }
         let mut all = Ok(());
-        // A task that registers again during this call is appended behind the first `unseen`
+        // A task that registers again during this call is appended after the first `unseen`
         // entries, so it is not woken twice.
         let mut unseen = usize::MAX;
         while unseen > 0 {
@@ -169,7 +170,7 @@ impl Wakers {
         all
     }
 
-    /// Stores the union of the awaited events. The caller holds the lock.
+    /// Stores the union of the events in `waiting`. The caller holds the lock.
     fn count(&self, waiting: &[Waiting]) {
         let awaited = waiting.iter().fold(0, |all, one| all | one.awaited);
         self.awaited.store(awaited, Ordering::Relaxed);
@@ -179,7 +180,7 @@ impl Wakers {
 impl Drop for Wakers {
     fn drop(&mut self) {
         let waiting = mem::take(&mut *lock(&self.waiting));
-        // The connection no longer exists, so a panic of a waker does not end it.
+        // The connection no longer exists, so a waker that panics cannot end it.
         for Waiting { waker, .. } in waiting {
             foreign::call_once(|| drop(waker));
         }
@@ -295,7 +296,7 @@ mod tests {
         wakers.leave(Seat::common(1));
     }
 
-    /// A waker that panics when it is called or when it is dropped.
+    /// A waker that panics when it is called or dropped.
     struct Fails {
         in_wake: bool,
         in_drop: bool,

@@ -1,4 +1,4 @@
-//! Writes to the peer's memory, and reads from the memory of this side.
+//! Writes to the peer's memory, and reads from this side's memory.
 
 use std::io;
 
@@ -11,8 +11,8 @@ use crate::wire::{Immediate, Window};
 const CHUNK: usize = 64 << 10;
 
 impl Link {
-    /// Writes bytes until a write would wait. Returns their number, or `None` if no byte could be
-    /// written.
+    /// Writes bytes until a further write would have to wait. Returns the number of written bytes,
+    /// or `None` if no byte could be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         if let Some(error) = self.error() {
             return Some(Err(error));
@@ -70,8 +70,8 @@ impl Link {
         Ok(window.length as usize)
     }
 
-    /// Reads the bytes that have arrived. Returns their number, or `None` if no byte has arrived
-    /// yet.
+    /// Reads bytes that have arrived. Returns the number of bytes read, or `None` if no byte has
+    /// arrived yet.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let mut len = 0;
         loop {
@@ -83,7 +83,7 @@ impl Link {
                 .copy_out(range.start, &mut into[len..len + range.len()]);
             len += range.len();
             self.receiving.read(range.len());
-            // The peer may use the freed space now, so the update is sent.
+            // The peer may use the space that this read freed, so this side sends the update.
             self.update();
         }
         if len > 0 || into.is_empty() || !self.readable {
@@ -109,8 +109,8 @@ impl Link {
             if let Some((range, place)) = update.window {
                 let bytes = self.window(range.start).to_bytes(peer.big_endian);
                 let offset = place as usize * Window::LEN;
-                // The buffer is free: the peer has filled the previous window at this index, so the
-                // write of that window's update has completed.
+                // The buffer can be reused: the peer has filled the previous window at this index,
+                // so the write that announced that window has completed.
                 piece = TABLE + offset..TABLE + offset + Window::LEN;
                 self.table.copy_in(piece.start, &bytes);
                 remote.addr = remote.addr.wrapping_add(offset as u64);

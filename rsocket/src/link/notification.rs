@@ -9,17 +9,17 @@ use rdma_verbs::verbs::{
 
 /// The bit that is set in the ids of receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
-/// The id of a write that is followed by a message.
+/// The id of a write after which a separate message notifies the peer.
 pub(super) const PART: u64 = 1 << 61;
 
-/// The way in which each side notifies the other of a write.
+/// How each side notifies the other of a write.
 #[derive(Debug)]
 pub(super) enum Notification {
     /// The write carries immediate data.
     Immediate,
-    /// A message with the same 32 bits follows the write, in the sender's byte order. iWARP has no
-    /// immediate data, and rsockets in C send such messages there. This memory receives the peer's
-    /// messages.
+    /// A message with the same 32 bits, in the sender's byte order, follows the write. iWARP has no
+    /// immediate data, so rsockets in C also send such messages on iWARP. The region receives the
+    /// peer's messages.
     Message(MemoryRegion),
 }
 
@@ -39,7 +39,7 @@ impl Notification {
         Ok(Self::Message(memory))
     }
 
-    /// Returns the number of work requests that one write needs.
+    /// Returns the number of work requests for one write and its notification.
     pub(super) fn requests(device: &Context) -> u32 {
         if device.transport_type() == TransportType::IWARP {
             2
@@ -48,8 +48,8 @@ impl Notification {
         }
     }
 
-    /// Returns the number of outgoing READs that this side requests. This protocol uses none, but
-    /// iWARP requires one.
+    /// Returns the number of outstanding READs that this side asks to issue. This protocol issues
+    /// none, but iWARP requires a number of at least one.
     pub(super) fn initiator_depth(&self) -> u8 {
         match self {
             Self::Immediate => 0,
@@ -57,7 +57,7 @@ impl Notification {
         }
     }
 
-    /// Returns whether the accepting side must wait for the first message of the connecting side.
+    /// Returns whether the accepting side must wait for the connecting side's first message.
     pub(super) fn active_speaks_first(&self) -> bool {
         matches!(self, Self::Message(_))
     }
@@ -74,8 +74,8 @@ impl Notification {
         Ok(qp.post_recv(&[wr])?)
     }
 
-    /// Writes the bytes of `write`, if there are any, and sends `word` to the peer. Returns the
-    /// number of posted work requests. The last one has the id `wr_id`.
+    /// Posts the write `write`, if there is one, and notifies the peer with `word`. Returns the
+    /// number of posted work requests. The last of them has the id `wr_id`.
     pub(super) fn post(
         &self,
         qp: &QueuePair,
@@ -105,8 +105,8 @@ impl Notification {
         }
     }
 
-    /// Returns the word of the message that completed the receive `number`. Returns `None` if the
-    /// message has another length.
+    /// Returns the word with which the peer notified this side, from the completion of the receive
+    /// `number`. Returns `None` if the message does not consist of one word.
     pub(super) fn heard(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
         match self {
             Self::Immediate => completion.imm_data(),

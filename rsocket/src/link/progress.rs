@@ -1,4 +1,4 @@
-//! Handles completions and events of the connection manager.
+//! Handles completions and connection-manager events.
 
 use std::{io, mem};
 
@@ -12,20 +12,20 @@ use super::{
 };
 use crate::wire::{ConnData, Immediate, Window, is_rejection_of_endpoints};
 
-/// The error if the connection ended before the peer closed the stream.
+/// The error if the connection ends before the peer has closed the stream.
 const LOST: &str = "the peer disconnected without closing the stream";
 const NO_RSOCKET: &str = "the peer is not an rsocket of this protocol version";
 
 impl Link {
-    /// Handles completions, and, if `events` is true, events of the connection manager. Returns
-    /// whether there were any.
+    /// Handles completions, and, if `events` is true, connection-manager events. Returns whether
+    /// there was at least one.
     pub(crate) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
             while events && let Some(event) = self.events.poll_event()? {
                 any = true;
-                // Completions are polled first, so that data that arrived before the connection's
-                // end is delivered.
+                // Completions are polled first, so that data that arrived before the end of the
+                // connection is delivered.
                 self.take_completions(&mut any)?;
                 self.handle(&event);
             }
@@ -48,7 +48,8 @@ impl Link {
         debug!(Rsocket, "{}: {}", self.name, event.event());
         match event.event() {
             CmEventType::ESTABLISHED => {
-                // The passive side has read the peer's parameters from the connection request.
+                // The accepting side has already read the peer's parameters from the connection
+                // request.
                 if self.peer.is_none() {
                     match ConnData::from_bytes(event.private_data()) {
                         Some(peer) => self.peer = Some(Peer::new(peer)),
@@ -65,7 +66,7 @@ impl Link {
                 }
             }
             CmEventType::DISCONNECTED => self.lose(LOST),
-            // The peer disconnected before it had read that the connection is established.
+            // The peer disconnected before it learned that the connection was established.
             CmEventType::REJECTED if self.established => self.lose(LOST),
             CmEventType::REJECTED => {
                 let why = rejection_cause(event.reject_reason(), event.private_data());
@@ -79,13 +80,13 @@ impl Link {
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
         if self.peer.is_none() {
-            // Completions may arrive before the event ESTABLISHED. They are handled later, because
-            // they depend on the private data in that event.
+            // Completions can arrive before the ESTABLISHED event. This side handles them later,
+            // because it needs the private data in that event.
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // The loop ends after one full queue, because a peer may send faster than this thread
-        // handles completions.
+        // The loop takes at most one full queue of completions, because a peer may send faster than
+        // this thread handles them.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
@@ -103,16 +104,16 @@ impl Link {
         let wr_id = completion.wr_id();
         let received = (wr_id & RECEIVE != 0).then_some((wr_id & !RECEIVE) as u32);
         if received.is_none() {
-            // When a connection ends, software iWARP may complete a request twice: as failed, and
-            // as flushed.
+            // When a connection ends, software iWARP may complete a request twice: first with an
+            // error, then as flushed.
             self.posted = self.posted.saturating_sub(1);
         }
         if !completion.is_success() {
             match completion.status() {
-                // A flushed request is a consequence of an earlier failure. Another completion or
-                // an event reports the cause.
+                // An earlier failure caused the flush. Another completion or an event reports that
+                // failure.
                 WcStatus::WR_FLUSH_ERR => {}
-                // The iWARP driver has detected that the TCP connection ended.
+                // The iWARP driver detected that the TCP connection has ended.
                 WcStatus::LOC_QP_OP_ERR
                     if received.is_none() && self.notification.active_speaks_first() => {}
                 status => self.lose(format!("a work request failed: {status}")),
@@ -135,7 +136,7 @@ impl Link {
             OTHER => self.free_control += 1,
             freed => {
                 self.free += 1;
-                // The cast loses nothing, because the number is the length of a range of the send
+                // The cast is lossless, because `freed` is the length of a range of the send
                 // buffer.
                 self.ring.give_back(freed as usize);
             }
@@ -160,7 +161,7 @@ impl Link {
                 }
             }
             Some(Immediate::Mapping | Immediate::Keepalive) => {}
-            // A peer that has shut down both directions has closed the connection.
+            // Both directions are shut down, so the peer has closed the connection.
             Some(Immediate::Shutdown) if self.writable => self.readable = false,
             Some(Immediate::Shutdown | Immediate::Disconnect) => {
                 self.end.get_or_insert(End::Disconnected);
@@ -182,10 +183,10 @@ pub(super) fn rejection_cause(reason: RejectReason, private_data: &[u8]) -> Stri
     }
 }
 
-/// Removes the window at the index `place` of the table. Returns `None` if the window is not
-/// complete.
+/// Removes the window at the index `place` from the table. Returns `None` if the window is not
+/// complete yet.
 ///
-/// The peer stores its next window at this index only after this window was filled.
+/// The peer stores its next window at this index only after this side has filled this window.
 fn take_window(table: &MemoryRegion, place: u32) -> Option<Window> {
     let offset = place as usize * Window::LEN;
     let mut bytes = [0; Window::LEN];

@@ -1,4 +1,4 @@
-//! The steps of a client before it has a queue pair.
+//! The steps of a client before the connection's queue pair exists.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -8,7 +8,7 @@ use rdma_verbs::cm::{CmEvent, CmId, EventChannel, PortSpace};
 use super::Link;
 use crate::{Config, session::Role};
 
-/// The timeout for resolving an address, and for resolving a route.
+/// The time limit for resolving an address, and also for resolving a route.
 const RESOLVE: Duration = Duration::from_secs(2);
 
 /// A connection whose address or route is being resolved.
@@ -38,7 +38,7 @@ impl Opening {
         &self.events
     }
 
-    /// Handles an event. Returns whether the route is known.
+    /// Handles an event. Returns whether the route is resolved.
     pub(crate) fn step(&mut self, event: &CmEvent) -> io::Result<bool> {
         match (event.event(), event.status()) {
             (CmEventType::ADDR_RESOLVED, 0) => {
@@ -53,7 +53,7 @@ impl Opening {
         }
     }
 
-    /// Requests the connection, once the route is known.
+    /// Requests the connection. The route must be resolved.
     pub(crate) fn connect(self, config: &Config) -> io::Result<Link> {
         let mut link = Link::new(self.id, self.events, config, Role::Client)?;
         link.id.connect(&link.param())?;

@@ -1,4 +1,4 @@
-//! Handling of completions and of connection manager events.
+//! Handles completions and connection-manager events.
 
 use std::io;
 
@@ -10,13 +10,15 @@ use super::{COMMAND, End, Link, RECEIVE};
 use crate::command::{self, Command};
 
 impl Link {
-    /// Polls completions, and with `events` also events. Returns whether there were any.
+    /// Handles completions, and, if `events` is true, connection-manager events. Returns whether
+    /// there was at least one.
     pub(crate) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
             while events && let Some(event) = self.events.poll_event()? {
                 any = true;
-                // Data that arrived before the end is delivered.
+                // Completions are polled first, so that data that arrived before the end of the
+                // connection is delivered.
                 self.take_completions(&mut any)?;
                 self.handle(&event)?;
             }
@@ -29,7 +31,8 @@ impl Link {
         any
     }
 
-    /// Requests a notification of the next completion. Returns whether there was one.
+    /// Consumes pending events of the completion channel, and requests an event for the next
+    /// completion. Returns whether an event was pending.
     pub(crate) fn arm(&mut self) -> io::Result<bool> {
         let mut any = false;
         while self.done.get_event()?.is_some() {
@@ -50,7 +53,8 @@ impl Link {
             CmEventType::ESTABLISHED => self.established(),
             CmEventType::DISCONNECTED => {
                 self.end.get_or_insert(End::Disconnected);
-                // The reply, for which the peer waits. It fails if this side disconnected first.
+                // The peer waits for this side to disconnect. The call fails if this side has
+                // already disconnected.
                 if let Err(error) = self.id.disconnect() {
                     debug!(Valkey, "{}: cannot confirm the end: {error}", self.name);
                 }
@@ -79,11 +83,13 @@ impl Link {
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
         if !self.established {
-            // A client may send before the event arrives. A violation could not disconnect it yet.
+            // Completions can arrive before the ESTABLISHED event. They are handled later, because
+            // until then this side cannot disconnect a client that violates the protocol.
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // At most the capacity of the queue, because a peer may send faster than this loop runs.
+        // The loop takes at most one full queue of completions, because a peer may send faster than
+        // this thread handles them.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
@@ -106,17 +112,18 @@ impl Link {
             WcStatus::SUCCESS if wr_id == COMMAND => self.free_commands += 1,
             WcStatus::SUCCESS => {
                 self.free += 1;
-                // The id of a write is its length.
+                // The id of a write is its length in bytes.
                 self.ring.give_back(wr_id as usize);
             }
-            // A flush is a consequence: an earlier failure or an event reports the cause.
+            // An earlier failure caused the flush. Another completion or an event reports that
+            // failure.
             WcStatus::WR_FLUSH_ERR => {}
             status => self.lose(format!("a work request failed: {status}")),
         }
         Ok(())
     }
 
-    /// Handles a write or a command of the peer, which took the receive with this number.
+    /// Handles a write or a command of the peer. `number` is the receive that it consumed.
     fn receive(&mut self, completion: &WorkCompletion, number: u32) -> io::Result<()> {
         if self.end.is_some() {
             return Ok(());
@@ -127,7 +134,7 @@ impl Link {
                 let mut bytes = [0; command::LEN];
                 self.commands
                     .copy_out(number as usize * command::LEN, &mut bytes);
-                // The device refuses longer messages.
+                // The device refuses messages longer than the receive buffer.
                 let len = (completion.byte_len() as usize).min(command::LEN);
                 Command::parse(&bytes[..len]).and_then(|command| self.session.handle(command))
             }

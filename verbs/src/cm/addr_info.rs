@@ -16,17 +16,18 @@ use crate::{
     verbs::QpType,
 };
 
-/// Hints for [`AddrInfo::new`], which restrict the result.
+/// Hints that restrict the result of [`AddrInfo::new`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddrInfoHints {
     /// Whether the address is for a listener: `RAI_PASSIVE`. Default: `false`.
     pub passive: bool,
-    /// Whether the node is an address rather than a name: `RAI_NUMERICHOST`. Default: `false`.
+    /// Whether the node is a numeric address and not a name: `RAI_NUMERICHOST`. Default: `false`.
     pub numeric_host: bool,
     /// The port space. Default: TCP.
     pub port_space: Option<PortSpace>,
-    /// The local address to connect from. Default: determined by the route to the peer.
+    /// The local address to connect from. Default: the address that the route to the peer
+    /// determines.
     pub src: Option<SocketAddr>,
 }
 
@@ -64,7 +65,7 @@ impl AddrInfo {
         // SAFETY: `rdma_addrinfo` consists of integers and pointers, for which all zeros is a valid
         // value.
         let raw = unsafe { raw.assume_init_mut() };
-        // The cast changes no value, because both flags are small constants.
+        // The cast is lossless, because both flags are small constants.
         let flag = |wanted, flag: u32| if wanted { flag.cast_signed() } else { 0 };
         raw.ai_flags =
             flag(hints.passive, ffi::RAI_PASSIVE) | flag(hints.numeric_host, ffi::RAI_NUMERICHOST);
@@ -80,8 +81,8 @@ impl AddrInfo {
             raw.ai_src_len = size_of_val(src) as libc::socklen_t;
             raw.ai_src_addr = ptr::from_mut(src).cast();
         }
-        // SAFETY: `node` is null or, like `service`, a string that ends with a zero byte. `raw`,
-        // the addresses to which it points, and `list` are local variables.
+        // SAFETY: `service` is a string that ends with a zero byte, and `node` is null or such a
+        // string. `raw`, the addresses to which it points, and `list` are local variables.
         let ret = unsafe { ffi::rdma_getaddrinfo(node, service.as_ptr(), raw, &raw mut list) };
         if let Some(errno) = resolver_errno(ret) {
             return Err(OsError::new(CALL, errno));
@@ -119,10 +120,10 @@ impl AddrInfo {
     }
 }
 
-/// Converts an error code of the system's resolver to an `errno`. librdmacm passes these codes
-/// through. Returns `None` if `ret` is 0 or -1, which means that `errno` is set.
+/// Converts an error code of the system resolver, which librdmacm returns unchanged, to an `errno`.
+/// Returns `None` if `ret` is 0, or if it is -1, which means that `errno` is set.
 ///
-/// `EAI_BADFLAGS` has the value -1, too. It cannot occur, because `new` passes only valid flags.
+/// `EAI_BADFLAGS` also has the value -1. It cannot occur, because `new` passes only valid flags.
 fn resolver_errno(ret: libc::c_int) -> Option<libc::c_int> {
     match ret {
         0 | -1 => None,

@@ -4,7 +4,7 @@ use crate::{
     verbs::AhAttr,
 };
 
-/// The parameters with which one side connects, or accepts a connection.
+/// The parameters with which a program connects or accepts a connection.
 ///
 /// See [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,11 +16,11 @@ use crate::{
 pub struct ConnParam {
     /// Bytes that the connection manager carries to the peer's program.
     pub private_data: PrivateData,
-    /// The maximum number of incoming READ and atomic operations that run concurrently.
+    /// The maximum number of concurrent READ and atomic operations from the peer.
     ///
     /// The default, 255, means the device's maximum.
     pub responder_resources: u8,
-    /// The maximum number of outgoing READ and atomic operations that run concurrently.
+    /// The maximum number of concurrent READ and atomic operations to the peer.
     ///
     /// The default, 255, means the device's maximum.
     pub initiator_depth: u8,
@@ -29,7 +29,7 @@ pub struct ConnParam {
     /// The number of times that the device retransmits an unacknowledged packet, 0 to 7. Default:
     /// 7.
     pub retry_count: u8,
-    /// The number of retries when the peer has no receive posted, 0 to 7. The default, 7, means
+    /// The number of retries when the peer has not posted a receive, 0 to 7. The default, 7, means
     /// that there is no limit.
     pub rnr_retry_count: u8,
     /// Whether the queue pair uses a shared receive queue.
@@ -61,7 +61,7 @@ impl ConnParam {
     pub(super) fn to_raw(&self) -> ffi::rdma_conn_param {
         ffi::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
-            // The cast loses nothing, because `PrivateData` has at most 255 bytes.
+            // The cast is lossless, because `PrivateData` has at most 255 bytes.
             private_data_len: self.private_data.len() as u8,
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,
@@ -74,21 +74,21 @@ impl ConnParam {
     }
 }
 
-/// The parameters of a connection, as an event contains them.
+/// The parameters of a connection that an event reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnEventParam {
-    /// The maximum number of concurrent incoming READ and atomic operations that the peer requests.
+    /// The maximum number of concurrent READ and atomic operations that the peer wants to send.
     pub responder_resources: u8,
-    /// The maximum number of concurrent outgoing READ and atomic operations that the peer allows.
+    /// The maximum number of concurrent READ and atomic operations that the peer accepts.
     pub initiator_depth: u8,
     /// Whether the peer's device supports end-to-end flow control.
     pub flow_control: bool,
     /// The number of times that this side retransmits an unacknowledged packet. Set only in a
     /// CONNECT_REQUEST.
     pub retry_count: u8,
-    /// The number of retries of this side when the peer has no receive posted, 0 to 7; 7 means no
-    /// limit.
+    /// The number of times that this side retries a message for which the peer has not posted a
+    /// receive, 0 to 7. 7 means that there is no limit.
     pub rnr_retry_count: u8,
     /// Whether the peer uses a shared receive queue.
     pub srq: bool,
@@ -110,7 +110,7 @@ impl ConnEventParam {
     }
 }
 
-/// The parameters of a datagram peer or of a multicast group, as an event contains them.
+/// The parameters of a datagram peer or of a multicast group that an event reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdEventParam {

@@ -2,17 +2,18 @@
 
 //! The devices that librdmacm has open, and the release of a removed device.
 //!
-//! librdmacm opens a device when a program first needs it, and counts the users of the device: ids,
-//! and device lists. It closes a device only after it has detected the removal of the device, which
-//! it does when it creates a device list. A driver without hot removal, such as that of software
-//! RoCE, waits for that close: until then the device keeps its name, and the command that removes
-//! the device blocks.
+//! librdmacm opens a device when a program first needs it, and counts the ids and the device lists
+//! that use the device. It closes a device only after it has detected the removal of the device,
+//! which it does when it creates a device list. A driver without hot removal, such as that of
+//! software RoCE, waits for that close: until then the device keeps its name, and the command that
+//! removes the device blocks.
 //!
-//! Therefore, after an event of an id has reported the removal of a device, and after the last list
-//! of this module that contains the device was dropped, this module requests another list from
-//! librdmacm. If no device is left, librdmacm creates no list and detects no removal. In that case
-//! this module replaces the descriptors of the removed device by descriptors that refer to nothing.
-//! Then the kernel can remove the device, and librdmacm frees its part when it next creates a list.
+//! Therefore this module requests another list from librdmacm after two conditions are met: an
+//! event has reported the removal of a device, and the last list of this module that contains the
+//! device was dropped. If no device is left, librdmacm creates no list and detects no removal. In
+//! that case this module replaces the descriptors of the removed device with descriptors on which
+//! every call fails. Then the kernel can remove the device, and librdmacm frees its own objects
+//! when it next creates a list.
 
 use std::{
     any::Any,
@@ -37,11 +38,11 @@ use crate::{
 
 /// The RDMA devices that librdmacm has open.
 ///
-/// Ids use these devices and no others, so a program must create objects that several ids share on
-/// these devices.
+/// Ids use only these devices, so a program must create objects that several ids share on these
+/// devices.
 ///
-/// A removed device remains, for the kernel as well, until all objects on it have been destroyed
-/// and all lists that contain it have been dropped.
+/// Even the kernel keeps a removed device until all objects on it have been destroyed and all lists
+/// that contain it have been dropped.
 ///
 /// See [`rdma_get_devices(3)`](https://man7.org/linux/man-pages/man3/rdma_get_devices.3.html).
 #[derive(Clone)]
@@ -50,26 +51,26 @@ pub struct Devices {
     inner: Arc<Inner>,
 }
 
-/// A [`Devices`] list that does not keep its devices open.
+/// A reference to a [`Devices`] list that does not keep the list's devices open.
 pub(super) struct WeakDevices(Weak<Inner>);
 
-/// A device list whose devices are counted in [`OPEN`].
+/// A device list. [`OPEN`] counts its devices.
 struct Inner {
     list: List,
     /// The process that created the list.
     process: Process,
 }
 
-/// A device list of librdmacm, which keeps its devices open.
+/// A librdmacm device list, which keeps its devices open.
 struct List {
     start: NonNull<*mut ffi::ibv_context>,
     len: usize,
 }
 
-// SAFETY: the list does not change once its devices are counted in `OPEN`, and any thread may call
+// SAFETY: the list does not change after its devices are counted in `OPEN`, and any thread may call
 // `rdma_get_devices` and `rdma_free_devices`.
 unsafe impl Send for List {}
-// SAFETY: all methods of a shared `List` only read it.
+// SAFETY: all methods of a shared `List` only read the list.
 unsafe impl Sync for List {}
 
 /// A device that at least one list contains.
@@ -84,9 +85,9 @@ struct Held {
 /// The devices that librdmacm has open in this process.
 #[derive(Default)]
 struct Open {
-    /// The devices that lists contain, by the address of their `ibv_context`.
+    /// The devices that at least one list contains, by the address of their `ibv_context`.
     held: BTreeMap<usize, Held>,
-    /// The user and the group with which the devices' descriptors were opened, or `None` before the
+    /// The user and group ids with which the devices' descriptors were opened, or `None` before the
     /// first use.
     credentials: Option<(Uid, Gid)>,
 }
@@ -98,15 +99,16 @@ fn open() -> MutexGuard<'static, Open> {
     lock(OPEN.get())
 }
 
-/// Makes sure that the descriptors of software devices were opened by this process and with its
-/// present credentials.
+/// Ensures that this process opened the descriptors of software devices, with its current
+/// credentials.
 ///
 /// To post a work request, the driver of a software device calls write(2) on the device's
-/// descriptor. The kernel allows this call only with the credentials with which the descriptor was
-/// opened; those of a forked child count as different ones. A software device has all state of a
-/// context in the kernel, so a context without objects works equally with another descriptor. The
-/// driver of an adapter has state in memory, so there a child continues to use its parent's
-/// descriptors. It does so with ioctl(2), which the kernel allows.
+/// descriptor. The kernel allows this call only if the caller has the credentials with which the
+/// descriptor was opened; the credentials of a forked child count as different. The kernel stores
+/// all state of a software device's context, so a context without objects also works with another
+/// descriptor. An adapter's driver also stores state in the process's memory, so a child continues
+/// to use the descriptors of its parent. This works because such a driver uses ioctl(2), which the
+/// kernel allows.
 pub(super) fn own_descriptors() -> Result<(), OsError> {
     let mut open = open();
     let credentials = (geteuid(), getegid());
@@ -115,11 +117,11 @@ pub(super) fn own_descriptors() -> Result<(), OsError> {
         Some(before) => before != credentials && open.held.is_empty(),
     };
     if are_foreign {
-        // If there is no device, `List::get` fails, and there is no descriptor to replace.
+        // If there is no device, `List::get` fails, and no descriptor needs to be replaced.
         for context in List::get().iter().flat_map(List::all) {
             if let Some(context) = NonNull::new(*context) {
-                // SAFETY: the list keeps the device open, so `context` is valid, and this process
-                // has no object on the device.
+                // SAFETY: the list keeps the device open, so `context` is valid. This process has
+                // no object on the device.
                 unsafe { renew(context) }?;
             }
         }
@@ -131,7 +133,7 @@ pub(super) fn own_descriptors() -> Result<(), OsError> {
 }
 
 impl Devices {
-    /// Returns the devices that are present now.
+    /// Returns the devices that are currently present.
     ///
     /// # Errors
     ///
@@ -147,7 +149,7 @@ impl Devices {
     /// Returns a list that contains only the device `raw`, to which an id points. Returns `None` if
     /// the device was removed.
     ///
-    /// Such a list does not block the removal of other devices.
+    /// Unlike a list of all devices, it does not block the removal of other devices.
     pub(super) fn only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
         let mut open = open();
         let mut list = List::get()?;
@@ -179,13 +181,13 @@ impl Devices {
         let mut open = open();
         match open.held.get_mut(&raw.addr()) {
             Some(device) => device.removed = true,
-            // SAFETY: the id exists according to the caller, so librdmacm does not free the
+            // SAFETY: the caller guarantees that the id exists, so librdmacm does not free the
             // context.
             None => unsafe { release(context) },
         }
     }
 
-    /// Returns the devices. Each stays open until the last handle of it is dropped.
+    /// Returns the devices. Each device stays open until its last handle is dropped.
     #[must_use]
     pub fn contexts(&self) -> Vec<Context> {
         self.inner
@@ -197,8 +199,8 @@ impl Devices {
             .collect()
     }
 
-    /// Returns the device with the address `raw`, which librdmacm has returned, if the list
-    /// contains it.
+    /// Returns the device with the address `raw`, which librdmacm returned, or `None` if the list
+    /// does not contain it.
     pub(super) fn find(&self, raw: *mut ffi::ibv_context) -> Option<Context> {
         let raw = NonNull::new(raw)?;
         self.inner
@@ -214,14 +216,14 @@ impl Devices {
 
     fn context(&self, raw: NonNull<ffi::ibv_context>) -> Context {
         let keep_alive: Arc<dyn Any + Send + Sync> = self.inner.clone();
-        // SAFETY: the list contains `raw`, so the device is open until the list is freed, and the
-        // new context holds `keep_alive`, which is the list.
+        // SAFETY: the list contains `raw`, so the device is open until the list is freed. The new
+        // context owns `keep_alive`, which is the list.
         unsafe { Context::borrowed(raw, keep_alive) }
     }
 }
 
 impl WeakDevices {
-    /// Returns the list, unless all handles of it were dropped.
+    /// Returns the list, or `None` if all its handles were dropped.
     pub(super) fn upgrade(&self) -> Option<Devices> {
         self.0.upgrade().map(|inner| Devices { inner })
     }
@@ -236,8 +238,8 @@ impl fmt::Debug for Devices {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // In a child of fork(2), another thread of the parent may have held librdmacm's lock
-            // during the fork, so the child makes no call.
+            // This process is a child of fork(2). Another thread of the parent may have held
+            // librdmacm's lock during the fork, so a call could block forever.
             return;
         }
         let Open { held, .. } = &mut *open();
@@ -251,8 +253,8 @@ impl Drop for Inner {
                 held.remove(&raw.addr());
             }
             if let (0, true, Some(context)) = (lists, removed, NonNull::new(*raw)) {
-                // SAFETY: this list contains `context` and is freed after this call, so librdmacm
-                // does not free the context before. No other list contains the device.
+                // SAFETY: this list contains `context` and is freed only after this call, so
+                // librdmacm does not free the context earlier. No other list contains the device.
                 unsafe { release(context) };
             }
         }
@@ -266,7 +268,7 @@ impl List {
         // SAFETY: `len` is a local variable that the function may write.
         let start = unsafe { ffi::rdma_get_devices(&raw mut len) };
         let start = cvt_ptr("rdma_get_devices", start).map_err(of_descriptors)?;
-        // The conversion does not fail, because the length is never negative.
+        // The conversion cannot fail, because the length is never negative.
         let len = usize::try_from(len).unwrap_or(0);
         Ok(Self { start, len })
     }
@@ -277,7 +279,7 @@ impl List {
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Releases all devices of the list but `raw`. Returns whether the list contains `raw`.
+    /// Releases all devices of the list except `raw`. Returns whether the list contains `raw`.
     fn keep_only(&mut self, raw: *mut ffi::ibv_context) -> Result<bool, OsError> {
         let mut others = self.all().to_vec();
         others.retain(|other| *other != raw);
@@ -292,8 +294,8 @@ impl List {
         // SAFETY: `copy` has room for all entries of `others`, and no other code has its address.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
         // SAFETY: `rdma_free_devices` releases one use of each device in `copy`, which ends with
-        // null, and then calls `free` on it. Those uses belong to `self`, which no longer uses
-        // these devices.
+        // null, and then frees `copy` with `free`. Those uses belong to `self`, which no longer
+        // uses these devices.
         unsafe { ffi::rdma_free_devices(copy.as_ptr()) };
         // SAFETY: `start` points to at least two entries, and `&mut self` excludes other users of
         // the list.
@@ -304,8 +306,8 @@ impl List {
     }
 }
 
-/// Returns the error to report for a failed `rdma_get_devices`. It replaces `ENODEV` by `EMFILE` or
-/// `ENFILE` if librdmacm could not look for devices because no descriptor was left.
+/// Returns the error to report after `rdma_get_devices` failed: `EMFILE` or `ENFILE` instead of
+/// `ENODEV` if librdmacm found no device because no descriptor was left.
 fn of_descriptors(error: OsError) -> OsError {
     // librdmacm uses at most four descriptors at a time.
     let files = [(); 4].map(|()| File::open("/"));
@@ -325,17 +327,18 @@ impl Drop for List {
     }
 }
 
-/// The vendor ids of software RoCE and software iWARP, as `ibv_query_device` returns them.
+/// The vendor ids that `ibv_query_device` returns for software RoCE and software iWARP.
 pub(crate) const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
-/// Replaces the descriptors of a context by new ones, if its device is a software device.
+/// Replaces the descriptors of a software device's context with new ones. Has no effect on a
+/// context of another device.
 ///
 /// # Safety
 ///
 /// The context is open, and this process uses no object on it.
 unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let mut attr = MaybeUninit::zeroed();
-    // SAFETY: `context` is open according to the caller, and `attr` is a local variable.
+    // SAFETY: the caller guarantees that `context` is open, and `attr` is a local variable.
     let ret = unsafe { ffi::ibv_query_device(context.as_ptr(), attr.as_mut_ptr()) };
     cvt_errno("ibv_query_device", ret)?;
     // SAFETY: `ibv_device_attr` consists of integers. `attr` was zeroed, and the call above has
@@ -344,13 +347,13 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     if !SOFTWARE.contains(&vendor) {
         return Ok(());
     }
-    // SAFETY: `context` is open according to the caller.
+    // SAFETY: the caller guarantees that `context` is open.
     let device = unsafe { (*context.as_ptr()).device };
     // SAFETY: `device` belongs to an open context, so it exists.
     let new = cvt_ptr("ibv_open_device", unsafe { ffi::ibv_open_device(device) })?;
-    // SAFETY: `new` was opened above and is not closed before the end of this function.
+    // SAFETY: `new` was opened above and stays open until the end of this function.
     let source = unsafe { new.as_ref() };
-    // SAFETY: `context` is open according to the caller.
+    // SAFETY: the caller guarantees that `context` is open.
     let target = unsafe { context.as_ref() };
     let pairs = [
         (source.cmd_fd, target.cmd_fd),
@@ -371,11 +374,11 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
 /// # Safety
 ///
 /// librdmacm does not free the context during the call, and all objects that this crate created on
-/// it have been destroyed.
+/// the context have been destroyed.
 unsafe fn release(context: NonNull<ffi::ibv_context>) {
     match List::get() {
-        // While librdmacm created the list, it has marked the device as removed. It closes the
-        // device when the last use of the device is released.
+        // Creating the list made librdmacm mark the device as removed. librdmacm closes the device
+        // when its last use is released.
         Ok(list) => drop(list),
         // SAFETY: the caller of `release` guarantees the conditions of `detach` on `context`.
         Err(none_left) => match unsafe { detach(context) } {
@@ -391,9 +394,9 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
     }
 }
 
-/// Closes the kernel's objects of a context, which librdmacm does not notice.
+/// Closes the kernel's objects of a context without changing librdmacm's state.
 ///
-/// The numbers of the context's descriptors stay in use, and refer to nothing.
+/// The numbers of its descriptors stay in use, but every call on them fails.
 ///
 /// # Safety
 ///
@@ -404,11 +407,11 @@ unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
         .custom_flags(libc::O_PATH)
         .open("/")
         .map_err(failed("open"))?;
-    // SAFETY: librdmacm does not free `context` during the call, according to the caller.
+    // SAFETY: the caller guarantees that librdmacm does not free `context` during the call.
     let context = unsafe { context.as_ref() };
     for fd in [context.cmd_fd, context.async_fd] {
         // SAFETY: `fd` belongs to the context until librdmacm frees the context. The number stays
-        // in use, so no other file gets it, and every call on it fails.
+        // in use, so no other file receives it, and every call of librdmacm on it fails.
         cvt("dup3", unsafe {
             libc::dup3(nowhere.as_raw_fd(), fd, libc::O_CLOEXEC)
         })?;

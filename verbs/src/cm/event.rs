@@ -15,7 +15,7 @@ use crate::{
     verbs::{AhAttr, QpType},
 };
 
-/// An event of an id. It is a copy, so the program may keep it.
+/// An event of a [`CmId`](super::CmId). It is a copy, so the program may keep it.
 ///
 /// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for
 /// the meaning and content of each event.
@@ -33,21 +33,22 @@ pub struct CmEvent {
 }
 
 impl CmEvent {
-    /// Copies an event of an id of `channel`. For a CONNECT_REQUEST, takes ownership of the new id.
+    /// Copies an event of an id on `channel`. If the event is a CONNECT_REQUEST, takes ownership of
+    /// the new id.
     ///
     /// # Safety
     ///
-    /// `raw` is an event from librdmacm that has not been acknowledged, and the calling thread
-    /// holds the channel's lock.
+    /// `raw` is an unacknowledged event from librdmacm, and the calling thread holds the channel's
+    /// lock.
     pub(super) unsafe fn copy(raw: *mut ffi::rdma_cm_event, channel: &EventChannel) -> Self {
-        // SAFETY: `raw` is an event that has not been acknowledged, according to the caller.
+        // SAFETY: the caller guarantees that `raw` is an unacknowledged event.
         let mut this = unsafe { Self::copy_data(raw) };
         if this.event == CmEventType::CONNECT_REQUEST {
-            // SAFETY: `raw` is an event that has not been acknowledged, according to the caller.
+            // SAFETY: the caller guarantees that `raw` is an unacknowledged event.
             let id = unsafe { (*raw).id };
             this.request = NonNull::new(id).map(|id| {
-                // SAFETY: a CONNECT_REQUEST carries a new id on the listener's channel, which has
-                // no owner yet.
+                // SAFETY: a CONNECT_REQUEST carries a new id on the listener's channel, and this id
+                // has no owner yet.
                 unsafe { OwnedId::from_request(id, channel) }
             });
         }
@@ -58,10 +59,10 @@ impl CmEvent {
     ///
     /// # Safety
     ///
-    /// `raw` is an event from librdmacm that has not been acknowledged. No thread reads another
-    /// event of the same id during the call.
+    /// `raw` is an unacknowledged event from librdmacm. No thread reads another event of the same
+    /// id during the call.
     pub(super) unsafe fn copy_data(raw: *mut ffi::rdma_cm_event) -> Self {
-        // SAFETY: `raw` is an event that has not been acknowledged, according to the caller.
+        // SAFETY: the caller guarantees that `raw` is an unacknowledged event.
         let raw = unsafe { &*raw };
         let event = CmEventType::from_raw(raw.event);
         let multicast =
@@ -102,7 +103,7 @@ impl CmEvent {
         Self {
             event,
             status: raw.status,
-            // The new id of a CONNECT_REQUEST has the context of its listener until `from_request`
+            // The new id of a CONNECT_REQUEST has its listener's context until `from_request`
             // clears it.
             context: id.map_or(0, |id| id.context as u64),
             listen_context: listen_id.map(|id| id.context as u64),
@@ -113,7 +114,7 @@ impl CmEvent {
         }
     }
 
-    /// Returns the type of the event, which may be a value that this crate does not know.
+    /// Returns the type of the event. It may be a value that this crate does not define.
     #[must_use]
     pub fn event(&self) -> CmEventType {
         self.event
@@ -139,22 +140,23 @@ impl CmEvent {
 
     /// Returns the [context](super::CmId::set_context) of the event's id.
     ///
-    /// For a CONNECT_REQUEST it is the context of the listener.
+    /// The result for a CONNECT_REQUEST is the context of the listener.
     #[must_use]
     pub fn context(&self) -> u64 {
         self.context
     }
 
-    /// Returns the [context](super::CmId::set_context) of the listener, if the event is a
-    /// CONNECT_REQUEST.
+    /// Returns the [context](super::CmId::set_context) of the listener if the event is a
+    /// CONNECT_REQUEST, otherwise `None`.
     #[must_use]
     pub fn listen_context(&self) -> Option<u64> {
         self.listen_context
     }
 
-    /// Returns the parameters of the connection. They are zero if this type of event carries none.
+    /// Returns the parameters of the connection, which are zero if this type of event carries none.
     ///
-    /// Returns `None` for datagram ids, and for events that do not come from a connection manager.
+    /// Returns `None` for datagram ids, and for events that do not come from the connection
+    /// manager.
     #[must_use]
     pub fn conn(&self) -> Option<ConnEventParam> {
         self.conn
@@ -168,25 +170,24 @@ impl CmEvent {
         self.ud
     }
 
-    /// Returns the peer's private data. The connection manager may have padded it with zeros.
+    /// Returns the peer's private data, to which the connection manager may have appended zeros.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Takes the new id of a CONNECT_REQUEST. [`take_request`](Self::take_request) calls this.
+    /// Takes the new id of a CONNECT_REQUEST, for [`take_request`](Self::take_request).
     pub(super) fn take_owned_request(&mut self) -> Option<OwnedId> {
         self.request.take()
     }
 }
 
 impl EventChannel {
-    /// Reads the next event and acknowledges it. Returns `None` if there is no event.
+    /// Reads the next event and acknowledges it. Returns `None` if no event is pending.
     ///
     /// # Errors
     ///
-    /// Returns the errors of `rdma_get_cm_event`. If a connection fails, that is an event and not
-    /// an error.
+    /// Returns the errors of `rdma_get_cm_event`. A failed connection is an event and not an error.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
@@ -195,8 +196,8 @@ impl EventChannel {
         }
         let lock = self.lock();
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel exists, `raw` is a local variable, and the held lock excludes other
-        // users of the ids that librdmacm changes.
+        // SAFETY: the channel exists, and `raw` is a local variable. The lock excludes other users
+        // of the ids that librdmacm changes.
         let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
         match cvt("rdma_get_cm_event", ret) {
             Ok(_) => {}
@@ -206,11 +207,11 @@ impl EventChannel {
             }) => return Ok(None),
             Err(error) => return Err(error),
         }
-        // SAFETY: the call succeeded, so `raw` is an event that has not been acknowledged. Its id
-        // belongs to this channel, whose lock is held.
+        // SAFETY: the call succeeded, so `raw` is an unacknowledged event. Its id belongs to this
+        // channel, whose lock is held.
         let event = unsafe { CmEvent::copy(raw, self) };
         if event.event() == CmEventType::DEVICE_REMOVAL {
-            // SAFETY: `raw` is an event that has not been acknowledged.
+            // SAFETY: `raw` is an unacknowledged event.
             let id = unsafe { (*raw).id };
             // SAFETY: the event's id exists, because no id of this channel is destroyed while the
             // lock is held.
@@ -221,15 +222,15 @@ impl EventChannel {
         }
         // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
-        // The lock is released before an error return can drop the event together with its new id,
-        // because destroying that id takes the lock.
+        // The lock is released before the early return below can drop the event and its new id,
+        // because destroying that id acquires the lock.
         drop(lock);
         cvt("rdma_ack_cm_event", ret)?;
         Ok(Some(event))
     }
 
-    /// Reads the next event, and waits for it for at most `timeout`. Returns `None` if no event
-    /// arrived in that time.
+    /// Waits for the next event, for at most `timeout`, and reads it. Returns `None` if no event
+    /// arrives in time.
     ///
     /// # Errors
     ///
@@ -248,7 +249,8 @@ unsafe fn copy_private_data(data: *const u8, len: u8) -> PrivateData {
     if data.is_null() {
         return PrivateData::default();
     }
-    // SAFETY: `data` is not null, and valid for reads of `len` bytes according to the caller.
+    // SAFETY: the caller guarantees that `data` is valid for reads of `len` bytes, and it is not
+    // null.
     let bytes = unsafe { slice::from_raw_parts(data, len.into()) };
     PrivateData::try_from(bytes).unwrap_or_default()
 }

@@ -37,16 +37,16 @@ pub struct EventChannel {
 }
 
 struct Inner {
-    /// A child of fork(2) replaces this descriptor at once, because it would otherwise keep the
-    /// kernel's connections and listeners alive after the parent has closed them.
+    /// A child of fork(2) replaces this descriptor immediately, because the descriptor would keep
+    /// the kernel's connections and listeners alive after the parent has closed them.
     raw: Unshared<Raw>,
     /// Held while an event is read, and during calls on an id of this channel.
     ///
-    /// librdmacm writes to the id while it reads an event, and has no lock of its own that protects
-    /// the id's other users. A thread takes no other lock while it holds this one.
+    /// librdmacm writes to the id while it reads an event, without a lock that excludes other users
+    /// of the id. A thread acquires no other lock while it holds this one.
     lock: Mutex<()>,
-    /// The devices of this channel's ids that are in use. They are cached because librdmacm takes
-    /// long to list devices.
+    /// The devices that this channel's ids use. They are cached because librdmacm needs a long time
+    /// to list devices.
     devices: Mutex<Vec<WeakDevices>>,
 }
 
@@ -66,8 +66,8 @@ impl EventChannel {
     ///
     /// Returns the errors of `rdma_create_event_channel`: `ENODEV` if there is no RDMA device,
     /// `ENOENT` if the kernel has no connection manager (module `rdma_ucm`), `EMFILE` if the
-    /// process has too many open descriptors. Without the feature `linked`, also `ELIBACC` if a
-    /// library is missing and `ELIBBAD` if a library lacks a function.
+    /// process has too many open descriptors. Without the feature `linked`, also returns `ELIBACC`
+    /// if a library is missing and `ELIBBAD` if a library lacks a function.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
         ffi::open_libraries()?;
@@ -86,18 +86,18 @@ impl EventChannel {
         Ok(this)
     }
 
-    /// Takes the channel's lock. While it is held, no thread reads an event of this channel or
-    /// makes a call on one of its ids.
+    /// Acquires the channel's lock. While a thread holds the lock, no other thread reads an event
+    /// of this channel or makes a call on one of its ids.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        // The mutex guards no data, so a panic of an earlier holder leaves nothing inconsistent.
+        // The mutex guards no data, so a panic of a previous holder leaves no inconsistent state.
         lock(&self.inner.lock)
     }
 
-    /// Returns the device `raw`, to which an id of this channel points. The result keeps that
-    /// device open, and no other device.
+    /// Returns the device `raw`, to which an id of this channel points. The result keeps only that
+    /// device open.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = lock(&self.inner.devices);
-        // A device in use stays open, so no other device can have its address.
+        // A device in use stays open, so no other device can have the same address.
         let used = devices.iter().filter_map(WeakDevices::upgrade);
         if let Some(found) = used.filter_map(|used| used.find(raw)).next() {
             return Ok(Some(found));
@@ -113,8 +113,7 @@ impl EventChannel {
     /// Returns whether an event is pending.
     pub(super) fn is_readable(&self) -> bool {
         let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        // If a signal interrupts the call, the function returns true, because an event may be
-        // pending.
+        // If a signal interrupts the call, the result is true, because an event may be pending.
         matches!(
             poll(&mut fds, PollTimeout::ZERO),
             Ok(1..) | Err(Errno::EINTR)
@@ -125,7 +124,7 @@ impl EventChannel {
         self.inner.raw.0.as_ptr()
     }
 
-    /// Returns whether the parent of this process created the channel.
+    /// Returns whether another process created the channel and this process inherited it.
     pub(super) fn is_inherited(&self) -> bool {
         self.inner.raw.is_inherited()
     }
@@ -156,8 +155,8 @@ impl fmt::Debug for EventChannel {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // SAFETY: this is the last handle of the channel. Each id holds a handle, so no id of this
-        // channel exists.
+        // SAFETY: this is the last handle of the channel. Each id owns a handle, so the channel has
+        // no id.
         unsafe { ffi::rdma_destroy_event_channel(self.0.as_ptr()) };
     }
 }

@@ -14,16 +14,16 @@ use rdma_status::OsError;
 use super::EventChannel;
 use crate::sys::{Process, cvt, ffi, lock, log_destroy_error, sockaddr};
 
-/// An id of librdmacm, which is destroyed when this value is dropped.
+/// A librdmacm id, which is destroyed when this value is dropped.
 ///
-/// A [`CmId`](super::CmId) shares the id with its queue pair. A CONNECT_REQUEST event holds its new
-/// id until the program takes it.
+/// A [`CmId`](super::CmId) shares the id with its queue pair. A CONNECT_REQUEST event owns its new
+/// id until the program takes the id.
 pub(super) struct OwnedId {
     raw: NonNull<ffi::rdma_cm_id>,
     /// The process that created the id. Only this process destroys it.
     process: Process,
-    /// The channel and the local state of the id. A thread takes this lock first, and then the lock
-    /// of the channel in it. While it holds both, no other thread uses the id.
+    /// The channel and the local state of the id. A thread acquires this lock first, then the
+    /// channel's lock. While a thread holds both locks, no other thread uses the id.
     state: Mutex<IdState>,
 }
 
@@ -33,7 +33,7 @@ struct IdState {
     local: Local,
 }
 
-/// State of an id that librdmacm does not provide.
+/// State of an id that librdmacm does not expose.
 #[derive(Default)]
 pub(super) struct Local {
     /// Whether the id listens, so that its channel may contain connect requests.
@@ -47,7 +47,7 @@ unsafe impl Send for OwnedId {}
 unsafe impl Sync for OwnedId {}
 
 impl OwnedId {
-    /// Takes ownership of an id that librdmacm created. The caller destroys it in no other way.
+    /// Takes ownership of an id that librdmacm created. No other code destroys the id.
     pub(super) fn new(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel) -> Self {
         let state = IdState {
             channel: channel.clone(),
@@ -70,15 +70,15 @@ impl OwnedId {
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
     ) -> Self {
-        // SAFETY: `raw` exists, and the channel's lock is held, according to the caller. librdmacm
-        // has copied the listener's context, which identifies events of the listener and not of
-        // this id.
+        // SAFETY: the caller guarantees that `raw` exists and that the channel's lock is held.
+        // librdmacm copied the listener's context into the new id; that context identifies only the
+        // listener's events.
         unsafe { (*raw.as_ptr()).context = ptr::null_mut() };
         Self::new(raw, channel)
     }
 
     fn state(&self) -> MutexGuard<'_, IdState> {
-        // The state remains usable after a panic, because no call leaves it half changed.
+        // The state remains consistent after a panic, because no call leaves it partly changed.
         lock(&self.state)
     }
 
@@ -86,7 +86,7 @@ impl OwnedId {
         self.state().channel.clone()
     }
 
-    /// Runs `f` with exclusive use of the id: no other thread uses the id or reads an event of it.
+    /// Runs `f` while no other thread uses the id or reads an event of it.
     pub(super) fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut Local) -> T) -> T {
         let mut state = self.state();
         let IdState { channel, local } = &mut *state;
@@ -94,7 +94,7 @@ impl OwnedId {
         f(self.raw.as_ptr(), local)
     }
 
-    /// Calls the librdmacm function `name` on the id, with exclusive use of the id.
+    /// Calls the librdmacm function `name` on the id while no other thread uses the id.
     pub(super) fn call(
         &self,
         name: &'static str,
@@ -105,8 +105,7 @@ impl OwnedId {
 
     /// Calls a librdmacm function that dereferences the id's pointer to its device.
     ///
-    /// Returns `EINVAL` if that pointer is null, as it is before ADDR_RESOLVED was read, because
-    /// librdmacm would dereference it.
+    /// Returns `EINVAL` if that pointer is null, which it is before ADDR_RESOLVED was read.
     pub(super) fn call_bound(
         &self,
         name: &'static str,
@@ -125,11 +124,11 @@ impl OwnedId {
     pub(super) fn migrate(&self, channel: &EventChannel) -> Result<(), OsError> {
         const CALL: &str = "rdma_migrate_id";
         let mut state = self.state();
-        // This clone keeps the old channel alive until its lock is released.
+        // This clone keeps the old channel alive until the lock in it is released.
         let old = state.channel.clone();
-        // While the id moves, no thread may read its events, neither from the old channel nor from
-        // the new one. So both channels are locked. They are locked in the order of their
-        // addresses, so that two calls that migrate ids in opposite directions do not deadlock.
+        // While the id moves, no thread may read its events from the old or the new channel.
+        // Therefore both channels are locked, in the order of their addresses, so that two calls
+        // that migrate ids in opposite directions do not deadlock.
         let _locks = match old.as_ptr().cmp(&channel.as_ptr()) {
             Ordering::Equal => return Ok(()),
             Ordering::Less => {
@@ -145,8 +144,8 @@ impl OwnedId {
             return Err(OsError::new(CALL, libc::EBUSY));
         }
         // SAFETY: the id and `channel` exist, and the locks of both channels are held. The call
-        // waits for unacknowledged events; there are none, because each event is acknowledged while
-        // its channel is locked.
+        // would wait for unacknowledged events, but there are none, because each event is
+        // acknowledged while its channel is locked.
         let ret = unsafe { ffi::rdma_migrate_id(self.raw.as_ptr(), channel.as_ptr()) };
         cvt(CALL, ret)?;
         state.channel = channel.clone();
@@ -165,23 +164,23 @@ impl fmt::Debug for OwnedId {
 impl Drop for OwnedId {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the id alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the id belongs to the parent.
             return;
         }
         let result = self.with(|id, local| {
-            // SAFETY: `id` exists, the lock of its channel is held, and each event that was read
-            // has been acknowledged.
+            // SAFETY: `id` exists, the lock of its channel is held, and all events that were read
+            // have been acknowledged.
             unsafe { local.groups.leave_all(id) };
-            // SAFETY: this is the last handle of the id: its queue pair, which holds one, was
-            // destroyed before. Each event that was read has been acknowledged, so the call does
-            // not block.
+            // SAFETY: this is the last handle of the id, because its queue pair, which owned a
+            // handle, was destroyed before. All events that were read have been acknowledged, so
+            // the call does not block.
             cvt("rdma_destroy_id", unsafe { ffi::rdma_destroy_id(id) })
         });
         log_destroy_error(result.map(drop));
     }
 }
 
-/// The multicast groups that an id has joined and has not left.
+/// The multicast groups that an id has joined and not left.
 #[derive(Default)]
 pub(super) struct Groups(Vec<SocketAddr>);
 
@@ -195,9 +194,8 @@ impl Groups {
     ///
     /// # Safety
     ///
-    /// `id` is the id that has joined these groups. It exists, and no other thread uses it during
-    /// the call. Each of its events that was read has been acknowledged, so the call does not
-    /// block.
+    /// `id` is the id that joined these groups. It exists, and no other thread uses it during the
+    /// call. All of its events that were read have been acknowledged, so the call does not block.
     pub(super) unsafe fn leave(
         &mut self,
         id: *mut ffi::rdma_cm_id,
@@ -206,11 +204,12 @@ impl Groups {
         if let Some(place) = self.0.iter().position(|joined| *joined == group) {
             self.0.swap_remove(place);
         }
-        // SAFETY: `id` fulfils the requirements of this function, which are those of `leave`.
+        // SAFETY: the caller guarantees the conditions on `id`, which this function and `leave`
+        // share.
         cvt("rdma_leave_multicast", unsafe { leave(id, group) }).map(drop)
     }
 
-    /// Leaves all groups. This is necessary before the queue pair and the id are destroyed.
+    /// Leaves all groups. This is necessary before the queue pair or the id is destroyed.
     ///
     /// The kernel does not destroy a queue pair that is a member of a group, and librdmacm does not
     /// report that failure. Moreover, librdmacm does not free its memory for a group when it frees
@@ -221,7 +220,8 @@ impl Groups {
     /// The same as for [`leave`](Self::leave).
     pub(super) unsafe fn leave_all(&mut self, id: *mut ffi::rdma_cm_id) {
         for group in self.0.drain(..) {
-            // SAFETY: `id` fulfils the requirements of this function, which are those of `leave`.
+            // SAFETY: the caller guarantees the conditions on `id`, which this function and `leave`
+            // share.
             if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
                 warn!(Rdma, "cannot leave the multicast group {group}: {error}");
             }
@@ -236,7 +236,7 @@ impl Groups {
 /// The same as for [`Groups::leave`].
 unsafe fn leave(id: *mut ffi::rdma_cm_id, group: SocketAddr) -> c_int {
     let mut addr = sockaddr::from_std(group);
-    // SAFETY: `id` exists and is not used by another thread, according to the caller. `addr` is a
+    // SAFETY: the caller guarantees that `id` exists and that no other thread uses it. `addr` is a
     // local variable that is large enough for any address.
     unsafe { ffi::rdma_leave_multicast(id, (&raw mut addr).cast()) }
 }

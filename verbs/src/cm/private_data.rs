@@ -2,16 +2,16 @@ use std::{fmt, ops::Deref};
 
 use rdma_status::OsError;
 
-/// The capacity in bytes, which suffices for any message, because the length field has one byte.
+/// The capacity in bytes. It is sufficient for any message, because the length field has one byte.
 const CAPACITY: usize = u8::MAX as usize;
 
-/// Private data: the bytes that a connect request, an acceptance or a rejection carries to the
-/// peer's program.
+/// Private data: bytes that a connect request, an acceptance or a rejection carries to the peer's
+/// program.
 ///
 /// The maximum length depends on the type of message, and on whether it concerns a connection or
-/// datagrams: see the constants. The constants are the limits of InfiniBand and RoCE with IP
-/// addresses; this crate applies them on iWARP, too. The received data may be longer than the sent
-/// data, padded with zeros, so a protocol must carry its own length.
+/// datagrams: see the constants. These limits apply to InfiniBand and RoCE with IP addresses; this
+/// crate also applies them to iWARP. The received data may be longer than the sent data, padded
+/// with zeros, so a protocol must carry its own length.
 #[derive(Clone, Copy)]
 pub struct PrivateData {
     bytes: [u8; CAPACITY],
@@ -33,7 +33,7 @@ impl PrivateData {
     /// Returns `EMSGSIZE` if the data is longer than `limit` bytes, the limit of the message that
     /// `call` sends.
     ///
-    /// The kernel would refuse such data as well, but with an error that does not name the reason.
+    /// The kernel would also refuse such data, but its error does not name the reason.
     pub(super) fn check(&self, call: &'static str, limit: usize) -> Result<(), OsError> {
         if self.len() > limit {
             Err(OsError::new(call, libc::EMSGSIZE))

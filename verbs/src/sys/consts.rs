@@ -14,9 +14,9 @@ pub(crate) const RDMA_OPTION_ID_AFONLY: c_int = 2;
 /// `RDMA_OPTION_ID_ACK_TIMEOUT` of `rdma/rdma_cma.h`: `u8`, 4.096 µs × 2^value.
 pub(crate) const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-/// `RDMA_MAX_RESP_RES` of `rdma/rdma_cma.h`: means the device's maximum of responder resources.
+/// `RDMA_MAX_RESP_RES` of `rdma/rdma_cma.h`: requests the device's maximum of responder resources.
 pub(crate) const RDMA_MAX_RESP_RES: u8 = 0xff;
-/// `RDMA_MAX_INIT_DEPTH` of `rdma/rdma_cma.h`: means the device's maximum initiator depth.
+/// `RDMA_MAX_INIT_DEPTH` of `rdma/rdma_cma.h`: requests the device's maximum initiator depth.
 pub(crate) const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
 
 /// `RDMA_CM_JOIN_MC_ATTR_ADDRESS` of `rdma/rdma_cma.h`: the field `addr` is set.
@@ -28,7 +28,8 @@ pub(crate) const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: u32 = 1 << 1;
 /// has completed.
 pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1 << 0;
 
-/// `IBV_WC_STANDARD_FLAGS` of `infiniband/verbs.h`: the fields that a completion has by default.
+/// `IBV_WC_STANDARD_FLAGS` of `infiniband/verbs.h`: the fields that each completion contains by
+/// default.
 pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 
 /// `IBV_ACCESS_OPTIONAL_RANGE` of `infiniband/verbs.h`: the access flags that a kernel may ignore.

@@ -23,10 +23,10 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), OsError> {
     Ok(())
 }
 
-/// Calls `read` until it returns a value, and between the calls waits until `fd` is readable, for
-/// at most `timeout` in total.
+/// Calls `read` until it returns a value. Between the calls, waits until `fd` is readable, for at
+/// most `timeout` in total.
 ///
-/// Returns `None` if `read` returned no value in that time.
+/// Returns `None` if `read` returned no value in time.
 ///
 /// `read` must not block. It is called at least once, and once more after the timeout.
 pub(crate) fn wait_readable<T>(
@@ -34,7 +34,7 @@ pub(crate) fn wait_readable<T>(
     timeout: Duration,
     mut read: impl FnMut() -> Result<Option<T>, OsError>,
 ) -> Result<Option<T>, OsError> {
-    // If the sum is beyond the range of the clock, there is no deadline.
+    // If the sum exceeds the clock's range, there is no deadline.
     let deadline = Instant::now().checked_add(timeout);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -46,7 +46,7 @@ pub(crate) fn wait_readable<T>(
         }
         match poll(
             &mut [PollFd::new(fd, PollFlags::POLLIN)],
-            // The timeout is rounded up, because rounding it down would make the last millisecond a
+            // The timeout is rounded up. If it were rounded down, the last millisecond would be a
             // busy loop.
             left.map_or(PollTimeout::NONE, |left| {
                 PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)

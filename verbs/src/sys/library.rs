@@ -4,25 +4,25 @@
 use libloading::Library;
 use rdma_status::OsError;
 
-/// Opens a library. The caller must not close it while it uses its functions.
+/// Opens a library. The caller must keep the library open while it uses functions of the library.
 ///
 /// # Errors
 ///
 /// Returns `ELIBACC` with the name of the library.
 pub(crate) fn library(file: &'static str) -> Result<Library, OsError> {
-    // SAFETY: the initialisers of both libraries may run at any time, and the libraries are not
-    // closed while their functions are used.
+    // SAFETY: the initialisers of both libraries may run at any time, and the libraries stay open
+    // while their functions are used.
     unsafe { Library::new(file) }.map_err(|error| {
         rdmsg_os::info!(Rdma, "cannot open {file}: {error}");
         OsError::new(file, libc::ELIBACC)
     })
 }
 
-/// Returns the function `name`, in its default symbol version, which a linked program uses, too.
+/// Returns the function `name` in its default symbol version, which linked programs also use.
 ///
 /// # Errors
 ///
-/// Returns `ELIBBAD` with the name of the function, if the library lacks it.
+/// Returns `ELIBBAD` with the name of the function if the library lacks it.
 ///
 /// # Safety
 ///
@@ -31,7 +31,7 @@ pub(crate) unsafe fn function<F: Copy>(
     library: &Library,
     name: &'static str,
 ) -> Result<F, OsError> {
-    // SAFETY: `F` is the type of a pointer to the function, according to the caller.
+    // SAFETY: the caller guarantees that `F` is the type of a pointer to the function.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found.map(|function| *function).map_err(|error| {
         rdmsg_os::info!(Rdma, "cannot find the function {name}: {error}");
@@ -50,7 +50,7 @@ mod tests {
             Some(OsError::new("librdmsg-missing.so.1", libc::ELIBACC))
         );
         let c = library("libc.so.6").unwrap();
-        // SAFETY: the C library has no function of this name, so no pointer is returned.
+        // SAFETY: the C library has no function with this name, so the call returns no pointer.
         let found = unsafe { function::<unsafe extern "C" fn()>(&c, "rdmsg_missing") };
         assert_eq!(
             found.err(),

@@ -5,7 +5,7 @@
 pub(crate) use rdma_sys::*;
 
 unsafe extern "C" {
-    /// The function behind the inline function `ibv_query_gid_ex` of `infiniband/verbs.h`.
+    /// The function that the inline function `ibv_query_gid_ex` of `infiniband/verbs.h` calls.
     ///
     /// It exists in rdma-core 32 and later.
     pub(crate) fn _ibv_query_gid_ex(
@@ -17,7 +17,7 @@ unsafe extern "C" {
         entry_size: usize,
     ) -> libc::c_int;
 
-    /// The function behind the inline function `ibv_query_gid_table` of `infiniband/verbs.h`.
+    /// The function that the inline function `ibv_query_gid_table` of `infiniband/verbs.h` calls.
     ///
     /// It exists in rdma-core 32 and later.
     pub(crate) fn _ibv_query_gid_table(
@@ -29,7 +29,8 @@ unsafe extern "C" {
     ) -> libc::ssize_t;
 }
 
-/// Does nothing: the program is linked with the libraries and would not have started without them.
+/// Does nothing, because the program is linked with the libraries and would not have started
+/// without them.
 #[cfg(feature = "linked")]
 pub(crate) fn open_libraries() -> Result<(), rdma_status::OsError> {
     Ok(())

@@ -1,7 +1,7 @@
-//! Functions that libibverbs got after the oldest supported version, rdma-core 32.
+//! libibverbs functions that are newer than the oldest supported version, rdma-core 32.
 //!
-//! They are looked up at their first use, even if the program is linked with libibverbs, because a
-//! program that is linked with such a function does not start with an older library.
+//! They are looked up at their first use, even if the program is linked with libibverbs. A program
+//! that is linked with such a function would not start with an older library.
 #![allow(unsafe_code)]
 
 use libc::c_int;
@@ -13,7 +13,7 @@ use super::{
     library::{function, library},
 };
 
-/// The type of `ibv_reg_dmabuf_mr(3)`, which rdma-core 34 introduced. The function returns a new
+/// The type of `ibv_reg_dmabuf_mr(3)`, available since rdma-core 34. The function returns a new
 /// region, or null with `errno` set.
 pub(crate) type RegDmabufMr = unsafe extern "C" fn(
     pd: *mut ffi::ibv_pd,
@@ -26,7 +26,8 @@ pub(crate) type RegDmabufMr = unsafe extern "C" fn(
 
 struct Newer {
     reg_dmabuf_mr: Result<RegDmabufMr, OsError>,
-    /// The library that contains the functions. It stays open while the function pointers are used.
+    /// The library that contains the functions. It must stay open while the function pointers are
+    /// used.
     _library: Library,
 }
 
@@ -34,7 +35,7 @@ impl Newer {
     fn open(file: &'static str) -> Result<Self, OsError> {
         let library = library(file)?;
         Ok(Self {
-            // SAFETY: the declared type is that of the header, which the test below checks.
+            // SAFETY: the declared type is the type in the header, which the test below checks.
             reg_dmabuf_mr: unsafe { function(&library, "ibv_reg_dmabuf_mr") },
             _library: library,
         })
@@ -45,7 +46,7 @@ impl Newer {
 ///
 /// # Errors
 ///
-/// Returns `ELIBBAD` with the name of the function, if the library is older than rdma-core 34.
+/// Returns `ELIBBAD` with the name of the function if the library is older than rdma-core 34.
 pub(crate) fn ibv_reg_dmabuf_mr() -> Result<RegDmabufMr, OsError> {
     static NEWER: PerProcess<Result<Newer, OsError>> =
         PerProcess::new(|| Newer::open("libibverbs.so.1"));
@@ -72,7 +73,7 @@ mod tests {
     #[cfg(feature = "linked")]
     #[test]
     fn newer_functions_are_the_headers() {
-        // This line compiles only if the type is that of the header.
+        // This line compiles only if the declared type is the type in the header.
         let theirs: RegDmabufMr = crate::sys::linked::ibv_reg_dmabuf_mr;
         let ours = ibv_reg_dmabuf_mr().unwrap();
         assert_eq!(ours as usize, theirs as usize);

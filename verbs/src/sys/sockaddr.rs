@@ -7,8 +7,8 @@ use std::{
     ptr,
 };
 
-/// Converts an address to the C structure. `&raw mut` of the result, cast to `*mut sockaddr`, is
-/// the argument of C functions.
+/// Converts an address to the C structure. C functions take `&raw mut` of the result, cast to `*mut
+/// sockaddr`.
 pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
     let mut storage = zeroed();
     let start = &raw mut storage;
@@ -22,8 +22,8 @@ pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
                 },
                 sin_zero: [0; 8],
             };
-            // SAFETY: `start` points to a `sockaddr_storage`, which POSIX defines as large enough
-            // and aligned for every socket address.
+            // SAFETY: `start` points to a `sockaddr_storage`, which POSIX defines as sufficiently
+            // large and aligned for every socket address.
             unsafe { start.cast::<libc::sockaddr_in>().write(sin) };
         }
         SocketAddr::V6(addr) => {
@@ -36,8 +36,8 @@ pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
                 },
                 sin6_scope_id: addr.scope_id(),
             };
-            // SAFETY: `start` points to a `sockaddr_storage`, which POSIX defines as large enough
-            // and aligned for every socket address.
+            // SAFETY: `start` points to a `sockaddr_storage`, which POSIX defines as sufficiently
+            // large and aligned for every socket address.
             unsafe { start.cast::<libc::sockaddr_in6>().write(sin6) };
         }
     }
@@ -51,15 +51,15 @@ pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let start = ptr::from_ref(storage);
     match c_int_family(storage) {
         libc::AF_INET => {
-            // SAFETY: `start` points to a `sockaddr_storage`, which is large enough and aligned for
-            // every socket address. Every bit pattern is a valid `sockaddr_in`.
+            // SAFETY: `start` points to a `sockaddr_storage`, which is sufficiently large and
+            // aligned for every socket address. Every bit pattern is a valid `sockaddr_in`.
             let sin = unsafe { start.cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: `start` points to a `sockaddr_storage`, which is large enough and aligned for
-            // every socket address. Every bit pattern is a valid `sockaddr_in6`.
+            // SAFETY: `start` points to a `sockaddr_storage`, which is sufficiently large and
+            // aligned for every socket address. Every bit pattern is a valid `sockaddr_in6`.
             let sin6 = unsafe { start.cast::<libc::sockaddr_in6>().read() };
             let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
             let port = u16::from_be(sin6.sin6_port);
@@ -69,7 +69,7 @@ pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// Converts an address in memory that belongs to C. Returns `None` if `addr` is null, if the family
+/// Converts an address in memory that C code owns. Returns `None` if `addr` is null, if the family
 /// is neither IPv4 nor IPv6, or if `len` is too short for the family.
 ///
 /// # Safety
@@ -81,7 +81,7 @@ pub(crate) unsafe fn from_ptr(addr: *const libc::sockaddr, len: usize) -> Option
     }
     let mut storage = zeroed();
     let len = len.min(size_of_val(&storage));
-    // SAFETY: `addr` is valid for reads of `len` bytes, according to the caller, and `storage` is a
+    // SAFETY: the caller guarantees that `addr` is valid for reads of `len` bytes. `storage` is a
     // local variable of at least `len` bytes.
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
     let needed = match c_int_family(&storage) {

@@ -1,5 +1,5 @@
-//! Tests that compare the constants of [`rdma_status`] with those of the C headers, and tests of
-//! the functions that convert results of C functions.
+//! Tests that compare the constants of [`rdma_status`] with the constants in the C headers, and
+//! tests of the functions that convert results of C functions.
 
 #![allow(unsafe_code)]
 
@@ -49,7 +49,7 @@ fn cvt_ptr_takes_null_for_an_error() {
     );
 }
 
-/// Fails as C functions do: returns −1 and sets `errno` to `EBADF`.
+/// Fails as C functions do, by returning −1 with `errno` set to `EBADF`.
 fn fail_with_ebadf() -> libc::c_int {
     // SAFETY: closing an invalid descriptor has no effect.
     unsafe { libc::close(-1) }

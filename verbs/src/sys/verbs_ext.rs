@@ -1,9 +1,10 @@
-//! Functions of libibverbs that the bindings lack or declare incorrectly.
+//! libibverbs functions that the bindings lack or declare incorrectly.
 //!
-//! `infiniband/verbs.h` implements a part of its interface inline, with macros, and by reading the
-//! `verbs_context` that contains an `ibv_context`. The generated bindings contain the inline
-//! function `verbs_get_ctx`, but it compares with the wrong constant and so never finds a
-//! `verbs_context`. Therefore no function of the bindings that uses `verbs_get_ctx` may be called.
+//! `infiniband/verbs.h` implements parts of its interface inline or as macros. Some of this code
+//! reads the `verbs_context` that contains an `ibv_context`. The generated bindings contain the
+//! inline function `verbs_get_ctx`, but it compares with the wrong constant and so never finds a
+//! `verbs_context`. Therefore this crate must not call any function of the bindings that uses
+//! `verbs_get_ctx`.
 #![allow(unsafe_code)]
 
 use std::{
@@ -27,8 +28,8 @@ pub(crate) unsafe fn ibv_query_gid_ex(
     entry: *mut ffi::ibv_gid_entry,
 ) -> libc::c_int {
     let size = size_of::<ffi::ibv_gid_entry>();
-    // SAFETY: `context` and `entry` are valid, according to the caller, and `size` is the size of
-    // `*entry`. No flags are defined, so they are 0.
+    // SAFETY: the caller guarantees that `context` and `entry` are valid. `size` is the size of
+    // `*entry`. The flags are 0, because none are defined.
     unsafe { ffi::_ibv_query_gid_ex(context, port_num, gid_index, entry, 0, size) }
 }
 
@@ -44,13 +45,13 @@ pub(crate) unsafe fn ibv_query_gid_table(
     max_entries: usize,
 ) -> libc::ssize_t {
     let size = size_of::<ffi::ibv_gid_entry>();
-    // SAFETY: `context` and `entries` are valid, according to the caller, and `size` is the size of
-    // one entry. No flags are defined, so they are 0.
+    // SAFETY: the caller guarantees that `context` and `entries` are valid. `size` is the size of
+    // one entry. The flags are 0, because none are defined.
     unsafe { ffi::_ibv_query_gid_table(context, entries, max_entries, 0, size) }
 }
 
-/// Returns the `verbs_context` that contains the open `context`, if it is large enough to contain
-/// the field at the offset `op`.
+/// Returns the `verbs_context` that contains the open `context`, if the `verbs_context` is large
+/// enough to contain the field at the offset `op`.
 ///
 /// This is the first half of `verbs_get_ctx_op` of `infiniband/verbs.h`.
 ///
@@ -61,31 +62,32 @@ unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::
     const CONTEXT: usize = offset_of!(ffi::verbs_context, context);
     const SIZE: usize = size_of::<ffi::verbs_context>();
 
-    // SAFETY: `context` is open or has that layout, according to the caller.
+    // SAFETY: the caller guarantees that `context` is open or has the layout of an open context.
     let abi_compat = unsafe { (*context).abi_compat };
-    // `__VERBS_ABI_IS_EXTENDED`, which is `UINTPTR_MAX`, marks a context that is part of a
-    // `verbs_context`.
+    // The value `__VERBS_ABI_IS_EXTENDED`, which is `UINTPTR_MAX`, marks a context that is part of
+    // a `verbs_context`.
     if abi_compat.addr() != usize::MAX {
         return None;
     }
     let extended = context
         .wrapping_byte_sub(CONTEXT)
         .cast::<ffi::verbs_context>();
-    // SAFETY: libibverbs has set the mark that was checked above, so `context` is part of a
-    // `verbs_context`. In every version, the field `sz` directly precedes the context.
+    // SAFETY: the mark that was checked above shows that `context` is part of a `verbs_context`. In
+    // every version of libibverbs, the field `sz` directly precedes the context.
     let sz = unsafe { (*extended).sz };
-    // Newer versions of libibverbs add operations at the start of the structure. So an operation
-    // exists if the size `sz` of the structure reaches from its end back to the operation.
+    // Newer versions of libibverbs prepend operations to the structure. Therefore the structure
+    // contains an operation if its size `sz` covers the distance from the operation to the
+    // structure's end.
     (sz >= SIZE - op).then_some(extended)
 }
 
-/// Returns the driver's operation `$op`, or `None`, as `verbs_get_ctx_op` of `infiniband/verbs.h`
-/// does.
+/// Returns the driver's operation `$op` as `verbs_get_ctx_op` of `infiniband/verbs.h` does, or
+/// `None` if the driver lacks it.
 ///
 /// The caller guarantees that `$context` is open.
 macro_rules! op {
     ($context:expr, $op:ident) => {
-        // SAFETY: `$context` is open, according to the caller of this macro.
+        // SAFETY: the caller of this macro guarantees that `$context` is open.
         unsafe { around($context, offset_of!(ffi::verbs_context, $op)) }
             // SAFETY: `around` has checked that the structure contains the operation.
             .and_then(|extended| unsafe { (*extended).$op })
@@ -94,9 +96,9 @@ macro_rules! op {
 
 /// Queries a port as `ibv_query_port(3)` does. Returns 0 or an error number.
 ///
-/// The function that libibverbs exports under that name fills in a shorter, older structure, which
-/// lacks the flags of the link layer. In C, the inline function `___ibv_query_port` replaces it, as
-/// this function does.
+/// The function that libibverbs exports with that name fills in an older, shorter structure, which
+/// lacks the flags of the link layer. The inline function `___ibv_query_port` replaces it in C, and
+/// this function replaces it in Rust.
 ///
 /// # Safety
 ///
@@ -107,17 +109,17 @@ pub(crate) unsafe fn ibv_query_port(
     attr: *mut ffi::ibv_port_attr,
 ) -> libc::c_int {
     match op!(context, query_port) {
-        // SAFETY: the driver has set this operation. `context` and `attr` are valid, according to
-        // the caller, and the size is that of `*attr`.
+        // SAFETY: the driver has set this operation. The caller guarantees that `context` and
+        // `attr` are valid, and the size is the size of `*attr`.
         Some(op) => unsafe { op(context, port_num, attr, size_of::<ffi::ibv_port_attr>()) },
-        // SAFETY: the older structure, which this call writes, is a prefix of `*attr`, whose other
-        // fields are initialised.
+        // SAFETY: this call writes the older structure, which is a prefix of `*attr`. The other
+        // fields of `*attr` are already initialised.
         None => unsafe { ffi::ibv_query_port(context, port_num, attr.cast()) },
     }
 }
 
 /// Calls `ibv_query_device_ex(3)`, which returns 0 or an error number. Fields that the driver does
-/// not know stay zero.
+/// not fill in stay zero.
 ///
 /// # Safety
 ///
@@ -128,15 +130,15 @@ pub(crate) unsafe fn ibv_query_device_ex(
 ) -> libc::c_int {
     let ret = op!(context, query_device_ex).map_or(libc::EOPNOTSUPP, |op| {
         let size = size_of::<ffi::ibv_device_attr_ex>();
-        // SAFETY: the driver has set this operation. `context` and `attr` are valid, according to
-        // the caller, and `size` is the size of `*attr`.
+        // SAFETY: the driver has set this operation. The caller guarantees that `context` and
+        // `attr` are valid, and `size` is the size of `*attr`.
         unsafe { op(context, ptr::null(), attr, size) }
     });
     if ret != libc::EOPNOTSUPP && ret != libc::ENOSYS {
         return ret;
     }
-    // SAFETY: `context` and `attr` are valid, according to the caller. The older structure, which
-    // this call writes, is the first member of `*attr`.
+    // SAFETY: the caller guarantees that `context` and `attr` are valid. This call writes the older
+    // structure, which is the first member of `*attr`.
     unsafe { ffi::ibv_query_device(context, attr.cast()) }
 }
 
@@ -158,8 +160,9 @@ pub(crate) unsafe fn ibv_create_cq_ex(
 
 /// Calls `ibv_create_qp_ex(3)`, which returns a new queue pair, or null with `errno` set.
 ///
-/// `comp_mask` must contain more bits than the one for the protection domain. With that bit alone,
-/// the inline function of C would call `ibv_create_qp`, which this function does not.
+/// `comp_mask` must contain at least one bit besides the one for the protection domain. If only
+/// that bit is set, the inline function of C calls `ibv_create_qp`, which this function does not
+/// do.
 ///
 /// # Safety
 ///
@@ -179,14 +182,14 @@ pub(crate) unsafe fn ibv_create_qp_ex(
 ///
 /// # Safety
 ///
-/// The domain `pd` exists, and all elements of `sg_list` belong to memory regions of that domain.
+/// The domain `pd` exists, and each element of `sg_list` lies in a memory region of that domain.
 pub(crate) unsafe fn ibv_advise_mr(
     pd: *mut ffi::ibv_pd,
     advice: ffi::ib_uverbs_advise_mr_advice::Type,
     flags: u32,
     sg_list: &mut [ffi::ibv_sge],
 ) -> libc::c_int {
-    // SAFETY: `pd` exists, according to the caller, so its context is open.
+    // SAFETY: the caller guarantees that `pd` exists, so its context is open.
     let context = unsafe { (*pd).context };
     let count = sg_list.len() as u32;
     op!(context, advise_mr).map_or(libc::EOPNOTSUPP, |op| {
@@ -195,7 +198,7 @@ pub(crate) unsafe fn ibv_advise_mr(
     })
 }
 
-/// Calls `ibv_alloc_dm(3)`, which returns memory of the device, or null with `errno` set.
+/// Calls `ibv_alloc_dm(3)`, which returns device memory, or null with `errno` set.
 ///
 /// # Safety
 ///
@@ -215,10 +218,10 @@ pub(crate) unsafe fn ibv_alloc_dm(
 ///
 /// # Safety
 ///
-/// `dm` was allocated with `ibv_alloc_dm`, no longer has a memory region, and is not used after
-/// this call.
+/// `ibv_alloc_dm` allocated `dm`, no memory region refers to it, and no code uses it after this
+/// call.
 pub(crate) unsafe fn ibv_free_dm(dm: *mut ffi::ibv_dm) -> libc::c_int {
-    // SAFETY: `dm` exists, according to the caller, so its context is open.
+    // SAFETY: the caller guarantees that `dm` exists, so its context is open.
     let context = unsafe { (*dm).context };
     // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
     op!(context, free_dm).map_or(libc::EOPNOTSUPP, |op| unsafe { op(dm) })
@@ -236,7 +239,7 @@ pub(crate) unsafe fn ibv_reg_dm_mr(
     length: usize,
     access: u32,
 ) -> *mut ffi::ibv_mr {
-    // SAFETY: `pd` exists, according to the caller, so its context is open.
+    // SAFETY: the caller guarantees that `pd` exists, so its context is open.
     let context = unsafe { (*pd).context };
     match op!(context, reg_dm_mr) {
         // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
@@ -265,10 +268,10 @@ pub(crate) unsafe fn ibv_alloc_td(
 ///
 /// # Safety
 ///
-/// `td` was allocated with `ibv_alloc_td`, its parent domains have been freed, and it is not used
-/// after this call.
+/// `ibv_alloc_td` allocated `td`, its parent domains have been freed, and no code uses it after
+/// this call.
 pub(crate) unsafe fn ibv_dealloc_td(td: *mut ffi::ibv_td) -> libc::c_int {
-    // SAFETY: `td` exists, according to the caller, so its context is open.
+    // SAFETY: the caller guarantees that `td` exists, so its context is open.
     let context = unsafe { (*td).context };
     // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
     op!(context, dealloc_td).map_or(libc::EOPNOTSUPP, |op| unsafe { op(td) })
@@ -313,7 +316,7 @@ mod tests {
         libc::ERANGE
     }
 
-    /// Returns a context with the layout that libibverbs creates. It has one operation.
+    /// Returns a context that has the layout of libibverbs' contexts and one operation.
     fn context() -> Box<ffi::verbs_context> {
         // SAFETY: `verbs_context` consists of integers, pointers and optional functions, for which
         // all zeros is a valid value.

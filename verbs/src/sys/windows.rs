@@ -1,4 +1,4 @@
-//! The inline functions of `infiniband/verbs.h` for memory windows of type 2.
+//! The inline functions of `infiniband/verbs.h` for type 2 memory windows.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -7,13 +7,13 @@ use nix::errno::Errno;
 
 use super::ffi;
 
-/// Calls `ibv_alloc_mw(3)` for a window of type 2. Returns a new window, or null with `errno` set.
+/// Calls `ibv_alloc_mw(3)` for a type 2 window. Returns a new window, or null with `errno` set.
 ///
 /// # Safety
 ///
 /// The domain `pd` exists.
 pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ffi::ibv_pd) -> *mut ffi::ibv_mw {
-    // SAFETY: `pd` exists, according to the caller.
+    // SAFETY: the caller guarantees that `pd` exists.
     let context = unsafe { (*pd).context };
     // SAFETY: the `context` of an existing object is open.
     match unsafe { (*context).ops.alloc_mw } {
@@ -30,9 +30,9 @@ pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ffi::ibv_pd) -> *mut ffi::ibv_mw {
 ///
 /// # Safety
 ///
-/// `mw` was allocated with `ibv_alloc_mw`, and is not used after this call.
+/// `ibv_alloc_mw` allocated `mw`, and no code uses it after this call.
 pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ffi::ibv_mw) -> libc::c_int {
-    // SAFETY: `mw` exists, according to the caller.
+    // SAFETY: the caller guarantees that `mw` exists.
     let context = unsafe { (*mw).context };
     // SAFETY: the `context` of an existing object is open.
     let operation = unsafe { (*context).ops.dealloc_mw };

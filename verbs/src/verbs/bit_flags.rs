@@ -1,6 +1,6 @@
 /// Defines a set of flags over `u32`, with named constants, set operations, `Display` and `Debug`.
 ///
-/// Bits without a name are kept, because a device may report flags that this crate does not know.
+/// Unnamed bits are preserved, because a device may report flags that this crate does not define.
 macro_rules! bit_flags {
     (
         $(#[$meta:meta])*
@@ -20,13 +20,13 @@ macro_rules! bit_flags {
                 Self(0)
             }
 
-            /// Creates a set from the bits that C uses. Bits without a name are kept.
+            /// Creates a set from the bits of the C API. Unnamed bits are preserved.
             #[must_use]
             pub const fn from_bits(bits: u32) -> Self {
                 Self(bits)
             }
 
-            /// Returns the bits, as C uses them.
+            /// Returns the set as the bits of the C API.
             #[must_use]
             pub const fn bits(self) -> u32 {
                 self.0
@@ -44,13 +44,13 @@ macro_rules! bit_flags {
                 self.0 & other.0 == other.0
             }
 
-            /// Returns the flags that are set in `self`, in `other` or in both.
+            /// Returns the flags that are set in `self` or in `other`.
             #[must_use]
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
 
-            /// Returns the flags that are set in `self` and not in `other`.
+            /// Returns the flags that are set in `self` but not in `other`.
             #[must_use]
             pub const fn difference(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
@@ -71,7 +71,7 @@ macro_rules! bit_flags {
             }
         }
 
-        /// Lists the names of the flags. Bits without a name are shown in hexadecimal.
+        /// Lists the names of the flags, and unnamed bits in hexadecimal.
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let names: &[(Self, &str)] = &[$( (Self::$flag, stringify!($flag)), )*];

@@ -1,5 +1,5 @@
-//! libibverbs: devices, memory, queues and work requests. The objects clean up when they are
-//! dropped.
+//! libibverbs: devices, memory, queues and work requests. Dropping an object of this module
+//! destroys the corresponding C object.
 //!
 //! # Objects
 //!
@@ -19,10 +19,11 @@
 //!
 //! # Resource cleanup
 //!
-//! All handles are reference counted, and each object holds the objects from which it was created.
-//! So handles may be dropped in any order, and the C objects are destroyed in the order that
-//! libibverbs requires. A queue pair also holds the memory regions of all requests that were posted
-//! on it. The memory of a region is unmapped only after the region has been deregistered.
+//! All handles are reference counted, and each object owns handles of the objects from which it was
+//! created. Therefore handles may be dropped in any order, and the C objects are destroyed in the
+//! order that libibverbs requires. A queue pair also owns handles of the memory regions of all
+//! requests that were posted on it. The memory of a region is unmapped only after the region has
+//! been deregistered.
 //!
 //! When libibverbs destroys an object, it waits until all events of that object that were read have
 //! been acknowledged. This module acknowledges each event before it returns the event, so
@@ -31,27 +32,27 @@
 //! # Thread safety
 //!
 //! All handles are [`Send`] and [`Sync`], because libibverbs locks each object itself. It does not
-//! lock the queue pairs of a [`ThreadDomain`]; the safe functions of this module do. When several
-//! threads post on one queue pair, the requests of each call stay together; the order of the calls
-//! is not defined. When several threads poll one completion queue, each completion is returned to
-//! one of them.
+//! lock the queue pairs of a [`ThreadDomain`], so the safe functions of this module lock them. If
+//! several threads post on one queue pair, the requests of each call stay together; the order of
+//! the calls is unspecified. If several threads poll one completion queue, only one of them
+//! receives each completion.
 //!
 //! # Memory
 //!
-//! The device, and any peer that knows a region's key, may change registered memory at any time. So
-//! no safe method returns a reference to it; [`MemoryRegion::copy_in`] and
+//! The device, and any peer that knows a region's key, may change registered memory at any time.
+//! Therefore no safe method returns a reference to registered memory; [`MemoryRegion::copy_in`] and
 //! [`MemoryRegion::copy_out`] copy the bytes.
 
 // This module owns every libibverbs object that the crate uses. It guarantees that safe code cannot
-// use an object after its destruction, cannot post a request that a queue cannot take, and cannot
-// alias memory that the device writes. A function for which it cannot check this is an `unsafe fn`,
-// whose callers justify the use. Its callers are `cm`, `rsocket`, the memory and queue modules of
-// the engine, and programs. A function blocks only if its name or documentation states that. The
-// module starts no thread, and does not know connections or messages: its users connect queue
-// pairs.
+// use an object after its destruction, cannot post a request that the queue does not support, and
+// cannot alias memory that the device writes. A function that cannot ensure this is an `unsafe fn`,
+// whose callers justify the use. The callers of this module are `cm`, `rsocket`, `valkey`, the
+// memory and queue modules of the engine, and programs. Each function that can block has
+// documentation or a name that shows this. The module starts no thread, and has no notion of
+// connections or messages: its callers connect queue pairs.
 //
-// Its modules use each other in one direction only:
-// device ← memory, completion ← work_request ← queue_pair.
+// Its submodules depend on each other in one direction only. `memory` and `completion` use
+// `device`, `work_request` uses these three, and `queue_pair` uses all others.
 
 mod bit_flags;
 mod completion;
@@ -85,7 +86,7 @@ pub use self::{
     },
 };
 
-/// Checks at compile time that the types are `Send` and `Sync`, as the documentation above states.
+/// Checks at compile time that the types are `Send` and `Sync`, as the module documentation states.
 #[cfg(test)]
 const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}

@@ -15,8 +15,8 @@ use crate::{
 impl CmId {
     /// Binds the id to a local address. Port 0 selects a free port.
     ///
-    /// If the address belongs to one interface, this call also binds the id to the RDMA device of
-    /// that interface.
+    /// If the address belongs to one interface, this call also binds the id to that interface's
+    /// RDMA device.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl CmId {
 
     /// Resolves the address `dst` to a device and a neighbour.
     ///
-    /// The event ADDR_RESOLVED or ADDR_ERROR reports the result, after `timeout` at the latest.
+    /// After at most `timeout`, the event ADDR_RESOLVED or ADDR_ERROR reports the result.
     ///
     /// If `src` is given, the call first binds the id to that address.
     ///
@@ -65,7 +65,7 @@ impl CmId {
 
     /// Resolves the route to the address that [`resolve_addr`](Self::resolve_addr) has resolved.
     ///
-    /// The event ROUTE_RESOLVED or ROUTE_ERROR reports the result, after `timeout` at the latest.
+    /// After at most `timeout`, the event ROUTE_RESOLVED or ROUTE_ERROR reports the result.
     ///
     /// # Errors
     ///
@@ -88,8 +88,8 @@ impl CmId {
         self.inner.with(|id, _| {
             // SAFETY: `id` exists, and the lock of its channel is held.
             let addr = unsafe { &raw const (*id).route.addr.src_addr_union };
-            // SAFETY: `addr` points into the id, which exists, and the union has room for any
-            // address.
+            // SAFETY: `addr` points into the id, which exists, and the union is large enough for
+            // any address.
             unsafe { sockaddr::from_ptr(addr.cast(), size_of::<libc::sockaddr_storage>()) }
         })
     }
@@ -102,8 +102,8 @@ impl CmId {
         self.inner.with(|id, _| {
             // SAFETY: `id` exists, and the lock of its channel is held.
             let addr = unsafe { &raw const (*id).route.addr.dst_addr_union };
-            // SAFETY: `addr` points into the id, which exists, and the union has room for any
-            // address.
+            // SAFETY: `addr` points into the id, which exists, and the union is large enough for
+            // any address.
             unsafe { sockaddr::from_ptr(addr.cast(), size_of::<libc::sockaddr_storage>()) }
         })
     }
@@ -118,10 +118,10 @@ impl CmId {
     }
 
     /// Returns the id's device. Returns `None` if the id is not bound to a device yet, if the
-    /// device was removed, and if an error occurs, which is logged.
+    /// device was removed, or if an error occurs. An error is logged.
     ///
-    /// All ids on a device share this device, so each can use protection domains and memory that
-    /// were created on it.
+    /// All ids on a device share this [`Context`], so each of them can use protection domains and
+    /// memory that were created on it.
     #[must_use]
     pub fn verbs(&self) -> Option<Context> {
         self.device()
@@ -141,12 +141,12 @@ impl CmId {
             // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { (*id).verbs }
         });
-        // The id keeps its device open, and `self` holds the id.
+        // The id keeps its device open, and `self` keeps the id alive.
         self.inner.channel().device(raw)
     }
 
-    /// Returns the number of the device's port, from 1. Returns 0 if the id is not bound to a
-    /// device yet.
+    /// Returns the port number of the device, from 1. Returns 0 if the id is not bound to a device
+    /// yet.
     #[must_use]
     pub fn port_num(&self) -> u8 {
         self.inner.with(|id, _| {
@@ -156,8 +156,8 @@ impl CmId {
     }
 }
 
-/// Converts a time limit to whole milliseconds, rounded up, as librdmacm's functions take it.
-/// Longer times become `c_int::MAX`.
+/// Converts a time limit to the unit of librdmacm's functions: whole milliseconds, rounded up and
+/// at most `c_int::MAX`.
 fn time_limit(time: Duration) -> c_int {
     c_int::try_from(millis(time)).unwrap_or(c_int::MAX)
 }

@@ -15,16 +15,17 @@ use crate::{
 
 /// A communication id, which is librdmacm's counterpart of a socket.
 ///
-/// On an id of an [`EventChannel`], each step (for example `connect`) returns immediately, and an
-/// event reports its result. On an id of [`new_sync`](Self::new_sync), a step returns when it has
-/// completed, and [`last_event`](Self::last_event) returns the event.
+/// The steps of an id (for example `connect`) return immediately if the id was created on an
+/// [`EventChannel`]; an event then reports the result. The steps of an id that
+/// [`new_sync`](Self::new_sync) created return after they have completed, and
+/// [`last_event`](Self::last_event) returns the event.
 ///
-/// Dropping a `CmId` disconnects and destroys the id after its queue pair has been destroyed,
-/// because the [`QueuePair`](crate::verbs::QueuePair) holds the id, too. See
+/// A [`QueuePair`](crate::verbs::QueuePair) keeps its id alive. Therefore a dropped `CmId` is
+/// disconnected and destroyed only after its queue pair has been destroyed. See
 /// [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html).
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
-    /// The id, which its queue pair holds, too.
+    /// The id, shared with its queue pair.
     pub(super) inner: Arc<OwnedId>,
     pub(super) mode: Mode,
 }
@@ -41,7 +42,7 @@ impl CmId {
     pub fn new(channel: &EventChannel, ps: PortSpace, context: u64) -> Result<Self, OsError> {
         const CALL: &str = "rdma_create_id";
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel exists, `raw` is a local variable, and librdmacm does not dereference
+        // SAFETY: the channel exists, and `raw` is a local variable. librdmacm does not dereference
         // the context, which is a number.
         let ret = unsafe {
             ffi::rdma_create_id(channel.as_ptr(), &raw mut raw, context as *mut _, ps.raw())
@@ -50,7 +51,7 @@ impl CmId {
         Ok(Self::from_raw(cvt_ptr(CALL, raw)?, channel, Mode::Async))
     }
 
-    /// Takes ownership of an id that librdmacm created. The caller destroys it in no other way.
+    /// Takes ownership of an id that librdmacm created. No other code destroys the id.
     pub(super) fn from_raw(
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
@@ -64,7 +65,7 @@ impl CmId {
 
     /// Sets the number that later events of the id carry.
     ///
-    /// An id from a CONNECT_REQUEST has the number 0 at first.
+    /// The initial number of an id from a CONNECT_REQUEST is 0.
     pub fn set_context(&mut self, context: u64) {
         self.inner.with(|id, _| {
             // SAFETY: `id` exists, and the lock of its channel is held.
@@ -83,8 +84,8 @@ impl CmId {
 }
 
 impl CmEvent {
-    /// Takes the new id out of a CONNECT_REQUEST. Returns `None` for other events and after the
-    /// first call.
+    /// Takes the new id out of a CONNECT_REQUEST. Returns `None` for other events, and if the id
+    /// was already taken.
     ///
     /// If the id is not taken, dropping the event destroys the id, which rejects the request.
     pub fn take_request(&mut self) -> Option<CmId> {
@@ -108,13 +109,13 @@ impl fmt::Debug for CmId {
 
 /// How the steps of an id complete.
 pub(super) enum Mode {
-    /// A step returns immediately. The program reads its event from the id's channel.
+    /// A step returns immediately. The program reads the step's event from the id's channel.
     Async,
     /// A step returns after it has read its event. No other code reads the id's channel.
     Sync {
-        /// The event of the last step, in a box because an event may contain an id.
+        /// The event of the last step. It is boxed because an event can contain an id.
         last_event: Option<Box<CmEvent>>,
-        /// Whether the id is connected, so that an event will report the connection's end.
+        /// Whether the id is connected, so that an event will report the end of the connection.
         connected: bool,
     },
 }
@@ -145,12 +146,13 @@ impl Mode {
 impl CmId {
     /// Moves the id to another channel, together with its unread events on the old channel.
     ///
-    /// After this call the steps of an id of [`new_sync`](Self::new_sync) return immediately.
+    /// After this call, the steps of an id that [`new_sync`](Self::new_sync) created also return
+    /// immediately.
     ///
     /// # Errors
     ///
-    /// Returns `EBUSY` if the id listens and its channel has unread events: the kernel binds
-    /// connect requests to the old channel, so they would be lost. A request that arrives during
+    /// Returns `EBUSY` if the id listens and its channel has unread events: the kernel keeps
+    /// connect requests on the old channel, so they would be lost. A request that arrives during
     /// the call is lost. Otherwise returns the errors of
     /// [`rdma_migrate_id(3)`](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html).
     #[doc(alias = "rdma_migrate_id")]
@@ -162,11 +164,11 @@ impl CmId {
 }
 
 open_enum! {
-    /// The kind of service that a port number refers to: `enum rdma_port_space`.
+    /// The type of service to which a port number refers: `enum rdma_port_space`.
     #[doc(alias = "rdma_port_space")]
     pub struct PortSpace(u32);
-    /// Datagrams over IP over InfiniBand. Queue pairs of this port space can communicate with those
-    /// of IPoIB.
+    /// Datagrams over IP over InfiniBand (IPoIB). Queue pairs of this port space can communicate
+    /// with the queue pairs of IPoIB.
     IPOIB = 0x0002;
     /// Reliable connections, addressed by IP address and port.
     TCP = 0x0106;

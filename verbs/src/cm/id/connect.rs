@@ -1,4 +1,4 @@
-//! Listens for, requests, accepts, rejects and ends connections.
+//! Listens, connects, accepts, rejects and disconnects.
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ use crate::{
     verbs::QpType,
 };
 
-/// The type of librdmacm's functions that reject a connection request.
+/// The type of the librdmacm functions that reject a connection request.
 type Reject = unsafe extern "C" fn(*mut ffi::rdma_cm_id, *const libc::c_void, u8) -> c_int;
 
 impl CmId {
     /// The number of ports that [`listen_on`](Self::listen_on) tries if the port is 0. The
-    /// connection manager chooses each port at random, so this number suffices even if most ports
-    /// are in use.
+    /// connection manager chooses each port at random, so this number is sufficient even if most
+    /// ports are in use.
     pub const FREE_PORT_TRIES: u32 = 64;
 
     /// Creates an id with `create`, binds it to `addr` with [`bind_addr`](Self::bind_addr), and
@@ -27,16 +27,16 @@ impl CmId {
     /// reads them.
     ///
     /// If the port of `addr` is 0, the connection manager chooses a free port. It does not check
-    /// TCP sockets, with which iWARP shares its port numbers. If a TCP socket has the chosen port,
-    /// `rdma_listen(3)` fails, and this function tries another id, up to
+    /// TCP sockets, although iWARP and TCP share their port numbers. If a TCP socket uses the
+    /// chosen port, `rdma_listen(3)` fails, and this function tries another id, up to
     /// [`FREE_PORT_TRIES`](Self::FREE_PORT_TRIES) times.
     ///
     /// # Errors
     ///
     /// Returns the errors of `create`, [`bind_addr`](Self::bind_addr) and [`listen`](Self::listen).
-    /// `EADDRINUSE` with port 0 means that all chosen ports were in use. This function also returns
-    /// `EADDRINUSE` if another id has the port and one of the two ids is bound to all addresses,
-    /// for which the kernel returns `EADDRNOTAVAIL`.
+    /// If the port is 0, `EADDRINUSE` means that all chosen ports were in use. If another id uses
+    /// the port and one of the two ids is bound to all addresses, the kernel returns
+    /// `EADDRNOTAVAIL`, and this function returns `EADDRINUSE` instead.
     pub fn listen_on(
         create: impl Fn() -> Result<Self, OsError>,
         addr: SocketAddr,
@@ -61,8 +61,8 @@ impl CmId {
         }
     }
 
-    /// Returns whether `bind_addr` failed because of the port of `addr`. If so, the same address
-    /// with port 0 is available.
+    /// Returns whether `bind_addr` failed because the port of `addr` is in use. That is the case if
+    /// the same address can be bound with port 0.
     fn is_port_taken(
         create: impl Fn() -> Result<Self, OsError>,
         mut addr: SocketAddr,
@@ -75,7 +75,7 @@ impl CmId {
         create().and_then(|mut id| id.bind_addr(addr)).is_ok()
     }
 
-    /// Listens for connect requests. A CONNECT_REQUEST event reports each of them.
+    /// Listens for connect requests. A CONNECT_REQUEST event reports each request.
     ///
     /// Up to `backlog` requests are queued until the program reads them.
     ///
@@ -87,7 +87,7 @@ impl CmId {
     pub fn listen(&mut self, backlog: i32) -> Result<(), OsError> {
         self.inner.with(|id, local| {
             // The flag is set even if the call fails, because the call can fail after the kernel
-            // has begun to listen.
+            // has started to listen.
             local.listens = true;
             // SAFETY: `id` exists, and the lock of its channel is held.
             cvt("rdma_listen", unsafe { ffi::rdma_listen(id, backlog) }).map(drop)
@@ -97,8 +97,7 @@ impl CmId {
     /// Requests a connection.
     ///
     /// The event ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR reports the result. If the
-    /// program has created the queue pair without the id, CONNECT_RESPONSE takes the place of
-    /// ESTABLISHED.
+    /// program created the queue pair without the id, CONNECT_RESPONSE replaces ESTABLISHED.
     ///
     /// # Errors
     ///
@@ -129,8 +128,8 @@ impl CmId {
 
     /// Accepts a connection request.
     ///
-    /// The event ESTABLISHED reports the result on both sides; for datagrams, on the peer's side
-    /// only.
+    /// The event ESTABLISHED reports the result on both sides, or only on the peer's side for
+    /// datagrams.
     ///
     /// # Errors
     ///
@@ -207,21 +206,21 @@ impl CmId {
         })
     }
 
-    /// Disconnects, and moves the queue pair to its error state immediately.
+    /// Disconnects, and moves the queue pair to the error state immediately.
     ///
-    /// The event DISCONNECTED reports the result on both sides. On this side it is reported when
-    /// the peer has disconnected as well.
+    /// The event DISCONNECTED reports the result on both sides. This side receives the event after
+    /// the peer has also disconnected.
     ///
     /// If the id is not connected, the call may have no effect and cause no event. A synchronous id
-    /// waits for the event only if it is connected. If the peer does not answer, that wait takes
-    /// about a minute.
+    /// waits for the event only if the id is connected. If the peer does not respond, that wait
+    /// takes about a minute.
     ///
     /// # Errors
     ///
     /// Returns the errors of
     /// [`rdma_disconnect(3)`](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html):
-    /// `EINVAL` if the id has not been connected yet. A synchronous id returns `ETIMEDOUT` if it is
-    /// disconnected and the peer has not confirmed the disconnection.
+    /// `EINVAL` if the id has not been connected yet. For a synchronous id, returns `ETIMEDOUT` if
+    /// the id is disconnected but the peer has not confirmed the disconnection.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<(), OsError> {
         const CALL: &str = "rdma_disconnect";
@@ -237,13 +236,13 @@ impl CmId {
 
     /// Completes the establishment of a connection after a CONNECT_RESPONSE.
     ///
-    /// Before this call, the program must move the queue pair that it has created itself to the RTS
+    /// Before this call, the program must move the queue pair, which it created itself, to the RTS
     /// state.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id has created the queue pair, because then librdmacm has completed
-    /// the establishment already. Otherwise returns the errors of
+    /// Returns `EINVAL` if the id created the queue pair, because librdmacm has then already
+    /// completed the establishment. Otherwise returns the errors of
     /// [`rdma_establish(3)`](https://man7.org/linux/man-pages/man3/rdma_establish.3.html).
     #[doc(alias = "rdma_establish")]
     pub fn establish(&mut self) -> Result<(), OsError> {
@@ -255,7 +254,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Tells the connection manager that a message has arrived before the event ESTABLISHED.
+    /// Notifies the connection manager that a message has arrived before the event ESTABLISHED.
     ///
     /// The device reports such a message with the asynchronous event
     /// [`COMM_EST`](crate::verbs::AsyncEventType::COMM_EST).
@@ -274,8 +273,8 @@ impl CmId {
 
     /// Returns whether this id is for datagrams.
     ///
-    /// The connection manager uses other messages for datagram ids, with other limits for private
-    /// data.
+    /// For datagram ids, the connection manager uses different messages, which have different
+    /// limits for private data.
     fn is_datagram(&self) -> bool {
         self.inner.with(|id, _| {
             // SAFETY: `id` exists, and the lock of its channel is held.

@@ -1,8 +1,8 @@
-//! Ids, each of which is a connection, a listener or a datagram socket.
+//! Ids. Each id is a connection, a listener or a datagram socket.
 //!
-//! `cm_id.rs` defines the type. Each other file adds methods for one subject.
+//! `cm_id.rs` defines the type. Each other file adds the methods of one area.
 
-// This module comes first so that the documentation of `CmId` begins with `new`.
+// Declared first so that the documentation of `CmId` begins with `new`.
 mod cm_id;
 
 mod address;

@@ -13,14 +13,15 @@ use crate::sys::{
 };
 
 impl CmId {
-    /// Joins a multicast group. The id must be one for datagrams.
+    /// Joins a multicast group. The id must be a datagram id.
     ///
-    /// The event MULTICAST_JOIN, with the path to the group, or MULTICAST_ERROR reports the result.
+    /// The result is reported by the event MULTICAST_JOIN, which contains the path to the group, or
+    /// by MULTICAST_ERROR.
     ///
     /// If the id has a queue pair when the event is read, the queue pair receives the messages that
     /// are sent to the group. The id leaves the group when
-    /// [`leave_multicast`](Self::leave_multicast) is called, which is also necessary if joining
-    /// failed, or when the queue pair or the id is dropped.
+    /// [`leave_multicast`](Self::leave_multicast) is called, or when the queue pair or the id is
+    /// dropped. A program must also call `leave_multicast` if joining failed.
     ///
     /// # Errors
     ///
@@ -39,7 +40,7 @@ impl CmId {
 
     /// Joins a multicast group for sending only: the id receives no messages of the group.
     ///
-    /// In all other respects this is the same as [`join_multicast`](Self::join_multicast).
+    /// In all other respects this method is the same as [`join_multicast`](Self::join_multicast).
     ///
     /// # Errors
     ///
@@ -90,8 +91,8 @@ impl CmId {
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
         self.inner.with(|id, local| {
-            // SAFETY: `id` exists, the lock of its channel is held, and each event that was read
-            // has been acknowledged.
+            // SAFETY: `id` exists, the lock of its channel is held, and all events that were read
+            // have been acknowledged.
             unsafe { local.groups.leave(id, group) }
         })
     }

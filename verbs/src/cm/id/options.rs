@@ -1,4 +1,4 @@
-//! Sets options of ids, among them those of enhanced connection establishment.
+//! Sets options of ids, including those of enhanced connection establishment.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -11,8 +11,8 @@ use crate::sys::{consts, ffi};
 
 /// Options of enhanced connection establishment.
 ///
-/// Devices of one vendor use these options to negotiate features that the InfiniBand standard does
-/// not define.
+/// With these options, devices of the same vendor negotiate features that the InfiniBand standard
+/// does not define.
 ///
 /// See [`rdma_set_local_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,15 +24,15 @@ use crate::sys::{consts, ffi};
 pub struct Ece {
     /// The vendor that defines the options.
     pub vendor_id: u32,
-    /// The options, as the vendor defines them.
+    /// The options in the vendor's format.
     pub options: u32,
 }
 
 impl CmId {
     /// Sets the type of service of the id's packets: `RDMA_OPTION_ID_TOS`.
     ///
-    /// The value consists of DSCP and ECN, as in the IP header. Set it before the route is
-    /// resolved.
+    /// The value consists of DSCP and ECN, as in the IP header. The program must set it before it
+    /// resolves the route.
     ///
     /// # Errors
     ///
@@ -46,8 +46,8 @@ impl CmId {
 
     /// Sets whether the address may be reused: `RDMA_OPTION_ID_REUSEADDR`.
     ///
-    /// With this option, the id can be bound to an address although connections of an earlier
-    /// listener on this address remain. Set it before binding.
+    /// With this option, the id can be bound to an address even if connections of an earlier
+    /// listener on this address still exist. The program must set it before binding.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl CmId {
 
     /// Sets whether an id that is bound to an IPv6 address excludes IPv4: `RDMA_OPTION_ID_AFONLY`.
     ///
-    /// Set it before binding.
+    /// The program must set this option before binding.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl CmId {
     /// Sets the acknowledgement timeout of the queue pair: `RDMA_OPTION_ID_ACK_TIMEOUT`.
     ///
     /// The timeout is 4.096 µs × 2ⁿ, where n is `exponent`, 0 to 31. The exponent 0 means that
-    /// there is no timeout. Set it before connecting or accepting.
+    /// there is no timeout. The program must set this option before connecting or accepting.
     ///
     /// # Errors
     ///
@@ -90,20 +90,20 @@ impl CmId {
         self.inner.call("rdma_set_option", |id| {
             let value = ptr::from_mut(&mut value).cast();
             // SAFETY: `id` exists, and the lock of its channel is held. `value` points to a local
-            // variable of the size that is passed.
+            // variable of the given size.
             unsafe { ffi::rdma_set_option(id, consts::RDMA_OPTION_ID, name, value, size_of::<T>()) }
         })
     }
 
-    /// Sets the options to offer to the peer, for a queue pair that the program has created without
-    /// the id.
+    /// Sets the options to offer to the peer, for a queue pair that the program created without the
+    /// id.
     ///
-    /// Set them before connecting or accepting.
+    /// The program must set them before connecting or accepting.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id has a queue pair, for which librdmacm sets the options itself,
-    /// and if the vendor is 0, which means that there are no options.
+    /// Returns `EINVAL` if the id has a queue pair, whose options librdmacm sets itself, or if the
+    /// vendor is 0, which means that there are no options.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
         let mut raw = ffi::ibv_ece {
@@ -117,16 +117,16 @@ impl CmId {
         })
     }
 
-    /// Returns the options that the peer offered, for a queue pair that the program has created
-    /// without the id.
+    /// Returns the options that the peer offered, for a queue pair that the program created without
+    /// the id.
     ///
-    /// The options are known after CONNECT_REQUEST or CONNECT_RESPONSE. If the peer offered none,
-    /// all fields are 0.
+    /// The options are available after CONNECT_REQUEST or CONNECT_RESPONSE. If the peer offered
+    /// none, all fields are 0.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id has a queue pair, for which librdmacm gets the options itself:
-    /// see [`rdma_get_remote_ece(3)`][man].
+    /// Returns `EINVAL` if the id has a queue pair, whose options librdmacm handles itself: see
+    /// [`rdma_get_remote_ece(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html
     #[doc(alias = "rdma_get_remote_ece")]

@@ -13,16 +13,17 @@ use crate::{
 };
 
 impl CmId {
-    /// Creates the id's queue pair in a protection domain that the program has created.
+    /// Creates the id's queue pair in a protection domain of the program.
     ///
-    /// The id changes the state of the queue pair together with the state of the connection. The
-    /// program may post receives immediately.
+    /// The id changes the queue pair's state together with the state of the connection. The program
+    /// may post receives immediately.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id already has a queue pair, if it is not bound to a device, or if
-    /// an argument belongs to another device than that of [`verbs`](Self::verbs). A device that the
-    /// program opened itself counts as another device. Otherwise returns the errors of
+    /// Returns `EINVAL` if the id already has a queue pair, or if it is not bound to a device. Also
+    /// returns `EINVAL` if an argument does not belong to the device that [`verbs`](Self::verbs)
+    /// returns. A device that the program opened itself counts as a different device. Otherwise
+    /// returns the errors of
     /// [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
     #[doc(alias = "rdma_create_qp")]
     pub fn create_qp(
@@ -46,17 +47,17 @@ impl CmId {
             cvt(CALL, unsafe {
                 ffi::rdma_create_qp(id, pd.as_ptr(), &raw mut raw)
             })?;
-            // SAFETY: `id` exists, and the lock of its channel is held. The call above has stored
-            // the queue pair in the id.
+            // SAFETY: `id` exists, and the lock of its channel is held. The call above stored the
+            // queue pair in the id.
             cvt_ptr(CALL, unsafe { (*id).qp })
         })?;
         let owner = Arc::clone(&self.inner);
-        // SAFETY: `qp` was just created with the attributes `attr`, no other code refers to it, and
-        // `owner` destroys it.
+        // SAFETY: `qp` was created above with the attributes `attr`, no other code refers to it,
+        // and `owner` destroys it.
         Ok(unsafe { QueuePair::from_cm(qp, QpCap::from_raw(raw.cap), pd, attr, owner) })
     }
 
-    /// Returns the attributes for moving a queue pair that the program has created itself to
+    /// Returns the attributes for moving a queue pair, which the program created itself, to
     /// `state`.
     ///
     /// # Errors
@@ -85,11 +86,11 @@ impl CmId {
 impl QpOwner for OwnedId {
     fn destroy_qp(&self, _raw: NonNull<ffi::ibv_qp>) {
         self.with(|id, local| {
-            // SAFETY: `id` exists, because the queue pair holds it, and the lock of its channel is
-            // held. Each event that was read has been acknowledged.
+            // SAFETY: the queue pair keeps `id` alive, and the lock of its channel is held. All
+            // events that were read have been acknowledged.
             unsafe { local.groups.leave_all(id) };
-            // SAFETY: `id` exists, because the queue pair holds it, and the lock of its channel is
-            // held. The id has this queue pair and no other.
+            // SAFETY: the queue pair keeps `id` alive, and the lock of its channel is held. This
+            // queue pair is the id's only one.
             unsafe { ffi::rdma_destroy_qp(id) };
         });
     }

@@ -1,9 +1,9 @@
-//! Synchronous ids, whose steps return when they have completed.
+//! Synchronous ids, whose steps return after they have completed.
 //!
-//! librdmacm has such a mode itself, in which a call blocks in the kernel until an event arrives.
-//! The id would be locked during that call, so a thread that drops the id's queue pair at that time
-//! would block as well. Therefore this module implements synchronous ids on top of asynchronous
-//! ones: the id has a channel of its own, and a step waits for its event without holding a lock.
+//! librdmacm also implements such a mode, in which a call blocks in the kernel until an event
+//! arrives. The id would be locked during that call, so a thread that drops the id's queue pair at
+//! that time would also block. Therefore this module implements synchronous ids with asynchronous
+//! ones: the id has its own channel, and a step waits for its event without holding a lock.
 #![allow(unsafe_code)]
 
 use std::{
@@ -20,10 +20,10 @@ use crate::{
 };
 
 impl CmId {
-    /// Creates a synchronous id: its steps return when they have completed.
+    /// Creates a synchronous id, whose steps return after they have completed.
     ///
-    /// The timeout of a step limits its duration. Steps without a timeout end when the connection
-    /// manager gives up, which is after about a minute if the peer does not answer.
+    /// A step that takes a timeout returns within that time. Other steps fail when the connection
+    /// manager gives up, which it does after about a minute if the peer does not respond.
     /// [`get_request`](Self::get_request) waits without a limit.
     ///
     /// # Errors
@@ -53,8 +53,8 @@ impl CmId {
         const CALL: &str = "rdma_create_ep";
         let channel = EventChannel::new()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is a local variable, and the list in `info` exists and is not changed.
-        // Without attributes, the call creates no queue pair.
+        // SAFETY: `raw` is a local variable, and the list in `info` exists and is not changed. The
+        // call creates no queue pair, because it receives no queue pair attributes.
         let ret = unsafe {
             ffi::rdma_create_ep(
                 &raw mut raw,
@@ -65,8 +65,7 @@ impl CmId {
         };
         cvt(CALL, ret)?;
         let this = Self::from_raw(cvt_ptr(CALL, raw)?, &channel, Mode::sync(None));
-        // librdmacm has created a channel for this id, and destroys that channel during the
-        // migration.
+        // librdmacm created a channel for this id. It destroys that channel during the migration.
         this.inner.call("rdma_migrate_id", |id| {
             // SAFETY: `id` and `channel` exist, and the lock of `channel` is held. librdmacm has
             // acknowledged the events that it read.
@@ -77,7 +76,7 @@ impl CmId {
 
     /// Returns the event of the last step of a synchronous id.
     ///
-    /// Returns `None` before the first step, and for an id that is not synchronous.
+    /// Returns `None` before the first step, and if the id is asynchronous.
     #[must_use]
     pub fn last_event(&self) -> Option<&CmEvent> {
         match &self.mode {
@@ -88,13 +87,13 @@ impl CmId {
 
     /// Waits for the next connect request of a synchronous listener.
     ///
-    /// The returned id is synchronous, too. Its [`last_event`](Self::last_event) is the request.
+    /// The returned id is also synchronous. Its [`last_event`](Self::last_event) is the request.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id is not synchronous or does not listen, and `ENODEV` if the device
-    /// was removed. If [`EventChannel::new`] fails for the new id, its error is returned, and the
-    /// request is rejected.
+    /// Returns `EINVAL` if the id is asynchronous or does not listen, and `ENODEV` if the device
+    /// was removed. If [`EventChannel::new`] fails for the new id, returns that error and rejects
+    /// the request.
     #[doc(alias = "rdma_get_request")]
     pub fn get_request(&mut self) -> Result<Self, OsError> {
         loop {
@@ -106,7 +105,7 @@ impl CmId {
 
     /// Waits for the next connect request of a synchronous listener, for at most `timeout`.
     ///
-    /// Returns `None` if no request arrived in that time.
+    /// Returns `None` if no request arrives in time.
     ///
     /// # Errors
     ///
@@ -140,7 +139,7 @@ impl CmId {
         }
     }
 
-    /// Completes a step. If the id is synchronous, waits for one of the events `wanted` or for a
+    /// Completes a step. If the id is synchronous, waits for one of the events in `wanted` or for a
     /// failure.
     pub(super) fn complete(
         &mut self,
@@ -175,8 +174,8 @@ impl CmId {
     }
 }
 
-/// Returns the result of a step that waits for one of the events `wanted`, or `None` if this event
-/// does not end the step.
+/// Returns the result of a step that waits for one of the events in `wanted`, or `None` if the
+/// event `event` does not end the step.
 ///
 /// The error of a failed step is an error number.
 fn outcome(
@@ -189,7 +188,7 @@ fn outcome(
         _ if status != 0 => Some(Err(status.saturating_abs())),
         _ if wanted.contains(&event) => Some(Ok(())),
         CmEventType::DEVICE_REMOVAL => Some(Err(libc::ENODEV)),
-        // The peer disconnected before this side read the event that reports the connection.
+        // The peer disconnected before this side had read the event that reports the connection.
         CmEventType::DISCONNECTED => Some(Err(libc::ECONNRESET)),
         CmEventType::ADDR_ERROR
         | CmEventType::ROUTE_ERROR

@@ -1,5 +1,5 @@
-//! Attributes that a program passes to libibverbs to create objects, and attributes that libibverbs
-//! returns.
+//! Attributes that a program passes to libibverbs when it creates objects, and attributes that
+//! libibverbs returns.
 
 use libc::{c_char, c_int, c_uint, c_void};
 

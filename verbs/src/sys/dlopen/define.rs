@@ -1,12 +1,12 @@
-//! Macros that declare types and constants of C. Tests compare the declarations with the bindings
-//! that are generated from the C headers.
+//! Macros that declare C types. Tests compare the declarations with the bindings that are generated
+//! from the C headers.
 
-/// Declares structures and unions of C.
+/// Declares C structures and unions.
 ///
-/// An `opaque` type is used only behind pointers. For a `growing` structure, newer versions of the
-/// library have further fields at the end; for a `growing_in_front` structure, at the start. Such a
-/// structure is allocated by the library, or the library gets its size or the set of its valid
-/// fields.
+/// An `opaque` type is used only behind pointers. Newer versions of the library append fields to a
+/// `growing` structure, and prepend fields to a `growing_in_front` structure. Either the library
+/// allocates such a structure, or the caller passes the structure's size or the set of its valid
+/// fields to the library.
 macro_rules! types {
     ($(
         $(#[$attribute:meta])*
@@ -53,8 +53,7 @@ macro_rules! declare {
     };
 }
 
-/// Makes the compilation fail if the structure in the headers has a field that the declaration
-/// lacks.
+/// Makes compilation fail if the structure in the headers has a field that the declaration lacks.
 macro_rules! all_fields {
     (struct $name:ident $($field:ident)*) => {
         #[cfg(all(test, feature = "linked"))]
@@ -64,7 +63,7 @@ macro_rules! all_fields {
     ($kind:tt $name:ident $($field:ident)*) => {};
 }
 
-/// Declares enumerations of C. Each becomes a module of constants, as in the generated bindings.
+/// Declares C enumerations. Each becomes a module of constants, as in the generated bindings.
 macro_rules! enumerations {
     ($( $name:ident { $( $constant:ident = $value:literal ),* $(,)? } )*) => {
         $( #[allow(dead_code, reason = "some are for tests alone")] pub(crate) mod $name {
@@ -84,7 +83,7 @@ macro_rules! enumerations {
     };
 }
 
-/// Declares enumerations of C whose values are combined as bits.
+/// Declares C enumerations whose values are combined as bits.
 macro_rules! bits {
     ($( $name:ident { $( $constant:ident = $value:expr ),* $(,)? } )*) => {
         $(
@@ -112,8 +111,8 @@ macro_rules! bits {
     };
 }
 
-/// Declares a C enumeration as a Rust enum, because C functions take it as an argument. No other
-/// value may be passed.
+/// Declares a C enumeration as a Rust enum, because C functions take it as an argument. Callers can
+/// therefore pass only declared values.
 macro_rules! arguments {
     ($name:ident { $( $constant:ident = $value:literal ),* $(,)? }) => {
         #[allow(dead_code, reason = "declared as a whole")]
@@ -156,8 +155,8 @@ mod compared {
     }
 
     impl Field {
-        /// Describes the field `name` at `offset`. The third argument only determines the field's
-        /// type, and is never called.
+        /// Describes the field `name` at `offset`. The third argument is never called; it only
+        /// determines the field's type.
         pub(in crate::sys::dlopen) fn new<T, F>(
             name: &'static str,
             offset: usize,
@@ -172,7 +171,7 @@ mod compared {
         }
     }
 
-    /// Returns the name of a type without the modules that contain the type.
+    /// Returns the name of a type without its module path.
     pub(in crate::sys::dlopen) fn bare(name: &str) -> String {
         let words = name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
         let last = |word: &str| word.rsplit("::").next().unwrap_or_default().to_owned();
@@ -187,8 +186,7 @@ mod compared {
                 fields: vec![$( $crate::sys::dlopen::define::Field::new(
                     stringify!($field),
                     std::mem::offset_of!($type, $field),
-                    // SAFETY: this closure is never called; it only determines the type of the
-                    // field.
+                    // SAFETY: this closure is never called; it only determines the field's type.
                     |start: *const $type| unsafe { &raw const (*start).$field },
                 ) ),*],
             }
@@ -204,7 +202,7 @@ mod compared {
 
     pub(in crate::sys::dlopen) use {layout, placeholder};
 
-    /// Panics unless a type has the same layout in both declarations.
+    /// Panics unless both declarations of a type have the same layout.
     pub(in crate::sys::dlopen) fn compare(what: &str, ours: Layout, mut theirs: Layout) {
         let kind = what.split(' ').next().unwrap_or_default();
         if kind == "opaque" {

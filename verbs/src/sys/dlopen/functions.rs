@@ -1,4 +1,5 @@
-//! Declares the functions of both libraries. All are looked up when the libraries are opened.
+//! Declares the functions of both libraries. All functions are looked up when the libraries are
+//! opened.
 
 use libc::{c_char, c_int, c_uint, c_void, sockaddr, ssize_t};
 use libloading::Library;
@@ -12,13 +13,13 @@ use crate::sys::{
 
 /// Opens both libraries, if they are not open yet.
 ///
-/// A function of this crate calls this before it calls a C function that takes no object of the
-/// libraries. C functions that take an object are called later, so they find the libraries open.
+/// This crate calls this function before each C function that takes no object of the libraries. A C
+/// function that takes such an object always finds the libraries open.
 ///
 /// # Errors
 ///
 /// Returns `ELIBACC` with the name of a library that cannot be opened. Returns `ELIBBAD` with the
-/// name of a function that a library lacks, because it is older than rdma-core 32.
+/// name of a function if a library lacks it, because the library is older than rdma-core 32.
 pub(crate) fn open_libraries() -> Result<(), OsError> {
     functions().map(drop)
 }
@@ -35,8 +36,8 @@ macro_rules! functions {
     } )*) => {
         struct Functions {
             $( $( $name: unsafe extern "C" fn($( $type ),*) $( -> $result )?, )* )*
-            /// The libraries that contain the functions. They stay open while the function pointers
-            /// are used.
+            /// The libraries that contain the functions. They must stay open while the function
+            /// pointers are used.
             _libraries: [Library; 2],
         }
 
@@ -45,7 +46,7 @@ macro_rules! functions {
                 $( let $library = library($file)?; )*
                 Ok(Self {
                     $( $(
-                        // SAFETY: the declared type is that of the header, which the test below
+                        // SAFETY: the declared type is the type in the header, which the test below
                         // checks.
                         $name: unsafe { function(&$library, stringify!($name)) }?,
                     )* )*
@@ -57,7 +58,7 @@ macro_rules! functions {
         $( $(
             pub(crate) unsafe extern "C" fn $name($( $argument: $type ),*) $( -> $result )? {
                 let functions = functions().expect("opened before the first object was made");
-                // SAFETY: the caller fulfils the requirements of the function's manual page.
+                // SAFETY: the caller fulfils the requirements in the function's manual page.
                 unsafe { (functions.$name)($( $argument ),*) }
             }
         )* )*

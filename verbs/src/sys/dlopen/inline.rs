@@ -1,4 +1,4 @@
-//! The inline functions of the C headers, which call operations that the device's driver has set.
+//! The inline functions of the C headers. They call operations that the device's driver has set.
 
 use libc::c_int;
 
@@ -11,7 +11,7 @@ macro_rules! operations {
         $(
             #[inline]
             pub(crate) unsafe fn $name($object: $of $(, $argument: $type )*) -> c_int {
-                // SAFETY: `$object` exists, according to the caller.
+                // SAFETY: the caller guarantees that `$object` exists.
                 let context = unsafe { (*$object).context };
                 // SAFETY: the `context` of an existing object is open.
                 match unsafe { (*context).ops.$operation } {

@@ -1,10 +1,10 @@
-//! The objects of libibverbs. They contain the operations that a device's driver sets.
+//! The objects of libibverbs, which contain the operations that a device's driver sets.
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 
 use super::{attributes::*, constants::*, define::types, work::*};
 
-/// An operation that this crate does not call, or an unused place in a table of operations.
+/// An operation that this crate does not call, or an unused entry in a table of operations.
 pub(super) type Operation = Option<unsafe extern "C" fn()>;
 
 types! {

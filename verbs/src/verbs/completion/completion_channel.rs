@@ -24,7 +24,8 @@ use crate::{
 ///
 /// 1. call [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify), which
 ///    requests one event;
-/// 2. poll the queue until it is empty, because completions from before step 1 raise no event;
+/// 2. poll the queue until it is empty, because completions that arrived before step 1 raise no
+///    event;
 /// 3. sleep until the descriptor is readable, call [`get_event`](Self::get_event) until it returns
 ///    `None`, and start again.
 ///
@@ -46,9 +47,9 @@ struct Inner {
 
 // SAFETY: libibverbs allows any thread to use and to destroy a channel.
 unsafe impl Send for Inner {}
-// SAFETY: several threads may read the channel's descriptor concurrently; the kernel gives each
-// event to one of them. libibverbs changes the channel's count of queues while it holds the lock of
-// the context.
+// SAFETY: several threads may read the channel's descriptor concurrently; the kernel delivers each
+// event to one of them. libibverbs changes the channel's count of queues while it holds the
+// context's lock.
 unsafe impl Sync for Inner {}
 
 impl CompletionChannel {
@@ -101,9 +102,9 @@ impl CompletionChannel {
         Ok(Some(cookie.addr() as u64))
     }
 
-    /// Sleeps until an event is pending, for at most `timeout`, and reads it.
+    /// Waits for the next event, for at most `timeout`, and reads it.
     ///
-    /// Returns `None` if no event was raised in that time.
+    /// Returns `None` if no event was raised in time.
     ///
     /// # Errors
     ///
@@ -111,12 +112,12 @@ impl CompletionChannel {
     /// [`poll(2)`](https://man7.org/linux/man-pages/man2/poll.2.html). A signal does not cause an
     /// error.
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<u64>, OsError> {
-        // Another thread may take the event after `poll`. Then `get_event` returns `None`, and the
-        // wait continues.
+        // Another thread may read the event after `poll` returns. Then `get_event` returns `None`,
+        // and the wait continues.
         wait_readable(self.as_fd(), timeout, || self.get_event())
     }
 
-    /// Returns the device that the channel belongs to.
+    /// Returns the channel's device.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
@@ -149,11 +150,11 @@ impl fmt::Debug for CompletionChannel {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the channel alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the channel belongs to the parent.
             return;
         }
         // SAFETY: `new` created the channel, and only this `drop` destroys it. All queues of the
-        // channel have been destroyed, because each of them holds a handle of the channel.
+        // channel have been destroyed, because each of them owned a handle of the channel.
         let ret = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_comp_channel", ret));
     }

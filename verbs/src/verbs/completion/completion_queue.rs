@@ -33,8 +33,8 @@ struct Inner {
     raw: NonNull<ffi::ibv_cq>,
     /// The process that created the queue. Only this process destroys it.
     process: Process,
-    /// The same queue as `raw`, if it is an extended one, whose completions are read field by
-    /// field.
+    /// The extended interface of the queue, which reads completions field by field, or `None` if
+    /// the queue is not extended.
     extended: Option<NonNull<ffi::ibv_cq_ex>>,
     cqe: u32,
     context: Context,
@@ -43,16 +43,16 @@ struct Inner {
 
 // SAFETY: libibverbs allows any thread to use and to destroy a completion queue.
 unsafe impl Send for Inner {}
-// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, unless it is created in
-// a thread domain or as a queue of a single thread, which this crate does not do. Posting, and
-// destroying a queue pair, take the same lock.
+// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, unless the queue is
+// created in a thread domain or for a single thread, which this crate does not do. Posting, and
+// destroying a queue pair, also acquire this lock.
 unsafe impl Sync for Inner {}
 
 impl CompletionQueue {
     /// Creates a queue for at least `cqe` completions.
     ///
-    /// With a channel, each [`req_notify`](Self::req_notify) causes one event on that channel. The
-    /// event carries the cookie that is passed together with the channel.
+    /// If a channel is given, each call of [`req_notify`](Self::req_notify) causes one event on
+    /// that channel. The event carries the cookie that is passed together with the channel.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ impl CompletionQueue {
 
     /// Creates a queue whose events are signalled by the interrupt vector `comp_vector`.
     ///
-    /// Each vector of the device interrupts one processor, so queues on several vectors distribute
-    /// the work. [`new`](Self::new) uses vector 0.
+    /// Each vector of the device interrupts one processor, so queues on different vectors
+    /// distribute the work. [`new`](Self::new) uses vector 0.
     ///
     /// # Errors
     ///
@@ -97,15 +97,15 @@ impl CompletionQueue {
         Ok(Self::from_raw(raw, None, context, channel))
     }
 
-    /// Creates a queue that [`poll_extended`](Self::poll_extended) can read as well.
+    /// Creates a queue that [`poll_extended`](Self::poll_extended) can also poll.
     ///
     /// The interrupt vector `comp_vector` signals the events of the queue. If `timestamps` is true,
-    /// each completion carries the time at which it arrived.
+    /// each completion contains the time at which it arrived.
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the driver supports no extended queues, or if it supports no
-    /// timestamps, which [`completion_timestamp_mask`] shows. Otherwise returns the errors of
+    /// Returns `EOPNOTSUPP` if the driver does not support extended queues, or does not support
+    /// timestamps, as [`completion_timestamp_mask`] shows. Otherwise returns the errors of
     /// [`on_vector`](Self::on_vector).
     ///
     /// [`completion_timestamp_mask`]: crate::verbs::DeviceAttrEx::completion_timestamp_mask
@@ -134,7 +134,8 @@ impl CompletionQueue {
         // not dereference the cookie.
         let raw = unsafe { verbs_ext::ibv_create_cq_ex(context.as_ptr(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        // `ibv_cq_ex_to_cq` of C makes the same cast: a plain queue is a prefix of an extended one.
+        // A plain queue is a prefix of an extended one, so C's `ibv_cq_ex_to_cq` uses the same
+        // cast.
         Ok(Self::from_raw(raw.cast(), Some(raw), context, channel))
     }
 
@@ -145,7 +146,7 @@ impl CompletionQueue {
         channel: Option<(&CompletionChannel, u64)>,
     ) -> Self {
         // SAFETY: `raw` was just created. Its field `cqe` changes only when a queue is resized,
-        // which this type does not do.
+        // which this type never does.
         let granted = unsafe { (*raw.as_ptr()).cqe };
         let inner = Inner {
             raw,
@@ -162,11 +163,11 @@ impl CompletionQueue {
 
     /// Takes extended completions from a queue that [`new_extended`](Self::new_extended) created.
     ///
-    /// In all other respects this is the same as [`poll`](Self::poll).
+    /// In all other respects this method is the same as [`poll`](Self::poll).
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the queue was created in another way. Otherwise returns the errors of
+    /// Returns `EINVAL` if another function created the queue. Otherwise returns the errors of
     /// [`ibv_start_poll(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_next_poll")]
@@ -178,14 +179,15 @@ impl CompletionQueue {
         unsafe { extended_completion::poll(extended, completions) }
     }
 
-    /// Takes completions from the queue, oldest first, until it is empty or `completions` is full.
+    /// Takes completions from the queue, oldest first, until the queue is empty or `completions` is
+    /// full.
     ///
-    /// Returns the number of completions that were written to the front of `completions`. The rest
+    /// Returns the number of completions that were written to the start of `completions`. The rest
     /// of `completions` is unchanged.
     ///
     /// # Errors
     ///
-    /// Returns `EIO` if the queue has failed, the only error that
+    /// Returns `EIO` if the queue has failed, which is the only error that
     /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
@@ -201,9 +203,9 @@ impl CompletionQueue {
     /// Requests one event on the channel, which the next completion raises. Has no effect if the
     /// queue has no channel.
     ///
-    /// With `solicited_only`, only receives of solicited messages and failed completions raise the
-    /// event. Completions that are already in the queue raise no event, so poll the queue once more
-    /// after this call.
+    /// If `solicited_only` is true, only receives of solicited messages and failed completions
+    /// raise the event. Completions that are already in the queue raise no event, so poll the queue
+    /// once more after this call.
     ///
     /// # Errors
     ///
@@ -216,19 +218,19 @@ impl CompletionQueue {
         cvt_errno("ibv_req_notify_cq", ret)
     }
 
-    /// Returns the queue's capacity in completions, which may be larger than requested.
+    /// Returns the maximum number of completions in the queue, which may be larger than requested.
     #[must_use]
     pub fn cqe(&self) -> u32 {
         self.inner.cqe
     }
 
-    /// Returns the device that the queue belongs to.
+    /// Returns the queue's device.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// Returns the channel on which the queue raises events, if it has one.
+    /// Returns the channel on which the queue raises events, or `None` if it has no channel.
     #[must_use]
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.inner.channel.as_ref()
@@ -270,12 +272,12 @@ impl fmt::Debug for CompletionQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the queue alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the queue belongs to the parent.
             return;
         }
         // SAFETY: a constructor of this type created the queue, and only this `drop` destroys it.
-        // All queue pairs of the queue have been destroyed, because each of them holds a handle of
-        // the queue. Each event that was read has been acknowledged, so the call does not block.
+        // All queue pairs of the queue have been destroyed, because each of them owned a handle of
+        // the queue. All events that were read have been acknowledged, so the call does not block.
         let ret = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_cq", ret));
     }

@@ -16,8 +16,8 @@ use crate::sys::ffi;
 pub struct ExtendedCompletion {
     /// The completion.
     pub completion: WorkCompletion,
-    /// The time at which the completion arrived, in ticks of the device's clock. It is `None` if
-    /// the queue was created without timestamps.
+    /// The time at which the completion arrived, in ticks of the device clock, or `None` if the
+    /// queue was created without timestamps.
     ///
     /// [`DeviceAttrEx::hca_core_clock`](crate::verbs::DeviceAttrEx::hca_core_clock) is the
     /// frequency of that clock in kHz.
@@ -28,7 +28,7 @@ pub struct ExtendedCompletion {
 /// function.
 macro_rules! call {
     ($queue:ident.$function:ident($($arg:expr),*)) => {
-        // SAFETY: `$queue` exists, according to the caller of this macro.
+        // SAFETY: the caller of this macro guarantees that `$queue` exists.
         unsafe { (*$queue).$function }
             // SAFETY: the driver has set this function of the queue, and `poll` calls the functions
             // in the order that `ibv_create_cq_ex(3)` requires.
@@ -36,7 +36,7 @@ macro_rules! call {
     };
 }
 
-/// Takes completions from a queue, oldest first, until it is empty or `completions` is full.
+/// Takes completions from a queue, oldest first, until the queue is empty or `completions` is full.
 ///
 /// # Safety
 ///
@@ -57,21 +57,21 @@ pub(super) unsafe fn poll(
         match ret {
             Some(0) => {}
             Some(libc::ENOENT) => break,
-            // The error is not returned now, because completions were taken. The next call of this
-            // function reports it.
+            // This call returns the completions that were taken. The next call of this function
+            // reports the error.
             _ if count > 0 => break,
             ret => {
                 let errno = ret.unwrap_or(libc::EOPNOTSUPP);
                 return Err(OsError::new("ibv_start_poll", errno));
             }
         }
-        // SAFETY: `queue` exists, according to the caller, and `start_poll` or `next_poll` has just
-        // returned a completion.
+        // SAFETY: the caller guarantees that `queue` exists, and `start_poll` or `next_poll` has
+        // just returned a completion.
         *completion = unsafe { read(queue) };
         count += 1;
     }
     if count > 0 {
-        // `start_poll` succeeded, so `end_poll` has to follow.
+        // `start_poll` succeeded, so `end_poll` must follow.
         call!(queue.end_poll());
     }
     Ok(count)
@@ -83,9 +83,9 @@ pub(super) unsafe fn poll(
 ///
 /// The queue is being polled and has a current completion.
 unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
-    // SAFETY: `queue` exists, according to the caller.
+    // SAFETY: the caller guarantees that `queue` exists.
     let wr_id = unsafe { (*queue).wr_id };
-    // SAFETY: `queue` exists, according to the caller.
+    // SAFETY: the caller guarantees that `queue` exists.
     let status = unsafe { (*queue).status };
     let mut completion = WorkCompletion {
         wr_id,
@@ -99,8 +99,8 @@ unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
     if completion.is_success() {
         completion.opcode = call!(queue.read_opcode()).unwrap_or(0);
         completion.byte_len = call!(queue.read_byte_len()).unwrap_or(0);
-        // The value is immediate data in network byte order, or a key in host byte order, as in a
-        // plain completion.
+        // As in a plain completion, the value is immediate data in network byte order or a key in
+        // host byte order.
         completion.imm_data_or_rkey = call!(queue.read_imm_data()).unwrap_or(0);
         completion.src_qp = call!(queue.read_src_qp()).unwrap_or(0);
         completion.wc_flags = call!(queue.read_wc_flags()).unwrap_or(0);

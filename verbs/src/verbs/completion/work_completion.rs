@@ -14,8 +14,8 @@ use crate::verbs::bit_flags::bit_flags;
 /// [`result`](Self::result) returns the other fields only if they are defined.
 ///
 /// See [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html).
-// This type has the layout of `struct ibv_wc`, which `layout` below checks, because libibverbs
-// writes into it.
+// This type has the layout of `struct ibv_wc`, because libibverbs writes into it. The module
+// `layout` below checks this.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[doc(alias = "ibv_wc")]
@@ -40,36 +40,36 @@ pub struct WorkCompletion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Success {
-    /// The id that the work request was posted with.
+    /// The id with which the work request was posted.
     pub wr_id: u64,
     /// The kind of operation that completed.
     pub opcode: WcOpcode,
     /// The number of received bytes. Undefined for sends and WRITEs.
     ///
-    /// For a datagram the number includes the first 40 bytes of the buffer, which contain the
+    /// For a datagram, the number includes the first 40 bytes of the buffer, which contain the
     /// routing header.
     pub byte_len: u32,
     /// The received immediate data, in host byte order, or `None` if the message carried none.
     pub imm_data: Option<u32>,
-    /// The key that the peer invalidated, if it did.
+    /// The key that the peer invalidated, or `None` if the peer invalidated none.
     pub invalidated_rkey: Option<u32>,
     /// The number of the local queue pair.
     pub qp_num: u32,
     /// The number of the queue pair that sent the datagram. Undefined for other messages.
     pub src_qp: u32,
-    /// Whether the buffer of a datagram begins with a global routing header of 40 bytes.
+    /// Whether the datagram's buffer begins with a global routing header of 40 bytes.
     pub grh: bool,
 }
 
-/// The error with which a work request failed.
+/// The error of a failed work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WcError {
-    /// The id that the work request was posted with.
+    /// The id with which the work request was posted.
     pub wr_id: u64,
-    /// The reason of the failure.
+    /// The reason for the failure.
     pub status: WcStatus,
-    /// The error code of the device's vendor.
+    /// The vendor-specific error code.
     pub vendor_err: u32,
     /// The number of the local queue pair.
     pub qp_num: u32,
@@ -89,7 +89,7 @@ open_enum! {
     COMP_SWAP = 3;
     /// An atomic fetch and add.
     FETCH_ADD = 4;
-    /// A memory window was bound.
+    /// A request that bound a memory window.
     BIND_MW = 5;
     /// A key was invalidated.
     LOCAL_INV = 6;
@@ -114,18 +114,18 @@ bit_flags! {
     /// Properties of a work completion: `enum ibv_wc_flags`.
     #[doc(alias = "ibv_wc_flags")]
     pub struct WcFlags;
-    /// A datagram that has a global routing header.
+    /// The buffer of the datagram begins with a global routing header.
     GRH = 1 << 0;
     /// The message carried immediate data.
     WITH_IMM = 1 << 1;
-    /// The device checked the IP checksum.
+    /// The device checked the IP checksum, and it is correct.
     IP_CSUM_OK = 1 << 2;
     /// The peer invalidated a key.
     WITH_INV = 1 << 3;
 }
 
 impl WorkCompletion {
-    /// Returns the id that the work request was posted with.
+    /// Returns the id with which the work request was posted.
     #[must_use]
     #[inline]
     pub const fn wr_id(&self) -> u64 {
@@ -146,7 +146,7 @@ impl WorkCompletion {
         self.status == WcStatus::SUCCESS.raw()
     }
 
-    /// Returns the error code of the device's vendor.
+    /// Returns the vendor-specific error code.
     #[must_use]
     #[inline]
     pub const fn vendor_err(&self) -> u32 {
@@ -193,8 +193,8 @@ impl WorkCompletion {
         }
     }
 
-    /// Returns the key that the peer invalidated. Returns `None` if it invalidated none or the work
-    /// request failed.
+    /// Returns the key that the peer invalidated. Returns `None` if the peer invalidated none or
+    /// the work request failed.
     #[must_use]
     #[inline]
     pub const fn invalidated_rkey(&self) -> Option<u32> {
@@ -205,8 +205,8 @@ impl WorkCompletion {
         }
     }
 
-    /// Returns the number of the queue pair that sent a datagram. Undefined if the work request
-    /// failed.
+    /// Returns the number of the queue pair that sent a datagram, which is undefined if the work
+    /// request failed.
     #[must_use]
     #[inline]
     pub const fn src_qp(&self) -> u32 {

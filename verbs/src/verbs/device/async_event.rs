@@ -17,7 +17,7 @@ pub struct AsyncEvent {
     element: AsyncElement,
 }
 
-/// The object that an [`AsyncEvent`] refers to.
+/// The object to which an [`AsyncEvent`] refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncElement {
@@ -36,12 +36,12 @@ pub enum AsyncElement {
         /// The cookie with which the program created the shared receive queue.
         cookie: u64,
     },
-    /// A port, counted from 1.
+    /// A port, numbered from 1.
     Port(u8),
     /// The whole device.
     Device,
-    /// An object of a kind that this crate never creates, or the object of an event that this crate
-    /// does not know.
+    /// An object of a kind that this crate never creates, or of an event that this crate does not
+    /// define.
     Unknown,
 }
 
@@ -51,9 +51,9 @@ open_enum! {
     pub struct AsyncEventType(u32);
     /// A completion queue overran or lost its memory.
     ///
-    /// The queue and all queue pairs that use it are unusable.
+    /// The queue and all queue pairs that use it become unusable.
     CQ_ERR = 0;
-    /// A queue pair failed and is in its error state.
+    /// A queue pair failed and is now in the error state.
     QP_FATAL = 1;
     /// A peer sent an invalid request to a queue pair.
     QP_REQ_ERR = 2;
@@ -83,7 +83,7 @@ open_enum! {
     SRQ_ERR = 14;
     /// A shared receive queue contains fewer receives than its limit.
     SRQ_LIMIT_REACHED = 15;
-    /// A queue pair in its error state has taken its last receive from its shared receive queue.
+    /// A queue pair in the error state has consumed its last receive from its shared receive queue.
     QP_LAST_WQE_REACHED = 16;
     /// The subnet manager requests that clients register again.
     CLIENT_REREGISTER = 17;
@@ -100,7 +100,7 @@ impl AsyncEvent {
         self.event_type
     }
 
-    /// Returns the object that the event refers to.
+    /// Returns the object to which the event refers.
     #[must_use]
     pub const fn element(&self) -> AsyncElement {
         self.element
@@ -112,46 +112,46 @@ impl AsyncEvent {
 ///
 /// # Safety
 ///
-/// `context` is open, and `fd` is its descriptor of asynchronous events.
+/// `context` is open, and `fd` is its descriptor for asynchronous events.
 pub(super) unsafe fn poll(
     context: *mut ffi::ibv_context,
     fd: BorrowedFd<'_>,
 ) -> Result<Option<AsyncEvent>, OsError> {
     set_nonblocking(fd)?;
     let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-    // SAFETY: `context` is open, according to the caller, and `raw` is a local variable.
+    // SAFETY: the caller guarantees that `context` is open, and `raw` is a local variable.
     let ret = unsafe { ffi::ibv_get_async_event(context, raw.as_mut_ptr()) };
     match cvt("ibv_get_async_event", ret) {
         Ok(_) => {}
         Err(error) if error.errno == libc::EAGAIN => return Ok(None),
         Err(error) => return Err(error),
     }
-    // SAFETY: the call above has filled `raw` in. The event has not been acknowledged, so its
-    // object exists, because the destruction of an object waits for that acknowledgement.
+    // SAFETY: the call above filled in `raw`. The event's object exists, because the destruction of
+    // an object waits until its events are acknowledged.
     let event = unsafe { read(raw.as_ptr()) };
-    // SAFETY: `raw` is the event that was read above. It is acknowledged only here.
+    // SAFETY: `raw` is the event that was read above, and is acknowledged only here.
     unsafe { ffi::ibv_ack_async_event(raw.as_mut_ptr()) };
     Ok(Some(event))
 }
 
 /// Copies the content of an event.
 ///
-/// The bindings declare the event type as a Rust enum. A value of that enum must not be created
-/// from a number that only a newer kernel defines. Therefore the fields are read one by one.
+/// The bindings declare the event type as a Rust enum. A number that only a newer kernel defines is
+/// not a valid value of that enum. Therefore this function reads the fields one by one.
 ///
 /// # Safety
 ///
-/// `raw` is initialised, except that its event type may be any number. The object in it exists.
+/// `raw` is initialised, except that its event type may be any number. The event's object exists.
 unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
-    // SAFETY: `raw` is valid, according to the caller. Only the address of the field is taken.
+    // SAFETY: the caller guarantees that `raw` is valid. Only the address of the field is taken.
     let event_type = unsafe { &raw const (*raw).event_type };
     // SAFETY: C represents an `enum` without negative members as `unsigned int`, and every number
     // is a valid `u32`.
     let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
-    // SAFETY: `raw` is valid, according to the caller. Only the address of the field is taken.
+    // SAFETY: the caller guarantees that `raw` is valid. Only the address of the field is taken.
     let element = unsafe { &raw const (*raw).element };
-    // SAFETY: each member of the union starts at its first byte, a pointer is as long as the union,
-    // and all bytes of the union are initialised.
+    // SAFETY: each member of the union begins at the union's first byte, a pointer has the size of
+    // the union, and all bytes of the union are initialised.
     let object = unsafe { element.cast::<*const libc::c_void>().read() };
     let element = match event_type {
         AsyncEventType::QP_FATAL
@@ -162,22 +162,22 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         | AsyncEventType::PATH_MIG
         | AsyncEventType::PATH_MIG_ERR
         | AsyncEventType::QP_LAST_WQE_REACHED => {
-            // SAFETY: `object` of these event types is a queue pair, which exists, according to the
-            // caller.
+            // SAFETY: for these event types, `object` is a queue pair, and the caller guarantees
+            // that it exists.
             let qp_num = unsafe { (*object.cast::<ffi::ibv_qp>()).qp_num };
             AsyncElement::QueuePair { qp_num }
         }
         AsyncEventType::CQ_ERR => {
-            // SAFETY: `object` of this event type is a completion queue, which exists, according to
-            // the caller.
+            // SAFETY: for this event type, `object` is a completion queue, and the caller
+            // guarantees that it exists.
             let cookie = unsafe { (*object.cast::<ffi::ibv_cq>()).cq_context };
             AsyncElement::CompletionQueue {
                 cookie: cookie.addr() as u64,
             }
         }
         AsyncEventType::SRQ_ERR | AsyncEventType::SRQ_LIMIT_REACHED => {
-            // SAFETY: `object` of these event types is a shared receive queue, which exists,
-            // according to the caller.
+            // SAFETY: for these event types, `object` is a shared receive queue, and the caller
+            // guarantees that it exists.
             let cookie = unsafe { (*object.cast::<ffi::ibv_srq>()).srq_context };
             AsyncElement::SharedReceiveQueue {
                 cookie: cookie.addr() as u64,
@@ -190,8 +190,8 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         | AsyncEventType::SM_CHANGE
         | AsyncEventType::CLIENT_REREGISTER
         | AsyncEventType::GID_CHANGE => {
-            // SAFETY: the member of these event types is an `int`, and all bytes of the union are
-            // initialised.
+            // SAFETY: for these event types, the union's member is an `int`, and all bytes of the
+            // union are initialised.
             let port = unsafe { element.cast::<libc::c_int>().read() };
             u8::try_from(port).map_or(AsyncElement::Unknown, AsyncElement::Port)
         }
@@ -216,7 +216,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the event that `read` creates from an event as libibverbs fills it in.
+    /// Calls `read` with an event in the form in which libibverbs fills it in, and returns the
+    /// result.
     fn event(event_type: u32, element: ffi::ibv_async_event_element_t) -> AsyncEvent {
         let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let start = raw.as_mut_ptr();

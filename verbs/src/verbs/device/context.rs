@@ -24,8 +24,8 @@ use crate::{
 /// An open device. Clones refer to the same object.
 ///
 /// Either this process opened the device with [`Device::open`](crate::verbs::Device::open), or the
-/// connection manager did and [`cm::Devices`](crate::cm::Devices) returned it. Objects of one
-/// context cannot be combined with those of another context, even of the same device.
+/// connection manager opened it and [`cm::Devices`](crate::cm::Devices) returned it. A program
+/// cannot combine objects of different contexts, even if the contexts belong to the same device.
 ///
 /// See [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
 #[derive(Clone)]
@@ -44,7 +44,7 @@ struct Inner {
 enum Owner {
     /// Dropping the last handle closes the device.
     Opened,
-    /// The owner of the device closes it, but not before `_keep_alive` is dropped.
+    /// The owner closes the device, but only after `_keep_alive` is dropped.
     Borrowed {
         _keep_alive: Arc<dyn Any + Send + Sync>,
     },
@@ -56,8 +56,8 @@ unsafe impl Send for Inner {}
 // module reads do not change while the device is open.
 unsafe impl Sync for Inner {}
 
-/// The number of completion vectors that this process has taken from each device, by the device's
-/// name, plus a start value per device.
+/// For each device name, the number of completion vectors that this process has taken, plus the
+/// start value of that device.
 static TAKEN_VECTORS: PerProcess<Mutex<BTreeMap<String, u32>>> = PerProcess::new(Mutex::default);
 
 impl Context {
@@ -76,7 +76,7 @@ impl Context {
         }
     }
 
-    /// Borrows an open device that its owner will close.
+    /// Borrows an open device that another object will close.
     ///
     /// # Safety
     ///
@@ -101,15 +101,15 @@ impl Context {
         self.inner.raw.as_ptr()
     }
 
-    /// Returns a number that identifies the device among the open devices of this process.
+    /// Returns a number that is unique among the open devices of this process.
     ///
-    /// After the device is closed, another device may get the same number.
+    /// After the device is closed, another device may receive the same number.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.as_ptr().addr() as u64
     }
 
-    /// Returns the device's name, for instance `rxe0`.
+    /// Returns the device's name, for example `rxe0`.
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]
     pub fn device_name(&self) -> String {
@@ -127,15 +127,14 @@ impl Context {
         unsafe { identity::guid(self.device()) }
     }
 
-    /// Returns the kind of node that the device is, for instance an iWARP adapter.
+    /// Returns the node type of the device, for example an iWARP adapter.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: `self.device()` belongs to an open context, so it exists.
         unsafe { identity::node_type(self.device()) }
     }
 
-    /// Returns the transport that the device implements: the one of InfiniBand, which RoCE uses as
-    /// well, or iWARP.
+    /// Returns the transport that the device implements: InfiniBand, which includes RoCE, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: `self.device()` belongs to an open context, so it exists.
@@ -154,8 +153,8 @@ impl Context {
         // SAFETY: `self` keeps the context open, and `attr` is a local variable.
         let ret = unsafe { ffi::ibv_query_device(self.as_ptr(), attr.as_mut_ptr()) };
         cvt_errno("ibv_query_device", ret)?;
-        // SAFETY: `ibv_device_attr` consists of integers. `attr` was zeroed, and the call has
-        // filled it in.
+        // SAFETY: `ibv_device_attr` consists of integers. `attr` was zeroed, and the call filled it
+        // in.
         Ok(DeviceAttr::from_raw(unsafe { attr.assume_init() }))
     }
 
@@ -173,8 +172,8 @@ impl Context {
         // SAFETY: `self` keeps the context open, and `attr` is a zeroed local variable.
         let ret = unsafe { verbs_ext::ibv_query_device_ex(self.as_ptr(), attr.as_mut_ptr()) };
         cvt_errno("ibv_query_device_ex", ret)?;
-        // SAFETY: `ibv_device_attr_ex` consists of integers. `attr` was zeroed, and the call has
-        // filled it in.
+        // SAFETY: `ibv_device_attr_ex` consists of integers. `attr` was zeroed, and the call filled
+        // it in.
         Ok(DeviceAttrEx::from_raw(unsafe { attr.assume_init() }))
     }
 
@@ -191,8 +190,8 @@ impl Context {
         // SAFETY: `self` keeps the context open, and `attr` is a zeroed local variable.
         let ret = unsafe { verbs_ext::ibv_query_port(self.as_ptr(), port, attr.as_mut_ptr()) };
         cvt_errno("ibv_query_port", ret)?;
-        // SAFETY: `ibv_port_attr` consists of integers. `attr` was zeroed, and the call has filled
-        // it in.
+        // SAFETY: `ibv_port_attr` consists of integers. `attr` was zeroed, and the call filled it
+        // in.
         Ok(PortAttr::from_raw(unsafe { attr.assume_init() }))
     }
 
@@ -212,12 +211,12 @@ impl Context {
             verbs_ext::ibv_query_gid_ex(self.as_ptr(), port.into(), index, entry.as_mut_ptr())
         };
         cvt_errno("ibv_query_gid_ex", ret)?;
-        // SAFETY: `ibv_gid_entry` consists of integers. `entry` was zeroed, and the call has filled
-        // it in.
+        // SAFETY: `ibv_gid_entry` consists of integers. `entry` was zeroed, and the call filled it
+        // in.
         Ok(GidEntry::from_raw(unsafe { entry.assume_init() }))
     }
 
-    /// Queries the entries of a port's GID table that are not empty. Ports are numbered from 1.
+    /// Queries the non-empty entries of a port's GID table. Ports are numbered from 1.
     ///
     /// # Errors
     ///
@@ -226,8 +225,8 @@ impl Context {
     /// and of [`query_port`](Self::query_port).
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
-        // This call returns an error if the port does not exist. The table below contains the
-        // entries of all ports, so its query does not.
+        // This call returns an error if the port does not exist. The query below reads the entries
+        // of all ports, so it would succeed.
         self.query_port(port)?;
         let mut len = 0;
         for port in 1..=self.query_device()?.phys_port_cnt() {
@@ -254,7 +253,8 @@ impl Context {
         Ok(u16::from_be(pkey))
     }
 
-    /// Reads a hardware counter of a port. Returns `None` if the port has no counter of this name.
+    /// Reads a hardware counter of a port. Returns `None` if the port has no counter with this
+    /// name.
     ///
     /// The counters are the files in `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters`. Their
     /// names depend on the driver; the command `rdma statistic` lists them.
@@ -265,7 +265,7 @@ impl Context {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// Returns the number of completion vectors, which are the interrupts for completion queues.
+    /// Returns the number of completion vectors, which are the interrupts of completion queues.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: `self` keeps the context open, and the field `num_comp_vectors` does not change.
@@ -273,9 +273,10 @@ impl Context {
         u32::try_from(vectors).unwrap_or(0)
     }
 
-    /// Returns the completion vectors of the device in turn, shared by all callers in this process.
+    /// Returns a completion vector of the device. Successive calls return the vectors in turn; all
+    /// callers in this process share this sequence.
     ///
-    /// The process id determines the first vector, so processes with few queues begin with
+    /// The process id determines the first vector, so that processes with few queues start with
     /// different vectors.
     #[must_use]
     pub fn next_comp_vector(&self) -> u32 {
@@ -297,12 +298,11 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Returns whether this process alone receives the device's asynchronous events.
+    /// Returns whether only this process receives the device's asynchronous events.
     ///
-    /// A child of fork(2) has descriptors of its own only for the connection manager's software
-    /// devices. It shares the descriptors of an adapter with its parent. Then the child must not
-    /// read events, because it would take events of the parent about objects that the child does
-    /// not have.
+    /// A child of fork(2) has its own descriptors only for the connection manager's software
+    /// devices. It shares an adapter's descriptors with its parent. In this case the child must not
+    /// read events, because they may concern the parent's objects, which the child does not have.
     #[must_use]
     pub fn has_own_events(&self) -> bool {
         match self.inner.owner {
@@ -320,7 +320,8 @@ impl Context {
     /// Never blocks.
     ///
     /// The first call makes [`async_fd`](Self::async_fd) non-blocking. Each event is returned to
-    /// one caller only, so two users of the same context take events from each other.
+    /// only one caller, so a second user of the same context misses the events that the first one
+    /// reads.
     ///
     /// # Errors
     ///
@@ -331,13 +332,13 @@ impl Context {
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>, OsError> {
-        // SAFETY: `self` keeps the context open, and `async_fd` returns its descriptor of
+        // SAFETY: `self` keeps the context open, and `async_fd` returns its descriptor for
         // asynchronous events.
         unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
     }
 
-    /// Returns whether both handles refer to the same open device, so that their objects may be
-    /// combined.
+    /// Returns whether both handles refer to the same open device, so that a program can combine
+    /// their objects.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.inner.raw == other.inner.raw
     }
@@ -366,13 +367,14 @@ impl fmt::Debug for Context {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the device alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the device belongs to the parent.
             return;
         }
         match self.owner {
             Owner::Opened => {
-                // SAFETY: `Device::open` opened the context for this handle alone. All objects on
-                // it have been destroyed, because each of them holds a handle of the context.
+                // SAFETY: `Device::open` opened the context, and only this handle owns it. All
+                // objects on the context have been destroyed, because each of them owned a handle
+                // of the context.
                 let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_close_device", ret));
             }

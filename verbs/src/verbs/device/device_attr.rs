@@ -6,7 +6,7 @@ use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
 /// The capabilities and limits of a device.
 ///
-/// The limits are upper bounds: the device may refuse a request below them.
+/// A limit is no guarantee: the device may refuse a request that is within the limit.
 ///
 /// See [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl DeviceAttr {
         u64::from_be(self.0.sys_image_guid)
     }
 
-    /// Returns capabilities that are flags.
+    /// Returns the capability flags.
     #[must_use]
     pub const fn device_cap_flags(&self) -> DeviceCapFlags {
         DeviceCapFlags::from_bits(self.0.device_cap_flags)
@@ -203,7 +203,7 @@ impl DeviceAttr {
     }
 }
 
-/// Converts a count, which the C header declares as `int`. Negative counts become 0.
+/// Converts a number that the C header declares as `int`. Negative numbers become 0.
 const fn count(value: i32) -> u32 {
     if value < 0 { 0 } else { value.cast_unsigned() }
 }
@@ -237,9 +237,9 @@ open_enum! {
     pub struct AtomicCap(u32);
     /// Atomic operations are not supported.
     NONE = 0;
-    /// Atomic among the queue pairs of this device.
+    /// Operations are atomic among the queue pairs of this device.
     HCA = 1;
-    /// Atomic among all devices and the processors of the host.
+    /// Operations are atomic among all devices and the processors of the host.
     GLOB = 2;
 }
 
@@ -257,17 +257,17 @@ bit_flags! {
     AUTO_PATH_MIG = 1 << 4;
     /// The device can change the port of a queue pair whose send queue is drained.
     CHANGE_PHY_PORT = 1 << 5;
-    /// A call that modifies a queue pair may state the current state of the queue pair.
+    /// A call that modifies a queue pair may specify the queue pair's current state.
     CURR_QP_STATE_MOD = 1 << 7;
     /// The device raises an event when a port becomes active.
     PORT_ACTIVE_EVENT = 1 << 10;
     /// The board has a GUID.
     SYS_IMAGE_GUID = 1 << 11;
-    /// The device sends RNR NAKs, after which the sender retries.
+    /// The device sends an RNR NAK if no receive is posted, after which the sender retries.
     RC_RNR_NAK_GEN = 1 << 12;
     /// The device can resize shared receive queues.
     SRQ_RESIZE = 1 << 13;
-    /// The device can raise an event after a number of completions.
+    /// The device can raise an event after a given number of completions.
     N_NOTIFY_CQ = 1 << 14;
     /// The device supports memory windows.
     MEM_WINDOW = 1 << 17;
@@ -275,9 +275,9 @@ bit_flags! {
     XRC = 1 << 20;
     /// The device supports the memory management extensions, for example SEND with invalidate.
     MEM_MGT_EXTENSIONS = 1 << 21;
-    /// The device supports memory windows of type 2A, which belong to a queue pair number.
+    /// The device supports type 2A memory windows, which belong to a queue pair number.
     MEM_WINDOW_TYPE_2A = 1 << 23;
-    /// The device supports memory windows of type 2B, which belong to a queue pair and a protection
+    /// The device supports type 2B memory windows, which belong to a queue pair and a protection
     /// domain.
     MEM_WINDOW_TYPE_2B = 1 << 24;
 }

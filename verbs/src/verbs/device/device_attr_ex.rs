@@ -5,7 +5,7 @@ use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
 /// The capabilities of a device that [`DeviceAttr`] does not contain.
 ///
-/// Attributes that the device's driver does not know are zero.
+/// Attributes that the device's driver does not support are zero.
 ///
 /// See
 /// [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
@@ -18,55 +18,54 @@ impl DeviceAttrEx {
         Self(raw)
     }
 
-    /// Returns the attributes that [`Context::query_device`](crate::verbs::Context::query_device)
-    /// returns.
+    /// Returns the same attributes as
+    /// [`Context::query_device`](crate::verbs::Context::query_device).
     #[must_use]
     pub fn device_attr(&self) -> DeviceAttr {
         DeviceAttr::from_raw(self.0.orig_attr)
     }
 
-    /// Returns whether the device supports on-demand paging, and whether one region can cover all
-    /// memory of the process.
+    /// Returns whether the device supports on-demand paging, and whether one region can cover the
+    /// whole memory of the process.
     #[must_use]
     pub const fn odp_caps(&self) -> OdpCaps {
-        // The cast loses nothing, because only two bits are defined.
+        // The cast is lossless, because only two bits are defined.
         OdpCaps::from_bits(self.0.odp_caps.general_caps as u32)
     }
 
-    /// Returns the operations that a reliable connection supports on regions with on-demand paging.
+    /// Returns the operations that a reliable connection supports on on-demand paging regions.
     #[must_use]
     pub const fn rc_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.rc_odp_caps)
     }
 
-    /// Returns the operations that an unreliable connection supports on regions with on-demand
-    /// paging.
+    /// Returns the operations that an unreliable connection supports on on-demand paging regions.
     #[must_use]
     pub const fn uc_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.uc_odp_caps)
     }
 
-    /// Returns the operations that datagrams support on regions with on-demand paging.
+    /// Returns the operations that datagrams support on on-demand paging regions.
     #[must_use]
     pub const fn ud_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.ud_odp_caps)
     }
 
-    /// Returns the valid bits of a completion's timestamp, or 0 if the device supports no
-    /// timestamps.
+    /// Returns the mask of the valid bits of a completion's timestamp, or 0 if the device does not
+    /// support timestamps.
     #[must_use]
     pub const fn completion_timestamp_mask(&self) -> u64 {
         self.0.completion_timestamp_mask
     }
 
-    /// Returns the frequency of the clock for timestamps in kHz, or 0 if it is not known.
+    /// Returns the frequency of the timestamp clock in kHz, or 0 if it is unknown.
     #[must_use]
     pub const fn hca_core_clock(&self) -> u64 {
         self.0.hca_core_clock
     }
 
-    /// Returns the size in bytes of the device memory that programs can allocate, or 0 if there is
-    /// none.
+    /// Returns the size in bytes of the device memory that programs can allocate, or 0 if the
+    /// device has none.
     #[must_use]
     pub const fn max_dm_size(&self) -> u64 {
         self.0.max_dm_size
@@ -94,13 +93,13 @@ bit_flags! {
     /// The device supports memory regions with
     /// [`AccessFlags::ON_DEMAND`](crate::verbs::AccessFlags::ON_DEMAND).
     SUPPORT = 1 << 0;
-    /// One region can cover all memory of the process:
+    /// One region can cover the whole memory of the process:
     /// [`MemoryRegion::new_implicit`](crate::verbs::MemoryRegion::new_implicit).
     SUPPORT_IMPLICIT = 1 << 1;
 }
 
 bit_flags! {
-    /// The operations that are supported on regions with on-demand paging: `enum
+    /// The operations that are supported on on-demand paging regions: `enum
     /// ibv_odp_transport_cap_bits`.
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     pub struct OdpTransportCaps;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::sys::{cvt_ptr, ffi};
 
-/// The RDMA devices of this host at the time at which the list was created.
+/// The RDMA devices of this host, at the time when the list was created.
 ///
 /// See
 /// [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html).
@@ -19,7 +19,7 @@ pub struct DeviceList {
     devices: Vec<Device>,
 }
 
-/// An RDMA device of a [`DeviceList`]. It need not be open. Clones refer to the same device.
+/// An RDMA device of a [`DeviceList`], open or not. Clones refer to the same device.
 #[derive(Clone)]
 #[doc(alias = "ibv_device")]
 pub struct Device {
@@ -42,7 +42,8 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl DeviceList {
-    /// Creates a list of the present devices. It is empty if the host has no device.
+    /// Creates a list of the devices that are currently present. The list is empty if the host has
+    /// no device.
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ impl IntoIterator for DeviceList {
 }
 
 impl Device {
-    /// Returns the device's name, for instance `rxe0`.
+    /// Returns the device's name, for example `rxe0`.
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> String {
@@ -134,15 +135,14 @@ impl Device {
         unsafe { identity::guid(self.raw.as_ptr()) }
     }
 
-    /// Returns the kind of node that the device is, for instance an iWARP adapter.
+    /// Returns the node type of the device, for example an iWARP adapter.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: `self._list` keeps the device alive.
         unsafe { identity::node_type(self.raw.as_ptr()) }
     }
 
-    /// Returns the transport that the device implements: the one of InfiniBand, which RoCE uses as
-    /// well, or iWARP.
+    /// Returns the transport that the device implements: InfiniBand, which includes RoCE, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: `self._list` keeps the device alive.
@@ -178,7 +178,7 @@ impl fmt::Debug for Device {
 impl Drop for RawList {
     fn drop(&mut self) {
         // SAFETY: `ibv_get_device_list` created the list, and only this `drop` frees it. An open
-        // device holds its own reference to the C device.
+        // device owns a reference to the C device.
         unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
     }
 }

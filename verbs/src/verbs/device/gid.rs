@@ -6,11 +6,11 @@ use rdma_status::{OsError, open_enum};
 
 use crate::sys::{ffi, verbs_ext};
 
-/// A global identifier: the address of a port. It has 16 bytes and is written as an IPv6 address.
+/// A global identifier: the address of a port. It has 16 bytes, and is displayed as an IPv6
+/// address.
 ///
 /// On RoCE, the driver derives the identifier from an address of the network interface. An IPv4
-/// address is shown as `::ffff:192.0.2.1`.
-/// `::ffff:192.0.2.1`.
+/// address is displayed as `::ffff:192.0.2.1`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[doc(alias = "ibv_gid")]
 pub struct Gid([u8; 16]);
@@ -26,18 +26,17 @@ pub struct GidEntry {
     pub gid_index: u32,
     /// The number of the port, from 1.
     pub port_num: u32,
-    /// The kind of packets that the device sends from this identifier. Both ends of a connection
-    /// must use the same kind.
+    /// The packet format of this identifier. Both ends of a connection must use the same format.
     pub gid_type: GidType,
     /// The index of the network interface on RoCE, 0 on other networks.
     pub ndev_ifindex: u32,
 }
 
 open_enum! {
-    /// The kind of packets that a device sends from a GID: `enum ibv_gid_type`.
+    /// The packet format that a device uses for a GID: `enum ibv_gid_type`.
     #[doc(alias = "ibv_gid_type")]
     pub struct GidType(u32);
-    /// Packets of InfiniBand or iWARP.
+    /// InfiniBand or iWARP packets.
     IB = 0;
     /// RoCE version 1: Ethernet frames, which routers do not forward.
     ROCE_V1 = 1;
@@ -112,13 +111,14 @@ pub(super) unsafe fn all(
     len: usize,
 ) -> Result<Vec<GidEntry>, OsError> {
     let mut entries = Vec::<ffi::ibv_gid_entry>::with_capacity(len);
-    // SAFETY: `context` is open, according to the caller, and `entries` has room for `len` entries.
+    // SAFETY: the caller guarantees that `context` is open, and `entries` has room for `len`
+    // entries.
     let count = unsafe { verbs_ext::ibv_query_gid_table(context, entries.as_mut_ptr(), len) };
     let Ok(count) = usize::try_from(count) else {
         let errno = i32::try_from(count.unsigned_abs()).unwrap_or(libc::EIO);
         return Err(OsError::new("ibv_query_gid_table", errno));
     };
-    // SAFETY: the call has filled in `count` entries, which are at most `len`.
+    // SAFETY: the call filled in `count` entries, which are at most `len`.
     unsafe { entries.set_len(count.min(len)) };
     Ok(entries.into_iter().map(GidEntry::from_raw).collect())
 }

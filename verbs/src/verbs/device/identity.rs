@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
 
-//! The name, GUID and type of a device, which need not be open.
+//! The name, GUID and type of a device, open or not.
 
 use std::ffi::CStr;
 
@@ -9,10 +9,10 @@ use rdma_status::open_enum;
 use crate::sys::ffi;
 
 open_enum! {
-    /// The kind of node that a device is: `enum ibv_node_type`.
+    /// The node type of a device: `enum ibv_node_type`.
     #[doc(alias = "ibv_node_type")]
     pub struct NodeType(i32);
-    /// A channel adapter for InfiniBand or RoCE.
+    /// An InfiniBand or RoCE channel adapter.
     CA = 1;
     /// An InfiniBand switch.
     SWITCH = 2;
@@ -32,7 +32,7 @@ open_enum! {
     /// The transport that a device implements: `enum ibv_transport_type`.
     #[doc(alias = "ibv_transport_type")]
     pub struct TransportType(i32);
-    /// The transport of InfiniBand, which RoCE uses as well.
+    /// The InfiniBand transport, which RoCE also uses.
     IB = 0;
     /// iWARP.
     IWARP = 1;
@@ -50,7 +50,7 @@ open_enum! {
 ///
 /// A list contains the device, or the device is open.
 pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
-    // SAFETY: `device` exists, according to the caller.
+    // SAFETY: the caller guarantees that `device` exists.
     let name = unsafe { ffi::ibv_get_device_name(device) };
     if name.is_null() {
         return String::new();
@@ -68,7 +68,7 @@ pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
 ///
 /// A list contains the device, or the device is open.
 pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
-    // SAFETY: `device` exists, according to the caller.
+    // SAFETY: the caller guarantees that `device` exists.
     u64::from_be(unsafe { ffi::ibv_get_device_guid(device) })
 }
 
@@ -78,7 +78,7 @@ pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
 ///
 /// A list contains the device, or the device is open.
 pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
-    // SAFETY: `device` exists, according to the caller, and its field `node_type` does not change.
+    // SAFETY: the caller guarantees that `device` exists. Its field `node_type` does not change.
     NodeType::from_raw(unsafe { (*device).node_type })
 }
 
@@ -88,7 +88,7 @@ pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
 ///
 /// A list contains the device, or the device is open.
 pub(super) unsafe fn transport_type(device: *mut ffi::ibv_device) -> TransportType {
-    // SAFETY: `device` exists, according to the caller, and its field `transport_type` does not
+    // SAFETY: the caller guarantees that `device` exists. Its field `transport_type` does not
     // change.
     TransportType::from_raw(unsafe { (*device).transport_type })
 }

@@ -1,6 +1,6 @@
 //! The devices of this host, open or not, and their attributes.
 //!
-//! All other objects of `verbs` are created from a [`Context`]. This module uses none of them.
+//! All other objects of `verbs` are created from a [`Context`]. This module does not use them.
 
 mod async_event;
 mod context;

@@ -3,10 +3,9 @@ use std::{fs, path::Path};
 use super::Context;
 
 impl Context {
-    /// Returns the NUMA node to which the device is attached, as the kernel knows it.
+    /// Returns the NUMA node to which the device is attached according to the kernel.
     ///
-    /// Software devices have no node, and neither have the devices of most hosts with one
-    /// processor.
+    /// Returns `None` for software devices, and for the devices of most hosts with one processor.
     ///
     /// # Examples
     ///
@@ -29,8 +28,8 @@ impl Context {
     }
 }
 
-/// Returns the number in a file of the kernel. Returns `None` if there is no such file, and for −1,
-/// which means no node.
+/// Returns the number in a file of sysfs. Returns `None` if the file does not exist, or if it
+/// contains −1, which means that there is no node.
 fn read(file: &Path) -> Option<u32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }

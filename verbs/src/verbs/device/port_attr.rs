@@ -11,31 +11,31 @@ use crate::sys::ffi;
 pub struct PortAttr {
     /// Whether the port can carry traffic.
     pub state: PortState,
-    /// The largest MTU that the port supports.
+    /// The maximum MTU that the port supports.
     pub max_mtu: Mtu,
-    /// The MTU in use. On RoCE it is the MTU of the network interface less the headers, rounded
+    /// The MTU in use. On RoCE, it is the MTU of the network interface minus the headers, rounded
     /// down.
     pub active_mtu: Mtu,
     /// The maximum length of a message, in bytes.
     pub max_msg_sz: u32,
     /// The local identifier (LID), 0 on RoCE.
     pub lid: u16,
-    /// The number of low bits of the local identifier that the port ignores, 0 on RoCE.
+    /// The number of low bits of the local identifier (LID) that the port ignores, 0 on RoCE.
     pub lmc: u8,
-    /// The local identifier of the subnet manager, 0 on RoCE.
+    /// The local identifier (LID) of the subnet manager, 0 on RoCE.
     pub sm_lid: u16,
-    /// The kind of network to which the port is attached.
+    /// The type of the network to which the port is attached.
     pub link_layer: LinkLayer,
     /// The width of the link, as a code.
     ///
-    /// According to the header's comment, 1 is ×1, 2 is ×4, 4 is ×8, 8 is ×12, 16 is ×2.
+    /// According to a comment in the C header, 1 is ×1, 2 is ×4, 4 is ×8, 8 is ×12, 16 is ×2.
     pub active_width: u8,
-    /// The speed of a lane, as a code.
+    /// The speed of one lane, as a code.
     ///
-    /// According to the header's comment, 1 is 2.5 Gbit/s, 2 is 5, 4 and 8 are 10, 16 is 14, 32 is
-    /// 25, 64 is 50, 128 is 100.
+    /// According to a comment in the C header, 1 is 2.5 Gbit/s, 2 is 5, 4 and 8 are 10, 16 is 14,
+    /// 32 is 25, 64 is 50, 128 is 100.
     pub active_speed: u8,
-    /// The state of the physical link, as numbered in the InfiniBand specification.
+    /// The state of the physical link, as a code of the InfiniBand specification.
     pub phys_state: u8,
     gid_tbl_len: u32,
     pkey_tbl_len: u16,
@@ -64,25 +64,26 @@ impl PortAttr {
         }
     }
 
-    /// Returns the length of the GID table in entries, including the empty ones.
+    /// Returns the number of entries in the GID table, including the empty ones.
     #[must_use]
     pub const fn gid_tbl_len(&self) -> u32 {
         self.gid_tbl_len
     }
 
-    /// Returns the length of the P_Key table in entries, including the empty ones.
+    /// Returns the number of entries in the P_Key table, including the empty ones.
     #[must_use]
     pub const fn pkey_tbl_len(&self) -> u16 {
         self.pkey_tbl_len
     }
 
-    /// Returns the port's capabilities: `enum ibv_port_cap_flags`.
+    /// Returns the port's capability flags: `enum ibv_port_cap_flags`.
     #[must_use]
     pub const fn port_cap_flags(&self) -> u32 {
         self.port_cap_flags
     }
 
-    /// Returns whether address handles need a global route, as they always do on RoCE.
+    /// Returns whether address handles must contain a global route, which is always the case on
+    /// RoCE.
     ///
     /// This is the flag `IBV_QPF_GRH_REQUIRED`.
     #[must_use]
@@ -95,11 +96,11 @@ open_enum! {
     /// Whether a port can carry traffic: `enum ibv_port_state`.
     #[doc(alias = "ibv_port_state")]
     pub struct PortState(u32);
-    /// The state is not known or not applicable.
+    /// The state is unknown or does not apply.
     NOP = 0;
     /// The link is down.
     DOWN = 1;
-    /// The link is up, and the subnet manager has not configured it yet.
+    /// The link is up, but the subnet manager has not configured it yet.
     INIT = 2;
     /// The port is configured but not active yet.
     ARMED = 3;
@@ -110,7 +111,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// The kind of network to which a port is attached: `IBV_LINK_LAYER_*`.
+    /// The type of the network to which a port is attached: `IBV_LINK_LAYER_*`.
     pub struct LinkLayer(u8);
     /// Not specified, which means InfiniBand.
     UNSPECIFIED = 0;
@@ -121,7 +122,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// The largest payload of a packet: `enum ibv_mtu`.
+    /// The maximum payload of a packet: `enum ibv_mtu`.
     #[doc(alias = "ibv_mtu")]
     pub struct Mtu(u32);
     /// 256 bytes.
@@ -137,7 +138,7 @@ open_enum! {
 }
 
 impl Mtu {
-    /// Returns the size in bytes, or `None` for a code that this crate does not know.
+    /// Returns the size in bytes, or `None` for a code that this crate does not define.
     #[must_use]
     pub const fn bytes(self) -> Option<u32> {
         match self.raw() {

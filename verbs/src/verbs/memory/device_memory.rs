@@ -32,16 +32,16 @@ struct Inner {
 
 // SAFETY: libibverbs allows any thread to use and to free device memory.
 unsafe impl Send for Inner {}
-// SAFETY: only the bytes on the device change. This type only copies them, because the device may
-// change them at any time.
+// SAFETY: only the bytes on the device change. This type never creates a reference to them, because
+// the device may change them at any time.
 unsafe impl Sync for Inner {}
 
 impl DeviceMemory {
-    /// Allocates `len` bytes of the device's memory.
+    /// Allocates `len` bytes of device memory.
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the device has no memory for programs, which
+    /// Returns `EOPNOTSUPP` if the device has no memory for programs, as
     /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size) shows. Otherwise
     /// returns the errors of
     /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
@@ -79,7 +79,7 @@ impl DeviceMemory {
         &self.inner.context
     }
 
-    /// Copies `src` to the device memory, starting at byte `offset`.
+    /// Copies `src` into the device memory, starting at the byte `offset`.
     ///
     /// # Errors
     ///
@@ -98,13 +98,13 @@ impl DeviceMemory {
         // change.
         let copy = unsafe { (*self.as_ptr()).memcpy_to_dm };
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
-        // SAFETY: the driver has set this function, and `check` has ensured that the range is
-        // inside the device memory. `src` has the length that is passed.
+        // SAFETY: the driver has set this function, `check` has ensured that the range is inside
+        // the device memory, and the given length is the length of `src`.
         let ret = unsafe { copy(self.as_ptr(), offset as u64, src.as_ptr().cast(), src.len()) };
         cvt_errno(CALL, ret)
     }
 
-    /// Fills `dst` with bytes of the device memory, starting at byte `offset`.
+    /// Copies bytes of the device memory into `dst`, starting at the byte `offset`.
     ///
     /// # Errors
     ///
@@ -124,8 +124,8 @@ impl DeviceMemory {
         let copy = unsafe { (*self.as_ptr()).memcpy_from_dm };
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
         let into = dst.as_mut_ptr().cast();
-        // SAFETY: the driver has set this function, and `check` has ensured that the range is
-        // inside the device memory. `dst` has the length that is passed.
+        // SAFETY: the driver has set this function, `check` has ensured that the range is inside
+        // the device memory, and the given length is the length of `dst`.
         let ret = unsafe { copy(into, self.as_ptr(), offset as u64, dst.len()) };
         cvt_errno(CALL, ret)
     }
@@ -155,11 +155,11 @@ impl fmt::Debug for DeviceMemory {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the memory alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the memory belongs to the parent.
             return;
         }
-        // SAFETY: `new` allocated the memory, and only this `drop` frees it. Its regions have been
-        // deregistered, because each of them holds a handle of the memory.
+        // SAFETY: `new` allocated the memory, and only this `drop` frees it. All regions of the
+        // memory have been deregistered, because each of them owned a handle of the memory.
         let ret = unsafe { verbs_ext::ibv_free_dm(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_free_dm", ret));
     }

@@ -24,14 +24,13 @@ use crate::{
 
 /// Memory that is registered with a device. Clones refer to the same region.
 ///
-/// The device, and any peer that knows [`rkey`](Self::rkey) and has the permission, may read or
-/// change the bytes at any time. Therefore this type returns no references to the bytes; it copies
-/// them in and out. The program's protocol has to define which side may access which bytes at which
-/// time. For example, a completion orders the device's writes before a later
-/// [`copy_out`](Self::copy_out).
+/// The device, and any peer that knows [`rkey`](Self::rkey) and has permission, may read or change
+/// the bytes at any time. Therefore this type returns no references to the bytes; it copies them in
+/// and out. The program's protocol must define which side may access which bytes at which time. For
+/// example, a completion orders the device's writes before a later [`copy_out`](Self::copy_out).
 ///
-/// Dropping the last handle deregisters the memory, and then unmaps it. Queue pairs and shared
-/// receive queues hold a handle of each region that was posted on them.
+/// Dropping the last handle first deregisters the memory and then unmaps it. Queue pairs and shared
+/// receive queues own a handle of each region that was posted on them.
 ///
 /// See [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
 #[derive(Clone)]
@@ -40,18 +39,18 @@ pub struct MemoryRegion {
     inner: Arc<Inner>,
 }
 
-/// The access for which a device prepares memory: `enum ibv_advise_mr_advice`.
+/// The access for which a device prefetches memory: `enum ibv_advise_mr_advice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_advise_mr_advice")]
 pub enum Advice {
     /// The device will read the memory.
     Prefetch,
-    /// The device will write the memory.
+    /// The device will write to the memory.
     PrefetchWrite,
 }
 
-/// The maximum number of bytes in one scatter/gather element of an advice.
+/// The maximum number of bytes in one scatter/gather element of an `ibv_advise_mr` call.
 const ADVICE_STEP: usize = 1 << 30;
 
 struct Inner {
@@ -62,19 +61,19 @@ struct Inner {
     rkey: u32,
     start: NonNull<u8>,
     len: usize,
-    /// The address of the first byte, as work requests use it.
+    /// The address of the first byte in work requests.
     addr: u64,
     place: Place,
-    /// The length in bytes of the view that `bytes` returns: the whole mapping, or the registered
-    /// bytes.
+    /// The length in bytes of the view that `bytes` returns: the length of the whole mapping, or of
+    /// the registered bytes.
     reach: usize,
-    /// The memory of the region, `None` if the region does not own its memory. It is unmapped after
-    /// the region has been deregistered, and stays mapped if the deregistration fails.
+    /// The memory of the region, or `None` if the region does not own its memory. The memory is
+    /// unmapped after the region has been deregistered, and stays mapped if deregistration fails.
     mapping: ManuallyDrop<Option<Mapping>>,
-    /// The region that owns the bytes, if this region is a part of it.
+    /// If this region is a part of another region, the region that owns the bytes.
     _part_of: Option<MemoryRegion>,
-    /// The protection domain. It comes last, because fields are dropped in order, and the region
-    /// uses it.
+    /// The protection domain, which the region uses. It is the last field, because fields are
+    /// dropped in order.
     pd: ProtectionDomain,
 }
 
@@ -82,27 +81,26 @@ struct Inner {
 enum Place {
     /// Memory of the process.
     Process,
-    /// Memory of the device, which is freed after the region has been deregistered.
+    /// Device memory, which is freed after the region has been deregistered.
     Device { _memory: DeviceMemory },
-    /// A dma-buf, which the kernel holds until the region has been deregistered.
+    /// A dma-buf, which the kernel keeps until the region has been deregistered.
     DmaBuf,
 }
 
 // SAFETY: libibverbs allows any thread to deregister a region, and the memory belongs to the
 // process, not to a thread.
 unsafe impl Send for Inner {}
-// SAFETY: after the creation only the bytes change, and these are accessed only as `SharedBytes`.
+// SAFETY: after creation only the bytes change, and they are accessed only as `SharedBytes`.
 unsafe impl Sync for Inner {}
 
 impl MemoryRegion {
-    /// Allocates `len` bytes, zeroed and page aligned, and registers them.
+    /// Allocates `len` bytes, zeroed and page-aligned, and registers them.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if `len` is 0, and for `REMOTE_WRITE` or `REMOTE_ATOMIC` without
-    /// `LOCAL_WRITE`. `ENOMEM` usually means that the process has reached its limit on locked
-    /// memory (`ulimit
-    /// -l`). Otherwise the errors of
+    /// Returns `EINVAL` if `len` is 0, or if `access` contains `REMOTE_WRITE` or `REMOTE_ATOMIC`
+    /// but not `LOCAL_WRITE`. `ENOMEM` usually means that the process has reached its limit on
+    /// locked memory (`ulimit -l`). Otherwise returns the errors of
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html) and
     /// [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html).
     #[doc(alias = "ibv_reg_mr")]
@@ -110,13 +108,13 @@ impl MemoryRegion {
         Self::on_node(pd, len, access, None)
     }
 
-    /// Allocates and registers memory as [`new`](Self::new) does, on the NUMA node `node` if that
-    /// is possible.
+    /// Allocates and registers memory as [`new`](Self::new) does, on the NUMA node `node` if
+    /// possible.
     ///
     /// [`Context::numa_node`](crate::verbs::Context::numa_node) returns the node of a device. The
-    /// kernel chooses another node if this one has no free memory or does not exist, if it does not
-    /// let the process choose, and if the calling thread has a memory policy, for instance from
-    /// `numactl(8)`. With `None` the kernel always chooses.
+    /// kernel chooses another node in these cases: `node` has no free memory or does not exist, the
+    /// process is not allowed to choose a node, or the calling thread has a memory policy, for
+    /// example from `numactl(8)`. If `node` is `None`, the kernel always chooses.
     ///
     /// A region of 2 MiB or more requests huge pages, so that the device needs fewer address
     /// translations.
@@ -141,12 +139,11 @@ impl MemoryRegion {
         Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
     }
 
-    /// Registers a part of the region a second time, with other access flags.
+    /// Registers a part of the region a second time, with different access flags.
     ///
     /// # Panics
     ///
-    /// Panics if the part exceeds the region, or if the bytes are in the memory of the device or in
-    /// a dma-buf.
+    /// Panics if the part exceeds the region, or if the bytes are in device memory or in a dma-buf.
     ///
     /// # Errors
     ///
@@ -159,7 +156,7 @@ impl MemoryRegion {
         // `self.inner.start`.
         let start = unsafe { self.inner.start.add(part.start) };
         let (pd, reach) = (self.pd(), self.inner.reach - part.start);
-        // SAFETY: `self` owns the bytes, and the new region holds a clone of `self` until it has
+        // SAFETY: `self` owns the bytes, and the new region owns a clone of `self` until it has
         // been deregistered. Neither region creates a reference to the bytes.
         let raw = unsafe { register(pd, start, len, access) }?;
         // SAFETY: `raw` was just registered. Its bytes belong to `self`, which accesses them only
@@ -172,11 +169,11 @@ impl MemoryRegion {
     /// # Safety
     ///
     /// The following must hold until the last handle is dropped, including the handles that queue
-    /// pairs and shared receive queues hold:
+    /// pairs and shared receive queues own:
     ///
     /// * the `len` bytes at `start` stay allocated, initialised and at this address;
     /// * no Rust reference to the bytes is used while the device or a peer may access them. If the
-    ///   memory is posted for sending only, shared references are allowed, because the device only
+    ///   memory is posted only for sending, shared references are allowed, because the device only
     ///   reads it;
     /// * while a thread accesses the bytes through this handle, no other thread accesses them in
     ///   another way.
@@ -193,24 +190,24 @@ impl MemoryRegion {
         access: AccessFlags,
     ) -> Result<Self, OsError> {
         let start = NonNull::new(start).ok_or(OsError::new("ibv_reg_mr", libc::EINVAL))?;
-        // SAFETY: the `len` bytes from `start` stay allocated, according to the caller.
+        // SAFETY: the caller guarantees that the `len` bytes from `start` stay allocated.
         let raw = unsafe { register(pd, start, len, access) }?;
         // SAFETY: `raw` was just registered, and the caller guarantees the conditions of `from_raw`
         // on the bytes.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
     }
 
-    /// Allocates `len` bytes, zeroed and page aligned, under an implicit on-demand registration.
+    /// Allocates `len` bytes, zeroed and page-aligned, under an implicit on-demand registration.
     ///
-    /// The registration covers all memory of the process, and the device faults pages in when it
-    /// needs them. So no memory is pinned, and buffers need not be registered one by one.
+    /// The registration covers the whole memory of the process, and the device faults pages in when
+    /// it needs them. Therefore no memory is pinned, and buffers need not be registered one by one.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if `len` is 0, and if `access` contains a flag for peers, because peers
-    /// could then access all memory of the process.
-    /// [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT) is set if the device
-    /// supports such registrations. Otherwise returns the errors of [`new`](Self::new).
+    /// Returns `EINVAL` if `len` is 0, or if `access` contains a flag for peers, because peers
+    /// could then access the whole memory of the process. The device must support implicit
+    /// registrations: [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT).
+    /// Otherwise returns the errors of [`new`](Self::new).
     pub fn new_implicit(
         pd: &ProtectionDomain,
         len: usize,
@@ -233,7 +230,7 @@ impl MemoryRegion {
         Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
     }
 
-    /// Registers memory of the device.
+    /// Registers device memory.
     ///
     /// The addresses of the region start at 0. [`DeviceMemory::copy_in`] and
     /// [`DeviceMemory::copy_out`] copy its bytes.
@@ -266,20 +263,20 @@ impl MemoryRegion {
         Ok(unsafe { Self::outside(raw, pd, len, 0, place) })
     }
 
-    /// Registers `len` bytes of a dma-buf, which another driver exports, for example that of a GPU.
+    /// Registers `len` bytes of a dma-buf, which another driver exports, for example a GPU driver.
     ///
-    /// The bytes begin at byte `offset` of the buffer. Work requests and peers use `iova` as the
-    /// address of the first byte, which [`addr`](Self::addr) returns. The kernel holds the buffer
-    /// until the region has been deregistered, so the program may close `fd` after the call. The
-    /// program accesses the bytes with functions of the exporting driver, because this type cannot
-    /// copy them.
+    /// The bytes begin at the byte `offset` of the buffer. Work requests and peers use `iova` as
+    /// the address of the first byte, which [`addr`](Self::addr) returns. The kernel keeps the
+    /// buffer until the region has been deregistered, so the program may close `fd` after the call.
+    /// The program accesses the bytes with functions of the exporting driver, because this type
+    /// cannot copy them.
     ///
-    /// The safe functions refuse to post such a region for a receive, a READ or an atomic operation
-    /// of this side, with `EINVAL`. The reason is that some providers write short results with the
-    /// processor, to the address in the work request, which is not an address of the process for
-    /// such a region. The provider of ConnectX adapters writes up to 64 bytes in this way, unless
-    /// `MLX5_SCATTER_TO_CQE=0` is in the environment when the device is opened. The unsafe
-    /// functions that take addresses and keys, for example
+    /// The safe functions return `EINVAL` if such a region is posted for a receive, a READ or an
+    /// atomic operation of this side. The reason is that some userspace drivers write short results
+    /// with the processor, to the address in the work request. For such a region this address is
+    /// not an address of the process. The driver of ConnectX adapters writes up to 64 bytes in this
+    /// way, unless `MLX5_SCATTER_TO_CQE=0` is in the environment when the device is opened. The
+    /// unsafe functions that take addresses and keys, for example
     /// [`post_recv_raw`](crate::verbs::QueuePair::post_recv_raw), do not check this.
     ///
     /// This function has not been tested on a device yet.
@@ -323,7 +320,7 @@ impl MemoryRegion {
         unsafe { Self::of_dmabuf_by(register, pd, fd, offset, len, iova, access) }
     }
 
-    /// Registers a dma-buf by calling `register`. Tests pass a function of their own.
+    /// Registers a dma-buf by calling `register`, for which tests pass their own function.
     ///
     /// # Safety
     ///
@@ -350,7 +347,7 @@ impl MemoryRegion {
         Ok(unsafe { Self::outside(raw, pd, len, iova, Place::DmaBuf) })
     }
 
-    /// Creates a region whose bytes are not in the memory of the process.
+    /// Creates a region whose bytes are outside the memory of the process.
     ///
     /// # Safety
     ///
@@ -372,7 +369,7 @@ impl MemoryRegion {
                 process: Process::this(),
                 lkey,
                 rkey,
-                // The pointer is dangling, because the processor cannot access the bytes.
+                // The pointer dangles, because the processor cannot access the bytes.
                 start: NonNull::dangling(),
                 reach: 0,
                 len,
@@ -385,7 +382,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Prefetches the pages of a region with on-demand paging, and waits until they are present.
+    /// Prefetches the pages of an on-demand paging region, and waits until they are present.
     ///
     /// # Errors
     ///
@@ -409,8 +406,8 @@ impl MemoryRegion {
             })
             .collect();
         let pd = self.pd().as_ptr();
-        // SAFETY: `pd` is alive, and all elements of `list` belong to this region, which is
-        // registered in `pd`.
+        // SAFETY: `pd` is alive, and all elements of `list` lie in this region, which is registered
+        // in `pd`.
         let ret =
             unsafe { verbs_ext::ibv_advise_mr(pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, &mut list) };
         cvt_errno("ibv_advise_mr", ret)
@@ -463,7 +460,7 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// Returns the address of the first byte, as peers use it in one-sided operations.
+    /// Returns the address of the first byte, which peers use in one-sided operations.
     #[must_use]
     #[inline]
     pub fn addr(&self) -> u64 {
@@ -484,48 +481,48 @@ impl MemoryRegion {
         self.inner.rkey
     }
 
-    /// Returns the protection domain that contains the region.
+    /// Returns the region's protection domain.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// Copies `src` into the region, starting at byte `offset`.
+    /// Copies `src` into the region, starting at the byte `offset`.
     ///
     /// # Panics
     ///
-    /// Panics if the range exceeds the region, or if the bytes are in the memory of the device or
-    /// in a dma-buf.
+    /// Panics if the range exceeds the region, or if the bytes are in device memory or in a
+    /// dma-buf.
     #[inline]
     pub fn copy_in(&self, offset: usize, src: &[u8]) {
         self.check(offset, src.len());
         self.bytes().write(offset, src);
     }
 
-    /// Fills `dst` with bytes of the region, starting at byte `offset`.
+    /// Copies bytes of the region into `dst`, starting at the byte `offset`.
     ///
     /// # Panics
     ///
-    /// Panics if the range exceeds the region, or if the bytes are in the memory of the device or
-    /// in a dma-buf.
+    /// Panics if the range exceeds the region, or if the bytes are in device memory or in a
+    /// dma-buf.
     #[inline]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         self.check(offset, dst.len());
         self.bytes().read(offset, dst);
     }
 
-    /// Returns the address of the first byte. It is valid until the last clone of this handle is
+    /// Returns the address of the first byte, which is valid until the last clone of this handle is
     /// dropped.
     ///
-    /// The pointer is dangling if the bytes are in the memory of the device or in a dma-buf. The
-    /// documentation of this type states which accesses are permitted.
+    /// The pointer dangles if the bytes are in device memory or in a dma-buf. The documentation of
+    /// this type describes which accesses are permitted.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.start.as_ptr()
     }
 
-    /// Returns whether the bytes are in a dma-buf, so that the region's addresses are not addresses
+    /// Returns whether the bytes are in a dma-buf. If so, the region's addresses are not addresses
     /// of the process.
     #[inline]
     pub(in crate::verbs) fn is_dmabuf(&self) -> bool {
@@ -537,7 +534,7 @@ impl MemoryRegion {
         self.inner.raw.as_ptr()
     }
 
-    /// Returns a number that identifies the region among all existing regions of the process.
+    /// Returns a number that is unique among the existing regions of the process.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
@@ -561,8 +558,8 @@ impl MemoryRegion {
     #[inline]
     fn bytes(&self) -> SharedBytes<'_> {
         // SAFETY: the `reach` bytes from `start` are initialised, and exist while the region
-        // exists. All threads access them through this method, or with `as_ptr` at times at which
-        // no other thread accesses them, as the documentation of `register` requires.
+        // exists. All threads access them either through this method, or through `as_ptr` while no
+        // other thread accesses them, as the documentation of `register` requires.
         unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
     }
 }
@@ -572,7 +569,7 @@ impl MemoryRegion {
 /// # Safety
 ///
 /// The bytes stay allocated until they have been deregistered. No code relies on the content of
-/// bytes that the access flags allow the device or peers to write.
+/// bytes to which the access flags allow the device or peers to write.
 unsafe fn register(
     pd: &ProtectionDomain,
     start: NonNull<u8>,
@@ -581,12 +578,13 @@ unsafe fn register(
 ) -> Result<NonNull<ffi::ibv_mr>, OsError> {
     let addr = start.as_ptr().cast();
     let raw = if access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0 {
-        // SAFETY: `pd` keeps the domain alive, and the caller guarantees the memory. No flag is the
-        // sign bit, so the cast is exact.
+        // SAFETY: `pd` keeps the domain alive, and the caller guarantees that the memory stays
+        // allocated. The cast is lossless, because no flag is the sign bit.
         unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.bits().cast_signed()) }
     } else {
-        // This function ignores optional flags that the kernel does not know.
-        // SAFETY: `pd` keeps the domain alive, and the caller guarantees the memory.
+        // This function ignores optional flags that the kernel does not support.
+        // SAFETY: `pd` keeps the domain alive, and the caller guarantees that the memory stays
+        // allocated.
         unsafe { ffi::ibv_reg_mr_iova2(pd.as_ptr(), addr, len, addr.addr() as u64, access.bits()) }
     };
     cvt_ptr("ibv_reg_mr", raw)
@@ -606,10 +604,10 @@ impl fmt::Debug for MemoryRegion {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the region alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the region belongs to the parent.
             return;
         }
-        // SAFETY: `raw` was registered for this object alone, and only this `drop` deregisters it.
+        // SAFETY: `raw` was registered for this object, and only this `drop` deregisters it.
         let ret = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
         let result = cvt_errno("ibv_dereg_mr", ret);
         if result.is_ok() {
@@ -617,8 +615,8 @@ impl Drop for Inner {
             // The device no longer accesses the memory.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
-        // If the deregistration failed, the device may still write to the memory, so the memory
-        // stays mapped and is not reused.
+        // If deregistration failed, the device may still write to the memory, so the memory stays
+        // mapped and is not reused.
         log_destroy_error(result);
     }
 }
@@ -630,31 +628,30 @@ bit_flags! {
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     #[doc(alias = "ibv_access_flags")]
     pub struct AccessFlags;
-    /// The local device may write, which receives and the results of READ and atomic operations
-    /// need.
+    /// The local device may write. Receives, and the results of READ and atomic operations, require
+    /// this flag.
     LOCAL_WRITE = 1 << 0;
-    /// A peer may write. A memory region needs `LOCAL_WRITE` as well.
+    /// A peer may write. A memory region also requires `LOCAL_WRITE`.
     REMOTE_WRITE = 1 << 1;
     /// A peer may read.
     REMOTE_READ = 1 << 2;
-    /// A peer may execute atomic operations. A memory region needs `LOCAL_WRITE` as well.
+    /// A peer may execute atomic operations. A memory region also requires `LOCAL_WRITE`.
     REMOTE_ATOMIC = 1 << 3;
-    /// A [`MemoryWindow`](crate::verbs::MemoryWindow) may be bound to the region. Peers have only
-    /// the access that the window gives them.
+    /// A [`MemoryWindow`](crate::verbs::MemoryWindow) may be bound to the region. Through the
+    /// window, peers have only the access that the bind specifies.
     MW_BIND = 1 << 4;
-    /// On-demand paging: the device faults pages in when it needs them, and the registration pins
-    /// no pages.
+    /// On-demand paging: the device faults pages in when it needs them, so no pages are pinned.
     ON_DEMAND = 1 << 6;
     /// The memory consists of huge pages.
     HUGETLB = 1 << 7;
-    /// The device may reorder its accesses. Kernels that do not know this flag ignore it.
+    /// The device may reorder its accesses. Kernels that do not support this flag ignore it.
     RELAXED_ORDERING = 1 << 20;
 }
 
 #[cfg(test)]
 impl MemoryRegion {
-    /// Returns a region of 4096 bytes of a dma-buf with the `iova` 0x2000. No device has the
-    /// region, and it is never freed.
+    /// Returns a region of 4096 bytes of a dma-buf with the `iova` 0x2000. The region belongs to no
+    /// device and is never freed.
     pub(in crate::verbs) fn of_no_device() -> Self {
         use std::{io, mem::MaybeUninit, os::fd::AsFd};
 
@@ -679,8 +676,8 @@ impl MemoryRegion {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let input = io::stdin();
         let make = |len| {
-            // SAFETY: `register` above returns a valid structure and accesses no memory of the
-            // buffer.
+            // SAFETY: `register` above returns a valid structure and does not access the buffer's
+            // memory.
             unsafe { Self::of_dmabuf_by(register, &pd, input.as_fd(), 0x1000, len, 0x2000, access) }
         };
         assert_eq!(

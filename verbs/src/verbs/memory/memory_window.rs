@@ -7,24 +7,23 @@ use rdma_status::OsError;
 use super::{MemoryRegion, ProtectionDomain};
 use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, windows};
 
-/// A memory window of type 2, which gives a peer access to a part of a [`MemoryRegion`].
+/// A type 2 memory window, which gives a peer access to a part of a [`MemoryRegion`].
 ///
-/// A window is bound to a part of a region by a work request
-/// ([`QueuePair::bind_window`](crate::verbs::QueuePair::bind_window)). From then on the peer of
-/// that queue pair has access to these bytes with the window's [`rkey`](Self::rkey). Another work
-/// request ends the access
-/// ([`QueuePair::invalidate_window`](crate::verbs::QueuePair::invalidate_window)). Neither enters
-/// the kernel, as the registration of a region does. Each bind has another key than the last one,
-/// and the 256th has the same key again.
+/// A work request binds a window to a part of a region
+/// ([`QueuePair::bind_window`](crate::verbs::QueuePair::bind_window)). Afterwards the peer of that
+/// queue pair can access these bytes with the window's [`rkey`](Self::rkey). Another work request
+/// ends the access ([`QueuePair::invalidate_window`](crate::verbs::QueuePair::invalidate_window)).
+/// Unlike the registration of a region, these requests need no system call. Each bind has a
+/// different key from the previous bind; the keys repeat after 256 binds.
 ///
-/// Not every device keeps to the bounds of the window: software RoCE checks the bounds of the
-/// region instead. A peer can invalidate a window itself
-/// ([`SendWr::send_with_inv`](crate::verbs::SendWr::send_with_inv)); if the window is not bound,
-/// the kernel of a host with software RoCE fails.
+/// Not every device enforces the bounds of the window: software RoCE checks the bounds of the
+/// region instead. A peer can also invalidate a window
+/// ([`SendWr::send_with_inv`](crate::verbs::SendWr::send_with_inv)). If that window is not bound,
+/// the kernel of a host with software RoCE crashes.
 ///
-/// Dropping the handle frees the window, and so ends the access. The window holds each region to
-/// which it was bound. Some drivers destroy a queue pair only after all windows that are bound with
-/// it are invalidated or freed, so drop the windows first.
+/// Dropping the handle frees the window, which ends the access. The window owns a handle of each
+/// region to which it was bound. Some drivers destroy a queue pair only after all windows that were
+/// bound with it are invalidated or freed, so drop the windows first.
 ///
 /// See [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).
 ///
@@ -46,28 +45,28 @@ pub struct MemoryWindow {
     raw: NonNull<ffi::ibv_mw>,
     /// The process that allocated the window. Only this process frees it.
     process: Process,
-    /// The key of the last bind that was posted.
+    /// The key of the last posted bind.
     rkey: u32,
-    /// Whether a bind was posted, and no invalidation after it.
+    /// Whether the last posted request for the window was a bind and not an invalidation.
     is_bound: bool,
     /// The regions to which the window was bound. They are dropped after the window is freed,
-    /// because until then the peer may access them.
+    /// because the peer may access them until then.
     regions: Vec<MemoryRegion>,
     pd: ProtectionDomain,
 }
 
 // SAFETY: libibverbs allows any thread to use and to free a window.
 unsafe impl Send for MemoryWindow {}
-// SAFETY: a shared window only returns its fields. Methods that change the C object take the window
-// by exclusive reference.
+// SAFETY: a shared window only returns its fields. Methods that change the C object borrow the
+// window exclusively.
 unsafe impl Sync for MemoryWindow {}
 
 impl MemoryWindow {
-    /// Allocates a window, which is not bound.
+    /// Allocates an unbound window.
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the driver has no windows. Otherwise returns the errors of
+    /// Returns `EOPNOTSUPP` if the driver does not support windows. Otherwise returns the errors of
     /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).
     #[doc(alias = "ibv_alloc_mw")]
     pub fn new(pd: &ProtectionDomain) -> Result<Self, OsError> {
@@ -87,21 +86,20 @@ impl MemoryWindow {
         })
     }
 
-    /// Returns the key of the last bind that was posted, which the peer uses in one-sided
-    /// operations.
+    /// Returns the key of the last posted bind, which the peer uses in one-sided operations.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// Returns whether the last work request for the window was a bind. The device may not have
-    /// executed it yet.
+    /// Returns whether the last posted request for the window was a bind. The device may not have
+    /// executed the request yet.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.is_bound
     }
 
-    /// Returns the protection domain that contains the window.
+    /// Returns the window's protection domain.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
@@ -112,7 +110,7 @@ impl MemoryWindow {
         self.raw.as_ptr()
     }
 
-    /// Returns the key of the next bind. A bind chooses the low 8 bits.
+    /// Returns the key of the next bind. The program chooses the low 8 bits of a key.
     pub(in crate::verbs) fn next_rkey(&self) -> u32 {
         self.rkey & !0xff | self.rkey.wrapping_add(1) & 0xff
     }
@@ -147,7 +145,7 @@ impl fmt::Debug for MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the window alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the window belongs to the parent.
             return;
         }
         // SAFETY: `new` allocated the window, and only this `drop` frees it.

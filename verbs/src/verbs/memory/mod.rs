@@ -1,7 +1,7 @@
 //! Memory that a device may access: protection domains, and the memory regions in them.
 //!
-//! The bytes of a region are only copied in and out, as `SharedBytes`, because the device may
-//! change them at any time. This module uses the module `device`.
+//! A region's bytes are copied in and out as `SharedBytes` and never borrowed, because the device
+//! may change them at any time. This module uses the module `device`.
 
 mod device_memory;
 mod memory_region;

@@ -25,14 +25,15 @@ struct Inner {
     raw: NonNull<ffi::ibv_pd>,
     /// The process that allocated the domain. Only this process frees it.
     process: Process,
-    /// The domains that this one combines, if it is a parent domain. They are freed after it.
+    /// If this domain is a parent domain, the domains that it combines. They are freed after this
+    /// domain.
     parent_of: Option<ParentOf>,
     context: Context,
 }
 
 // SAFETY: libibverbs allows any thread to use and to free a protection domain.
 unsafe impl Send for Inner {}
-// SAFETY: a domain does not change after its creation, and several threads may create objects in it
+// SAFETY: a domain does not change after creation, and several threads may create objects in it
 // concurrently.
 unsafe impl Sync for Inner {}
 
@@ -67,13 +68,13 @@ impl ProtectionDomain {
         }
     }
 
-    /// Returns the device that the domain belongs to.
+    /// Returns the domain's device.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// Returns the domains that this one combines, if it is a parent domain.
+    /// Returns the domains that this domain combines, or `None` if it is not a parent domain.
     #[inline]
     pub(super) fn parent_of(&self) -> Option<&ParentOf> {
         self.inner.parent_of.as_ref()
@@ -102,11 +103,12 @@ impl fmt::Debug for ProtectionDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the domain alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the domain belongs to the parent.
             return;
         }
         // SAFETY: the domain was allocated for this object, and only this `drop` frees it. All
-        // objects in the domain have been destroyed, because each of them holds a handle of it.
+        // objects in the domain have been destroyed, because each of them owned a handle of the
+        // domain.
         let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));
     }

@@ -14,13 +14,13 @@ use crate::{
     verbs::device::Context,
 };
 
-/// A thread domain. The driver does not lock the queue pairs that are created in it, and some
-/// devices give them a doorbell register that no other queue pair uses.
+/// A thread domain. The driver does not lock the queue pairs of a thread domain, and some devices
+/// give them a doorbell register that no other queue pair uses.
 ///
-/// A queue pair belongs to the domain if it is created with the result of
-/// [`ProtectionDomain::with_thread_domain`]. The safe functions that post on it, or modify it, hold
-/// the lock of the domain, so queue pairs of one domain delay each other. A program that posts with
-/// the `unsafe` functions has a lock of its own, which the driver's lock would only repeat.
+/// A queue pair belongs to the thread domain if it is created in the result of
+/// [`ProtectionDomain::with_thread_domain`]. The safe functions that post on such a queue pair, or
+/// modify it, hold the domain's lock, so queue pairs of one domain delay each other. A program that
+/// posts with the `unsafe` functions has its own lock, so the driver's lock would be redundant.
 ///
 /// Clones refer to the same domain.
 ///
@@ -57,7 +57,7 @@ struct Inner {
 
 // SAFETY: libibverbs allows any thread to use and to free a thread domain.
 unsafe impl Send for Inner {}
-// SAFETY: the domain itself does not change after its creation.
+// SAFETY: the domain itself does not change after creation.
 unsafe impl Sync for Inner {}
 
 /// The domains that a parent domain combines. They are freed in the order of the fields, after the
@@ -72,9 +72,9 @@ impl ThreadDomain {
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the driver has no thread domains; those of software devices have
-    /// none. Returns `ENOMEM` or another error if the device has no doorbell register left.
-    /// Otherwise returns the errors of
+    /// Returns `EOPNOTSUPP` if the driver does not support thread domains; the drivers of software
+    /// devices do not. Returns `ENOMEM` or another error if the device has no doorbell register
+    /// left. Otherwise returns the errors of
     /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
     #[doc(alias = "ibv_alloc_td")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
@@ -99,17 +99,17 @@ impl ThreadDomain {
 }
 
 impl ProtectionDomain {
-    /// Combines this domain with a thread domain. The queue pairs that are created in the result
-    /// belong to both.
+    /// Combines this domain with a thread domain. Queue pairs that are created in the result belong
+    /// to both domains.
     ///
-    /// They can use the memory regions of this domain, and those of the result. A
+    /// They can use the memory regions of this domain and of the result. A
     /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain,
-    /// because polling changes it, too.
+    /// because polling also changes the queue.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if `td` belongs to another device, or if this domain has a thread domain
-    /// already. Otherwise returns the errors of [`ibv_alloc_parent_domain(3)`][parent].
+    /// Returns `EINVAL` if `td` belongs to another device, or if this domain already has a thread
+    /// domain. Otherwise returns the errors of [`ibv_alloc_parent_domain(3)`][parent].
     ///
     /// [parent]: https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html
     #[doc(alias = "ibv_alloc_parent_domain")]
@@ -140,8 +140,8 @@ impl ProtectionDomain {
         ))
     }
 
-    /// Returns the thread domain of the queue pairs that are created in this domain, if there is
-    /// one.
+    /// Returns the thread domain of the queue pairs that are created in this domain, or `None` if
+    /// there is none.
     #[must_use]
     #[inline]
     pub fn thread_domain(&self) -> Option<&ThreadDomain> {
@@ -160,11 +160,11 @@ impl fmt::Debug for ThreadDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the domain alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the domain belongs to the parent.
             return;
         }
         // SAFETY: `new` allocated the domain, and only this `drop` frees it. All parent domains
-        // with this domain have been freed, because each of them holds a handle of it.
+        // with this domain have been freed, because each of them owned a handle of this domain.
         let ret = unsafe { verbs_ext::ibv_dealloc_td(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_td", ret));
     }

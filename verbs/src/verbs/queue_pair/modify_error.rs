@@ -4,21 +4,21 @@ use rdma_status::OsError;
 
 use super::{QpAttr, QpAttrMask, QpState, QpType, transition::transition};
 
-/// The error of a call that modifies a queue pair, with the rules that the call has violated.
+/// The error of a failed `modify` call, together with the InfiniBand rules that the call violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModifyError {
     /// The error that libibverbs returned.
     pub error: OsError,
-    /// The current state of the queue pair, if it could be queried.
+    /// The current state of the queue pair, or `None` if it could not be queried.
     pub from: Option<QpState>,
     /// The requested state.
     pub to: Option<QpState>,
-    /// Whether a transition between these two states exists.
+    /// Whether the rules define a transition from `from` to `to`.
     pub possible: bool,
-    /// The attributes that this transition requires and that the call did not pass.
+    /// The attributes that this transition requires but the call did not pass.
     pub missing: QpAttrMask,
-    /// The attributes that this transition does not allow and that the call passed.
+    /// The attributes that the call passed but this transition does not allow.
     pub invalid: QpAttrMask,
 }
 

@@ -24,17 +24,18 @@ use crate::{
 
 /// A queue pair. Programs post work requests on it, which complete on its completion queues.
 ///
-/// After [`new`](Self::new), the program makes the queue pair operational with
-/// [`modify`](Self::modify) and attributes of the peer. The connection manager does this for the
-/// queue pair of an id.
+/// After [`new`](Self::new), the program makes the queue pair operational by calling
+/// [`modify`](Self::modify) with attributes of the peer. If an id of the connection manager owns
+/// the queue pair, the connection manager does this.
 ///
 /// The work requests of each queue start in the order in which they were posted. Dropping the queue
-/// pair discards the outstanding requests without completions. To have each of them complete, move
-/// the queue pair [to the error state](Self::to_err) and poll its completion queues.
+/// pair discards the outstanding requests without completions. A program that needs a completion
+/// for each request moves the queue pair [to the error state](Self::to_err) and polls its
+/// completion queues.
 ///
 /// See [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html).
-// `drop` destroys the queue pair. Then the fields are dropped in their order: first the memory that
-// its work requests use, and then the objects from which it was created.
+// `drop` destroys the C object. Afterwards the fields are dropped in this order: first the memory
+// of the work requests, then the objects from which the queue pair was created.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     raw: NonNull<ffi::ibv_qp>,
@@ -43,31 +44,34 @@ pub struct QueuePair {
     qp_num: u32,
     qp_type: QpType,
     cap: QpCap,
-    /// The interface of the `ibv_wr_*` functions. If `None`, sends are posted with `ibv_post_send`.
+    /// The interface of the `ibv_wr_*` functions, or `None` if sends are posted with
+    /// `ibv_post_send`.
     send_ops: Option<NonNull<ffi::ibv_qp_ex>>,
-    /// Locked while a safe function posts sends. It keeps the memory of the posted requests alive.
-    send_queue: Mutex<SendQueue>,
-    /// Locked while a safe function posts receives. It keeps the memory of the posted requests
+    /// Locked while a safe function posts sends. The queue keeps the memory of the posted requests
     /// alive.
+    send_queue: Mutex<SendQueue>,
+    /// Locked while a safe function posts receives. The queue keeps the memory of the posted
+    /// requests alive.
     recv_queue: Mutex<RecvQueue>,
     srq: Option<SharedReceiveQueue>,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     pd: ProtectionDomain,
-    /// The owner, which destroys the queue pair. If `None`, this type destroys it with libibverbs.
+    /// The owner, which destroys the queue pair. If `None`, `drop` calls `ibv_destroy_qp`.
     owner: Option<Arc<dyn QpOwner>>,
 }
 
 /// The owner of a queue pair that was created through an id of the connection manager.
 pub(crate) trait QpOwner: Send + Sync {
-    /// Destroys the queue pair. The caller calls this once, and does not use `raw` afterwards.
+    /// Destroys the queue pair. The caller calls this method once, and does not use `raw`
+    /// afterwards.
     fn destroy_qp(&self, raw: NonNull<ffi::ibv_qp>);
 }
 
 // SAFETY: libibverbs allows any thread to use and to destroy a queue pair.
 unsafe impl Send for QueuePair {}
 // SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, unless the queue pair has
-// a thread domain, which `serialise` locks instead. The other calls may run concurrently as well.
+// a thread domain, which `serialise` locks instead. The other calls may run concurrently.
 // Completion queues have no thread domain, so their lock guards the state that polls and posts
 // share. Other threads change the field `state` of the C object; this type reads only fields that
 // never change.
@@ -80,7 +84,7 @@ impl QueuePair {
     ///
     /// Returns the errors of
     /// [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html): `EINVAL`
-    /// or `ENOMEM` if a requested capacity exceeds that of the device, and `EINVAL` if the objects
+    /// or `ENOMEM` if a requested capacity exceeds the device's limit, and `EINVAL` if the objects
     /// do not all belong to the same [`Context`](crate::verbs::Context).
     #[doc(alias = "ibv_create_qp")]
     pub fn new(pd: &ProtectionDomain, attr: &QpInitAttr<'_>) -> Result<Self, OsError> {
@@ -90,21 +94,22 @@ impl QueuePair {
         // `raw_attr` is a local variable.
         let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), &raw mut raw_attr) };
         let raw = cvt_ptr("ibv_create_qp", raw)?;
-        // SAFETY: `raw` was just created with exactly these arguments, for this object alone.
+        // SAFETY: `raw` was created above with exactly these arguments, and no other object owns
+        // it.
         Ok(unsafe { Self::from_raw(raw, QpCap::from_raw(raw_attr.cap), pd, attr, None) })
     }
 
     /// Creates a queue pair that posts sends with the functions of `ibv_wr_post(3)`.
     ///
-    /// These functions replace `ibv_post_send`, and are faster with some drivers. The queue pair is
-    /// used like any other one. With software RoCE of rdma-core 44, do not use requests with
+    /// These functions replace `ibv_post_send`, and are faster with some drivers. The program uses
+    /// the queue pair like any other. With software RoCE of rdma-core 44, do not use requests with
     /// several elements: that driver gives each element the length of the first one. See
     /// [`ibv_wr_post(3)`](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html).
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the driver does not have these functions. Otherwise returns the
-    /// errors of [`new`](Self::new).
+    /// Returns `EOPNOTSUPP` if the driver lacks these functions. Otherwise returns the errors of
+    /// [`new`](Self::new).
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
@@ -116,7 +121,8 @@ impl QueuePair {
         // `raw_attr` is a local variable.
         let raw = unsafe { verbs_ext::ibv_create_qp_ex(pd.context().as_ptr(), &raw mut raw_attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        // SAFETY: `raw` was just created with exactly these arguments, for this object alone.
+        // SAFETY: `raw` was created above with exactly these arguments, and no other object owns
+        // it.
         let mut this =
             unsafe { Self::from_raw(raw, QpCap::from_raw(raw_attr.cap), pd, attr, None) };
         // SAFETY: `raw` exists, and was created with `ibv_create_qp_ex`.
@@ -127,8 +133,8 @@ impl QueuePair {
 
     /// Takes over a queue pair that the connection manager created with `pd` and `attr`.
     ///
-    /// `owner` destroys the queue pair. `cap` is the granted capacity, with which the call that
-    /// created the queue pair has overwritten the requested one.
+    /// `owner` destroys the queue pair. `cap` is the granted capacity; the call that created the
+    /// queue pair stored it in place of the requested capacity.
     ///
     /// # Safety
     ///
@@ -183,31 +189,32 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error names the first request that could not be posted, and the reason; the requests
-    /// before it are posted. `EINVAL` means that the queue pair cannot take such a request in any
-    /// state. `ENOMEM` means that the send queue is full.
+    /// The error contains the index of the first request that could not be posted, and the reason;
+    /// the requests before it are posted. `EINVAL` means that the queue pair does not support such
+    /// a request in any state. `ENOMEM` means that the send queue is full.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let _turn = self.serialise();
         lock(&self.send_queue).post(requests, self.pd.context(), |wr, bad_wr| {
             if let Some(ops) = self.send_ops {
-                // SAFETY: `ops` belongs to this queue pair, which exists and can take these
+                // SAFETY: `ops` belongs to this queue pair, which exists and supports these
                 // requests, and the chain from `wr` is complete. Data that is not copied during the
-                // call is in memory regions, which are held until the queue pair is destroyed.
+                // call is in memory regions, which stay alive until the queue pair is destroyed.
                 let ret = unsafe { send_ops::post(ops, self.qp_type, wr) };
                 // If the call failed, no request was posted.
                 // SAFETY: `bad_wr` points to a variable of the caller.
                 unsafe { *bad_wr = wr };
                 return ret;
             }
-            // SAFETY: the queue pair exists and can take these requests, and the chain from `wr` is
-            // complete. Data that is not copied during the call is in memory regions, which are
-            // held until the queue pair is destroyed.
+            // SAFETY: the queue pair exists and supports these requests, and the chain from `wr` is
+            // complete. Data that is not copied during the call is in memory regions, which stay
+            // alive until the queue pair is destroyed.
             unsafe { ffi::ibv_post_send(self.as_ptr(), wr, bad_wr) }
         })
     }
 
-    /// Posts a request for a memory window. Returns `EINVAL` if the queue pair cannot take one.
+    /// Posts a request for a memory window. Returns `EINVAL` if the queue pair does not support
+    /// such requests.
     ///
     /// # Safety
     ///
@@ -222,8 +229,8 @@ impl QueuePair {
         let _turn = self.serialise();
         let _posting = lock(&self.send_queue);
         let mut bad_wr = ptr::null_mut();
-        // SAFETY: the queue pair exists and can take the request, `wr` and `bad_wr` are local
-        // variables, and the caller guarantees the objects.
+        // SAFETY: the queue pair exists and supports the request, and `wr` and `bad_wr` are local
+        // variables. The caller guarantees that the objects exist.
         let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
         cvt_errno(CALL, ret)
     }
@@ -234,11 +241,13 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// The error names the first receive that could not be posted, and the reason; the receives
-    /// before it are posted. `EINVAL` means that the queue pair has a shared receive queue, that
-    /// the request has more elements than the queue pair's `max_recv_sge`, or that the queue pair
-    /// is still in the state [`RESET`](QpState::RESET). `ENOMEM` means that the receive queue is
-    /// full.
+    /// The error contains the index of the first receive that could not be posted, and the reason;
+    /// the receives before it are posted. `ENOMEM` means that the receive queue is full. `EINVAL`
+    /// has one of these causes:
+    ///
+    /// * the queue pair has a shared receive queue;
+    /// * the request has more elements than the queue pair's `max_recv_sge`;
+    /// * the queue pair is still in the state [`RESET`](QpState::RESET).
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         if self.srq.is_some() {
@@ -250,7 +259,7 @@ impl QueuePair {
         let _turn = self.serialise();
         lock(&self.recv_queue).post(requests, self.cap.max_recv_sge, |wr, bad_wr| {
             // SAFETY: the queue pair exists, and the chain from `wr` is complete. Its memory
-            // regions are held until the queue pair is destroyed.
+            // regions stay alive until the queue pair is destroyed.
             unsafe { ffi::ibv_post_recv(self.as_ptr(), wr, bad_wr) }
         })
     }
@@ -265,9 +274,11 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// A queue pair of this type and with this [`cap`](Self::cap) can take the request. Until the
-    /// request completes or the queue pair is destroyed, its memory stays registered, unless it is
-    /// inline, and no code accesses the memory in a way that conflicts with the device's access.
+    /// A queue pair of this type and with this [`cap`](Self::cap) supports the request.
+    ///
+    /// If the request is not inline, the following holds until the request completes or the queue
+    /// pair is destroyed: its memory stays registered, and no code accesses the memory in a way
+    /// that conflicts with the device's access.
     ///
     /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that
     /// domain at the same time.
@@ -280,8 +291,8 @@ impl QueuePair {
     pub unsafe fn post_send_raw(&self, request: RawSend<'_>) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         request.with_wr(|wr| {
-            // SAFETY: the queue pair exists, `wr` and its elements exist during the call, and the
-            // caller guarantees the memory.
+            // SAFETY: the queue pair exists, and `wr` and its elements exist during the call. The
+            // caller guarantees that the memory stays valid.
             let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), wr, &raw mut bad_wr) };
             cvt_errno("ibv_post_send", ret)
         })
@@ -304,8 +315,8 @@ impl QueuePair {
     pub unsafe fn post_sends_raw(&self, requests: &[RawSend<'_>]) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         RawSend::with_list(requests, |list| {
-            // SAFETY: the queue pair exists, `list` and its elements exist during the call, and the
-            // caller guarantees the memory.
+            // SAFETY: the queue pair exists, and `list` and its elements exist during the call. The
+            // caller guarantees that the memory stays valid.
             let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), list, &raw mut bad_wr) };
             cvt_errno("ibv_post_send", ret)
         })
@@ -330,8 +341,8 @@ impl QueuePair {
     pub unsafe fn post_recv_raw(&self, wr_id: u64, sge: Option<RawSge>) -> Result<(), OsError> {
         let mut wr = raw::recv_wr(wr_id, sge.as_ref());
         let mut bad_wr = ptr::null_mut();
-        // SAFETY: the queue pair exists, `wr` and its element exist during the call, and the caller
-        // guarantees the memory.
+        // SAFETY: the queue pair exists, and `wr` and its element exist during the call. The caller
+        // guarantees that the memory stays valid.
         let ret = unsafe { ffi::ibv_post_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
         cvt_errno("ibv_post_recv", ret)
     }
@@ -348,8 +359,8 @@ impl QueuePair {
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let (mut raw, mask) = attr.to_raw();
         let _turn = self.serialise();
-        // SAFETY: the queue pair exists. `raw` is a local variable in which all members are set
-        // that `mask` names.
+        // SAFETY: the queue pair exists. `raw` is a local variable, and all members that `mask`
+        // names are set.
         let ret =
             unsafe { ffi::ibv_modify_qp(self.as_ptr(), &raw mut raw, mask.bits().cast_signed()) };
         cvt_errno("ibv_modify_qp", ret)
@@ -359,8 +370,8 @@ impl QueuePair {
     /// Moves the queue pair to the error state, in which all posted requests complete with an
     /// error.
     ///
-    /// The error is [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), unless the request has
-    /// failed before. Requests that are posted later complete with this error, too.
+    /// The error is [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), unless the request had
+    /// already failed. Requests that are posted later also complete with this error.
     ///
     /// # Errors
     ///
@@ -373,8 +384,8 @@ impl QueuePair {
         Ok(self.modify(&attr)?)
     }
 
-    /// Sets the RNR NAK timer: the time for which a peer waits before it retries, after it has
-    /// found no receive posted here.
+    /// Sets the RNR NAK timer: the time that the peer waits before it repeats a send for which this
+    /// side had posted no receive.
     ///
     /// `code` has 5 bits: see [`QpAttr::min_rnr_timer`].
     ///
@@ -394,7 +405,7 @@ impl QueuePair {
 
     /// Queries all attributes.
     ///
-    /// Attributes that have no meaning in the current state or for this type of queue pair are
+    /// Attributes that do not apply in the current state or to this type of queue pair are
     /// unspecified.
     ///
     /// # Errors
@@ -403,8 +414,7 @@ impl QueuePair {
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr, OsError> {
-        // All existing attributes except the rate limit, which queue pairs of these types do not
-        // have.
+        // All attributes except the rate limit, which queue pairs of these types do not support.
         const ALL: QpAttrMask = QpAttrMask::from_bits(0x001f_ffff);
         self.query_raw(ALL).map(|raw| QpAttr::from_raw(&raw, ALL))
     }
@@ -431,7 +441,8 @@ impl QueuePair {
         cvt_errno("ibv_query_qp", ret).map(|()| attr)
     }
 
-    /// Returns the queue pair's number, which identifies it to peers and in completions.
+    /// Returns the queue pair's number, which identifies the queue pair to peers and in
+    /// completions.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp_num
@@ -443,33 +454,32 @@ impl QueuePair {
         self.qp_type
     }
 
-    /// Returns the capacities of the queues, which are at least the requested ones.
+    /// Returns the granted capacities of the queues, which are at least the requested ones.
     #[must_use]
     #[inline]
     pub fn cap(&self) -> QpCap {
         self.cap
     }
 
-    /// Returns the completion queue of the sends.
+    /// Returns the completion queue for sends.
     #[must_use]
     pub fn send_cq(&self) -> &CompletionQueue {
         &self.send_cq
     }
 
-    /// Returns the completion queue of the receives.
+    /// Returns the completion queue for receives.
     #[must_use]
     pub fn recv_cq(&self) -> &CompletionQueue {
         &self.recv_cq
     }
 
-    /// Returns the shared receive queue, or `None` if the queue pair has a receive queue of its
-    /// own.
+    /// Returns the shared receive queue, or `None` if the queue pair has its own receive queue.
     #[must_use]
     pub fn srq(&self) -> Option<&SharedReceiveQueue> {
         self.srq.as_ref()
     }
 
-    /// Returns the protection domain that the queue pair belongs to.
+    /// Returns the queue pair's protection domain.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
@@ -495,15 +505,15 @@ impl fmt::Debug for QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the queue pair alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the queue pair belongs to the parent.
             return;
         }
         match &self.owner {
             Some(owner) => owner.destroy_qp(self.raw),
             None => {
                 // SAFETY: a constructor of this type created the queue pair, and only this `drop`
-                // destroys it. Each event that was read has been acknowledged, so the call does not
-                // block.
+                // destroys it. All events that were read have been acknowledged, so the call does
+                // not block.
                 let ret = unsafe { ffi::ibv_destroy_qp(self.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_destroy_qp", ret));
             }

@@ -10,7 +10,7 @@ use crate::{
     verbs::{bit_flags::bit_flags, device::Mtu, memory::AccessFlags, work_request::AhAttr},
 };
 
-/// Attributes of a queue pair: the attributes to modify, or all attributes.
+/// Attributes of a queue pair: either the attributes to modify, or all attributes of a query.
 ///
 /// The tables in [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
 /// define which attributes a transition requires and which it allows. A
@@ -35,13 +35,13 @@ use crate::{
 )]
 #[doc(alias = "ibv_qp_attr")]
 pub struct QpAttr {
-    /// The state to which the queue pair moves.
+    /// The new state of the queue pair.
     pub qp_state: Option<QpState>,
-    /// The current state, as the caller assumes it.
+    /// The state that the caller assumes to be the current one.
     pub cur_qp_state: Option<QpState>,
     /// Whether an asynchronous event is raised when the send queue is drained.
     pub en_sqd_async_notify: Option<bool>,
-    /// The operations that the peer may execute on memory of this side.
+    /// The operations that the peer may execute on this side's memory.
     pub qp_access_flags: Option<AccessFlags>,
     /// The index in the port's P_Key table.
     pub pkey_index: Option<u16>,
@@ -51,26 +51,26 @@ pub struct QpAttr {
     pub qkey: Option<u32>,
     /// The path to the peer.
     pub ah_attr: Option<AhAttr>,
-    /// The largest packet payload on the path.
+    /// The maximum payload of a packet on the path.
     pub path_mtu: Option<Mtu>,
     /// The time to wait for an acknowledgement before a retry, as the exponent n of 4.096 µs × 2ⁿ,
-    /// 0 to 31; 0 means no timeout.
+    /// 0 to 31. 0 means no timeout.
     pub timeout: Option<u8>,
     /// The number of retries before a request fails, 0 to 7.
     pub retry_cnt: Option<u8>,
-    /// The number of retries when the peer has no receive posted, 0 to 7; 7 means no limit.
+    /// The number of retries when the peer has not posted a receive, 0 to 7. 7 means no limit.
     pub rnr_retry: Option<u8>,
     /// The first packet sequence number that this side expects, 24 bits.
     pub rq_psn: Option<u32>,
-    /// The maximum number of outstanding READ and atomic operations of this side.
+    /// The maximum number of this side's outstanding READ and atomic operations.
     pub max_rd_atomic: Option<u8>,
     /// The alternate path to the peer.
     pub alt_path: Option<AltPath>,
-    /// The time for which a peer waits before it retries, after it has found no receive posted
-    /// here.
+    /// The time that the peer waits before it repeats a send for which this side had posted no
+    /// receive.
     ///
-    /// The value is a code of 5 bits: 0 means 655.36 ms, 1 means 10 µs, and higher codes mean
-    /// longer times.
+    /// The value is a 5-bit code: 0 means 655.36 ms, 1 means 10 µs, and higher codes mean longer
+    /// times.
     pub min_rnr_timer: Option<u8>,
     /// The first packet sequence number that this side sends, 24 bits.
     pub sq_psn: Option<u32>,
@@ -116,7 +116,7 @@ open_enum! {
 }
 
 bit_flags! {
-    /// A set of attributes of a queue pair: `enum ibv_qp_attr_mask`.
+    /// A set of queue pair attributes: `enum ibv_qp_attr_mask`.
     #[doc(alias = "ibv_qp_attr_mask")]
     pub struct QpAttrMask;
     /// [`QpAttr::qp_state`].
@@ -166,13 +166,14 @@ bit_flags! {
 }
 
 impl QpAttr {
-    /// Returns the attributes that are set.
+    /// Returns the attributes that are `Some`.
     #[must_use]
     pub fn mask(&self) -> QpAttrMask {
         self.to_raw().1
     }
 
-    /// Converts the attributes to the C structure, and returns which of its members are set.
+    /// Converts the attributes to the C structure. Also returns the mask of the members that are
+    /// set.
     pub(super) fn to_raw(self) -> (ffi::ibv_qp_attr, QpAttrMask) {
         let mut raw = zeroed();
         let mut mask = QpAttrMask::empty();
@@ -217,7 +218,7 @@ impl QpAttr {
         (raw, mask)
     }
 
-    /// Converts the members of the C structure that `mask` names.
+    /// Converts the members of the C structure that `mask` contains.
     pub(crate) fn from_raw(raw: &ffi::ibv_qp_attr, mask: QpAttrMask) -> Self {
         macro_rules! get {
             ($($field:ident: $flag:ident => $convert:expr,)*) => {
@@ -256,7 +257,7 @@ impl QpAttr {
     }
 }
 
-/// Returns a C structure that is all zeros.
+/// Returns a zeroed C structure.
 pub(super) fn zeroed() -> ffi::ibv_qp_attr {
     // SAFETY: `ibv_qp_attr` consists of integers, for which all zeros is a valid value.
     unsafe { MaybeUninit::zeroed().assume_init() }
@@ -265,11 +266,11 @@ pub(super) fn zeroed() -> ffi::ibv_qp_attr {
 open_enum! {
     /// The state of a queue pair: `enum ibv_qp_state`.
     ///
-    /// The usual order is `RESET` → `INIT` → `RTR` → `RTS`. From every state a queue pair can move
-    /// to `RESET`, and from every state but `RESET` to `ERR`.
+    /// The usual order is `RESET` → `INIT` → `RTR` → `RTS`. A queue pair can move to `RESET` from
+    /// every state, and to `ERR` from every state except `RESET`.
     #[doc(alias = "ibv_qp_state")]
     pub struct QpState(u32);
-    /// The queue pair was just created.
+    /// The state after creation. The program cannot post work requests yet.
     RESET = 0;
     /// The program can post receives.
     INIT = 1;
@@ -279,7 +280,7 @@ open_enum! {
     RTS = 3;
     /// The send queue is being drained.
     SQD = 4;
-    /// A send failed on an unreliable queue pair, which still receives.
+    /// A send failed on an unreliable queue pair, which can still receive.
     SQE = 5;
     /// All posted requests complete with an error.
     ERR = 6;

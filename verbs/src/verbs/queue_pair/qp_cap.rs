@@ -2,7 +2,7 @@ use crate::sys::ffi;
 
 /// The capacities of a queue pair's queues.
 ///
-/// A requested value is a lower bound: the granted value may be higher.
+/// A requested capacity is a minimum: the granted one may be higher.
 ///
 /// The default is one work request with one element in each queue, and no inline data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +14,8 @@ use crate::sys::ffi;
 pub struct QpCap {
     /// The maximum number of outstanding work requests in the send queue.
     pub max_send_wr: u32,
-    /// The maximum number of outstanding receives. It is ignored if the queue pair uses a shared
-    /// receive queue.
+    /// The maximum number of outstanding receives. Ignored if the queue pair uses a shared receive
+    /// queue.
     pub max_recv_wr: u32,
     /// The maximum number of scatter/gather elements of a work request in the send queue.
     pub max_send_sge: u32,

@@ -10,8 +10,8 @@ use crate::{
 
 /// The attributes with which a queue pair is created.
 ///
-/// [`rc`](Self::rc) and [`ud`](Self::ud) fill in the common values. The struct update syntax sets
-/// other values:
+/// [`rc`](Self::rc) and [`ud`](Self::ud) fill in common values. Struct update syntax sets other
+/// values:
 ///
 /// ```no_run
 /// # use rdma_verbs::verbs::{CompletionQueue, QpCap, QpInitAttr};
@@ -34,16 +34,15 @@ use crate::{
 pub struct QpInitAttr<'a> {
     /// The type of the queue pair, which determines its transport service.
     pub qp_type: QpType,
-    /// The completion queue of the sends.
+    /// The completion queue for sends.
     pub send_cq: &'a CompletionQueue,
-    /// The completion queue of the receives. It may be the same as `send_cq`.
+    /// The completion queue for receives, which may be the same as `send_cq`.
     pub recv_cq: &'a CompletionQueue,
-    /// A shared receive queue, which the queue pair uses instead of a receive queue of its own.
+    /// The shared receive queue, or `None` if the queue pair has its own receive queue.
     pub srq: Option<&'a SharedReceiveQueue>,
     /// The minimum capacities of the queues.
     pub cap: QpCap,
-    /// Whether each work request of the send queue is signaled. A signaled request has a
-    /// completion.
+    /// Whether every send is signaled. A signaled request has a completion even if it succeeds.
     pub sq_sig_all: bool,
 }
 
@@ -65,15 +64,15 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// Returns the attributes of a reliable connection, and otherwise the same as
+    /// Returns the attributes of a reliable connection. The other attributes are the same as in
     /// [`new`](Self::new).
     #[must_use]
     pub const fn rc(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::RC, cq, cap)
     }
 
-    /// Returns the attributes of an unreliable datagram queue pair, and otherwise the same as
-    /// [`new`](Self::new).
+    /// Returns the attributes of an unreliable datagram queue pair. The other attributes are the
+    /// same as in [`new`](Self::new).
     #[must_use]
     pub const fn ud(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::UD, cq, cap)
@@ -91,14 +90,14 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// Returns `EINVAL` unless all objects belong to the device of `pd`. Drivers rely on that
-    /// without a check.
+    /// Returns `EINVAL` unless all objects belong to the device of `pd`. Drivers rely on this
+    /// condition without checking it.
     pub(crate) fn check(&self, call: &'static str, pd: &ProtectionDomain) -> Result<(), OsError> {
         let context = pd.context();
         let same_device = self.send_cq.context().is(context)
             && self.recv_cq.context().is(context)
             && self.srq.is_none_or(|srq| srq.pd().context().is(context));
-        // Other types of queue pairs need attributes that this structure does not contain.
+        // Other types of queue pairs require attributes that this structure lacks.
         let known_type = matches!(self.qp_type, QpType::RC | QpType::UC | QpType::UD);
         if same_device && known_type {
             Ok(())
@@ -116,7 +115,7 @@ open_enum! {
     RC = 2;
     /// Unreliable connection: messages may be lost.
     UC = 3;
-    /// Unreliable datagram: each message has one packet, may go to any peer, and may be lost.
+    /// Unreliable datagram: each message is one packet, can be sent to any peer, and may be lost.
     UD = 4;
 }
 

@@ -1,4 +1,4 @@
-//! Posts several receives with one call, for unsafe code whose author guarantees that the memory is
+//! Posts several receives with one call, for unsafe code that itself guarantees that the memory is
 //! valid.
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::{
     verbs::work_request::{RawSge, raw},
 };
 
-/// A receive whose memory is given by addresses. It does not keep memory regions alive.
+/// A receive that specifies its memory by address. It does not keep memory regions alive.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::exhaustive_structs, reason = "its users fill in all of it")]
 pub struct RawRecv {
@@ -26,8 +26,8 @@ impl RawRecv {
     /// The maximum number of receives that one call posts.
     pub const MOST: usize = 8;
 
-    /// Calls `post` with a chain of at most [`MOST`](Self::MOST) of these receives as C structures,
-    /// and then with a chain of the next ones, until `post` fails or all are posted.
+    /// Converts these receives to chains of at most [`MOST`](Self::MOST) C structures, and calls
+    /// `post` with each chain in order. Stops at the first call that fails.
     fn with_chains(
         receives: &[Self],
         mut post: impl FnMut(*mut ffi::ibv_recv_wr) -> Result<(), OsError>,
@@ -47,16 +47,16 @@ impl RawRecv {
 }
 
 impl QueuePair {
-    /// Posts receives in order, with one call for each [`RawRecv::MOST`] of them. A device then
-    /// rings its doorbell once per call. Does not check the requests, and does not keep their
-    /// memory alive.
+    /// Posts receives in order, with one `ibv_post_recv` call per [`RawRecv::MOST`] receives, so
+    /// that the driver rings the doorbell only once per call. Does not check the requests, and does
+    /// not keep their memory alive.
     ///
     /// After an error, some of the first receives may have been posted.
     ///
     /// # Safety
     ///
-    /// The call and each receive fulfil the requirements of
-    /// [`post_recv_raw`](Self::post_recv_raw), and the queue pair has room for all of them.
+    /// The call and each receive fulfil the requirements of [`post_recv_raw`](Self::post_recv_raw),
+    /// and the queue pair has room for all of them.
     ///
     /// # Errors
     ///
@@ -65,8 +65,8 @@ impl QueuePair {
     pub unsafe fn post_recvs_raw(&self, receives: &[RawRecv]) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         RawRecv::with_chains(receives, |chain| {
-            // SAFETY: the queue pair exists, `chain` and its elements exist during the call, and
-            // the caller guarantees the room and the memory.
+            // SAFETY: the queue pair exists, and `chain` and its elements exist during the call.
+            // The caller guarantees that the queue has room and that the memory stays valid.
             let ret = unsafe { ffi::ibv_post_recv(self.as_ptr(), chain, &raw mut bad_wr) };
             cvt_errno("ibv_post_recv", ret)
         })
@@ -74,8 +74,8 @@ impl QueuePair {
 }
 
 impl SharedReceiveQueue {
-    /// Posts receives in order, with one call for each [`RawRecv::MOST`] of them. Does not check
-    /// the requests, and does not keep their memory alive.
+    /// Posts receives in order, with one `ibv_post_srq_recv` call per [`RawRecv::MOST`] receives.
+    /// Does not check the requests, and does not keep their memory alive.
     ///
     /// After an error, some of the first receives may have been posted.
     ///
@@ -91,8 +91,8 @@ impl SharedReceiveQueue {
     pub unsafe fn post_recvs_raw(&self, receives: &[RawRecv]) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         RawRecv::with_chains(receives, |chain| {
-            // SAFETY: the queue exists, `chain` and its elements exist during the call, and the
-            // caller guarantees the room and the memory.
+            // SAFETY: the queue exists, and `chain` and its elements exist during the call. The
+            // caller guarantees that the queue has room and that the memory stays valid.
             let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), chain, &raw mut bad_wr) };
             cvt_errno("ibv_post_srq_recv", ret)
         })
@@ -103,8 +103,8 @@ impl SharedReceiveQueue {
 mod tests {
     use super::*;
 
-    /// Returns the ids in each chain, in the order in which a driver reads them. The post of the
-    /// chain with the number `fails` fails.
+    /// Posts `count` receives and returns the ids in each chain, in the order in which a driver
+    /// reads them. The post of the chain with the index `fails` fails.
     fn chains(count: u64, fails: usize) -> (Vec<Vec<u64>>, Result<(), OsError>) {
         let mut bytes = [0; 4];
         let start = bytes.as_mut_ptr();

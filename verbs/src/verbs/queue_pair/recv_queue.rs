@@ -5,7 +5,7 @@ use crate::{
     verbs::work_request::{Chain, HeldRegions, PostError, RecvWr, Sge},
 };
 
-/// Posts requests of safe code on a receive queue, which may be a shared one.
+/// Posts requests of safe code on a receive queue, which may be a shared receive queue.
 ///
 /// This type keeps the memory of posted requests alive until the queue is destroyed.
 #[derive(Default)]
@@ -15,8 +15,8 @@ pub(super) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Posts requests with the C function `post`. A request with more than `max_sge` elements is
-    /// refused.
+    /// Posts requests with the C function `post`. Returns `EINVAL` for a request with more than
+    /// `max_sge` elements.
     pub(super) fn post(
         &mut self,
         requests: &[RecvWr<'_>],
@@ -41,8 +41,8 @@ impl RecvQueue {
     }
 }
 
-/// Converts a number of elements to the C type. Returns `EINVAL` if it exceeds `max`, because not
-/// every driver checks that.
+/// Converts a number of elements to the C type. Returns `EINVAL` if the number exceeds `max`,
+/// because not every driver checks this limit.
 pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> {
     match i32::try_from(len) {
         Ok(num_sge) if num_sge.unsigned_abs() <= max => Ok(num_sge),
@@ -50,8 +50,9 @@ pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> 
     }
 }
 
-/// Returns `EINVAL` if an element belongs to a dma-buf. Callers use this for requests that write to
-/// their elements, because some providers do so with the processor, which cannot access a dma-buf.
+/// Returns `EINVAL` if an element belongs to a dma-buf. Callers use this check for requests that
+/// write to their elements. Some drivers write this data with the processor, which cannot access a
+/// dma-buf.
 pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
     if sges.iter().any(|sge| sge.region().is_dmabuf()) {
         return Err(libc::EINVAL);

@@ -1,5 +1,4 @@
-//! Posts sends with the functions of `ibv_wr_post(3)`. These functions build a request in several
-//! calls.
+//! Posts sends with the functions of `ibv_wr_post(3)`. Several of these calls build one request.
 #![allow(unsafe_code)]
 
 use std::{
@@ -28,7 +27,7 @@ pub(super) fn flags(qp_type: QpType) -> u64 {
     flags.0.into()
 }
 
-/// Converts attributes to the C structure, and requests the functions of `ibv_wr_post(3)`.
+/// Converts attributes to the C structure, with a request for the functions of `ibv_wr_post(3)`.
 pub(super) fn init_attr(attr: &QpInitAttr<'_>, pd: *mut ffi::ibv_pd) -> ffi::ibv_qp_init_attr_ex {
     use ffi::ibv_qp_init_attr_mask as c;
     let plain = attr.to_raw();
@@ -47,11 +46,11 @@ pub(super) fn init_attr(attr: &QpInitAttr<'_>, pd: *mut ffi::ibv_pd) -> ffi::ibv
     raw
 }
 
-/// Calls the function `$function` of the queue pair. Returns `None` from the calling function if
-/// the driver has not set it.
+/// Calls the function `$function` of the queue pair. If the driver has not set the function,
+/// returns `None` from the enclosing function.
 macro_rules! call {
     ($qp:ident.$function:ident($($arg:expr),*)) => {{
-        // SAFETY: `$qp` exists, according to the caller of this macro.
+        // SAFETY: the caller of this macro guarantees that `$qp` exists.
         let function = unsafe { (*$qp).$function }?;
         // SAFETY: the driver has set this function. This module calls the functions in the order
         // that `ibv_wr_post(3)` requires, with arguments from a valid request.
@@ -59,22 +58,23 @@ macro_rules! call {
     }};
 }
 
-/// Posts a chain of requests, either all or none. Returns 0 or an error number.
+/// Posts a chain of requests. Either all requests are posted or none. Returns 0 or an error number.
 ///
 /// # Safety
 ///
 /// The queue pair `qp` exists, has the type `qp_type`, and was created with the functions of
-/// `ibv_wr_post(3)`. The chain from `first` is complete, and the queue pair can take its requests.
+/// `ibv_wr_post(3)`. The chain from `first` is complete, and the queue pair supports its requests.
 pub(super) unsafe fn post(
     qp: NonNull<ffi::ibv_qp_ex>,
     qp_type: QpType,
     first: *mut ffi::ibv_send_wr,
 ) -> libc::c_int {
-    // SAFETY: the caller fulfils the requirements of `post_all`, which are those of this function.
+    // SAFETY: the requirements of `post_all` and of this function are the same, and the caller
+    // fulfils them.
     unsafe { post_all(qp.as_ptr(), qp_type, first) }.unwrap_or(libc::EOPNOTSUPP)
 }
 
-/// Posts a chain of requests like [`post`]. Returns `None` if the driver lacks a function.
+/// Does the same as [`post`], but returns `None` if the driver lacks a function.
 ///
 /// # Safety
 ///
@@ -86,9 +86,10 @@ unsafe fn post_all(
 ) -> Option<libc::c_int> {
     call!(qp.wr_start());
     let mut next = first;
-    // SAFETY: `next` is null or a request of the chain, which is complete, according to the caller.
+    // SAFETY: the caller guarantees that the chain is complete, so `next` is null or a request of
+    // the chain.
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: `qp` and `wr` are valid, according to the caller, and `wr_start` was called.
+        // SAFETY: the caller guarantees that `qp` and `wr` are valid, and `wr_start` was called.
         if unsafe { post_one(qp, qp_type, wr) }.is_none() {
             call!(qp.wr_abort());
             return None;
@@ -98,22 +99,22 @@ unsafe fn post_all(
     Some(call!(qp.wr_complete()))
 }
 
-/// Adds one request to the requests to post. Returns `None` if the driver lacks a function.
+/// Adds one request to the current batch. Returns `None` if the driver lacks a function.
 ///
 /// # Safety
 ///
-/// The same as for [`post`]. The caller has called `wr_start`, and not `wr_complete` or `wr_abort`
-/// yet.
+/// The same as for [`post`]. The caller has called `wr_start`, but has not yet called `wr_complete`
+/// or `wr_abort`.
 unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_wr) -> Option<()> {
     use ffi::ibv_wr_opcode as c;
     const INLINE: u32 = ffi::ibv_send_flags::IBV_SEND_INLINE.0;
 
-    // SAFETY: `qp` exists, according to the caller. After `wr_start` only this thread uses it,
-    // until `wr_complete`.
+    // SAFETY: the caller guarantees that `qp` exists. Between `wr_start` and `wr_complete`, only
+    // this thread uses it.
     unsafe { (*qp).wr_id = wr.wr_id };
-    // SAFETY: `qp` exists, according to the caller, and only this thread uses it until
-    // `wr_complete`. The flag for inline data is kept, although inline data has a function of its
-    // own, because the driver of software RoCE requires the flag.
+    // SAFETY: the caller guarantees that `qp` exists, and until `wr_complete` only this thread uses
+    // it. The driver of software RoCE requires the flag for inline data, although inline data has
+    // its own function.
     unsafe { (*qp).wr_flags = wr.send_flags };
     // SAFETY: both members of the union are `u32`, and the union is initialised.
     let extra = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };
@@ -148,7 +149,7 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
         let count = usize::try_from(wr.num_sge).ok()?;
         call!(qp.wr_set_sge_list(count, wr.sg_list));
     } else {
-        // SAFETY: `sg_list` is valid, according to the caller. An inline request has one element.
+        // SAFETY: the caller guarantees that `sg_list` is valid. An inline request has one element.
         let sge = unsafe { *wr.sg_list };
         let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
         call!(qp.wr_set_inline_data(bytes, sge.length as usize));

@@ -19,7 +19,7 @@ use crate::{
 
 /// Posts requests of safe code on a send queue.
 ///
-/// This type posts only requests that the queue pair can take, and keeps their memory alive until
+/// This type posts only requests that the queue pair supports, and keeps their memory alive until
 /// the queue pair is destroyed.
 pub(super) struct SendQueue {
     qp_type: QpType,
@@ -40,8 +40,7 @@ impl SendQueue {
         }
     }
 
-    /// Posts requests with the C function `post` on a queue pair that belongs to the device
-    /// `context`.
+    /// Posts requests with the C function `post` on a queue pair of the device `context`.
     pub(super) fn post(
         &mut self,
         requests: &[SendWr<'_>],
@@ -63,8 +62,8 @@ impl SendQueue {
                 qkey,
             }) = request.ud
             {
-                // The check is necessary because drivers assume that the handle is one of their
-                // own.
+                // The check is necessary because drivers assume that the handle belongs to their
+                // device.
                 if !handle.pd().context().is(context) {
                     return Err(libc::EINVAL);
                 }
@@ -96,10 +95,10 @@ impl SendQueue {
     }
 }
 
-/// Converts a request to the C structure, without its pointers.
+/// Converts a request to the C structure, without the pointers.
 ///
-/// Returns `EINVAL` if a queue pair with the given type and capacity cannot take the request,
-/// because not every driver checks that.
+/// Returns `EINVAL` if a queue pair with the given type and capacity does not support the request,
+/// because not every driver checks this.
 fn translate(
     request: &SendWr<'_>,
     qp_type: QpType,
@@ -142,8 +141,8 @@ fn translate(
 impl SendOp {
     /// Returns whether queue pairs of the type `qp_type` support this operation.
     ///
-    /// Drivers read members of the C request that depend on the type. So a request whose operation
-    /// the type does not support must never reach a driver.
+    /// The members of the C request that a driver reads depend on the type. Therefore a driver must
+    /// never receive a request whose operation the type does not support.
     fn is_possible(self, qp_type: QpType) -> bool {
         let plain = matches!(self, Self::Send | Self::SendWithImm(_));
         match qp_type {
@@ -154,7 +153,7 @@ impl SendOp {
         }
     }
 
-    /// Returns whether the operation writes to memory of this side.
+    /// Returns whether the operation writes to this side's memory.
     const fn writes_here(self) -> bool {
         matches!(self, Self::Read(_)) || self.is_atomic()
     }
@@ -327,7 +326,7 @@ mod tests {
     fn operations_of_other_types_are_refused() {
         let refused = |wr: &SendWr<'_>, qp_type| translate(wr, qp_type, &CAP).is_err();
         assert!(refused(&SendWr::read(1, &[], REMOTE), QpType::UC));
-        // A datagram without a destination is refused.
+        // A datagram request without a destination is refused.
         assert!(refused(&SendWr::send(1, &[]), QpType::UD));
         assert!(!refused(&SendWr::send(1, &[]), QpType::RC));
     }

@@ -39,11 +39,11 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// The maximum number of scatter/gather elements of a receive.
     pub max_sge: u32,
-    /// The low-water mark in receives; 0 means none. An asynchronous event is raised when fewer
-    /// receives are posted.
+    /// The low-water mark, as a number of receives; 0 means none. An asynchronous event is raised
+    /// when fewer receives are posted.
     ///
-    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). It is
-    /// raised once, because it resets the limit to 0.
+    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). It
+    /// resets the limit to 0, so it is raised only once.
     pub srq_limit: u32,
 }
 
@@ -64,12 +64,12 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl SharedReceiveQueue {
-    /// Creates a queue. Asynchronous events identify it by `cookie`.
+    /// Creates a queue. Asynchronous events identify the queue by `cookie`.
     ///
     /// # Errors
     ///
     /// Returns `EINVAL` if the domain has a [`ThreadDomain`](crate::verbs::ThreadDomain), because
-    /// the threads that poll use the queue, too. Otherwise returns the errors of
+    /// threads that poll also use the queue. Otherwise returns the errors of
     /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, attr: &SrqAttr, cookie: u64) -> Result<Self, OsError> {
@@ -105,28 +105,28 @@ impl SharedReceiveQueue {
         let srq = Self {
             inner: Arc::new(inner),
         };
-        // Drivers ignore the limit in the attributes with which a queue is created.
+        // Drivers ignore the limit in the creation attributes.
         if srq_limit > 0 {
             srq.set_limit(srq_limit)?;
         }
         Ok(srq)
     }
 
-    /// Posts receives, in order. A message on any of the queue pairs that share this queue consumes
-    /// one receive.
+    /// Posts receives, in order. A message on any queue pair that shares this queue consumes one
+    /// receive.
     ///
     /// The queue keeps the memory regions alive until it is destroyed.
     ///
     /// # Errors
     ///
-    /// The error names the first receive that could not be posted, and the reason. The receives
-    /// before it are posted.
+    /// The error contains the index of the first receive that could not be posted, and the reason.
+    /// The receives before it are posted.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         let mut queue = lock(&self.inner.queue);
         queue.post(requests, self.inner.max_sge, |wr, bad_wr| {
-            // SAFETY: the queue exists, and the chain from `wr` is complete. Its memory regions are
-            // held until the queue is destroyed.
+            // SAFETY: the queue exists, and the chain from `wr` is complete. Its memory regions
+            // stay alive until the queue is destroyed.
             unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), wr, bad_wr) }
         })
     }
@@ -146,8 +146,8 @@ impl SharedReceiveQueue {
     pub unsafe fn post_recv_raw(&self, wr_id: u64, sge: RawSge) -> Result<(), OsError> {
         let mut wr = raw::recv_wr(wr_id, Some(&sge));
         let mut bad_wr = ptr::null_mut();
-        // SAFETY: the queue exists, `wr` and its element exist during the call, and the caller
-        // guarantees the memory.
+        // SAFETY: the queue exists, and `wr` and its element exist during the call. The caller
+        // guarantees that the memory stays valid.
         let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
         cvt_errno("ibv_post_srq_recv", ret)
     }
@@ -183,8 +183,8 @@ impl SharedReceiveQueue {
         // SAFETY: the queue exists, and `attr` is a local variable.
         let ret = unsafe { ffi::ibv_query_srq(self.as_ptr(), attr.as_mut_ptr()) };
         cvt_errno("ibv_query_srq", ret)?;
-        // SAFETY: `ibv_srq_attr` consists of integers. `attr` was zeroed, and the call has filled
-        // it in.
+        // SAFETY: `ibv_srq_attr` consists of integers. `attr` was zeroed, and the call filled it
+        // in.
         let ffi::ibv_srq_attr {
             max_wr,
             max_sge,
@@ -197,13 +197,13 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Returns the queue's capacity in receives, which may be larger than requested.
+    /// Returns the maximum number of outstanding receives, which may be larger than requested.
     #[must_use]
     pub fn max_wr(&self) -> u32 {
         self.inner.max_wr
     }
 
-    /// Returns the protection domain that the queue belongs to.
+    /// Returns the queue's protection domain.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
@@ -238,11 +238,11 @@ impl fmt::Debug for SharedReceiveQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the queue alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the queue belongs to the parent.
             return;
         }
-        // SAFETY: `new` created the queue, and only this `drop` destroys it. All queue pairs of the
-        // queue have been destroyed, because each of them holds a handle of the queue.
+        // SAFETY: `new` created the queue, and only this `drop` destroys it. All queue pairs that
+        // used the queue have been destroyed, because each of them owned a handle of the queue.
         let ret = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_srq", ret));
     }

@@ -1,5 +1,4 @@
-//! The attributes that each transition between a queue pair's states requires, and those that it
-//! allows.
+//! The attributes that each transition between a queue pair's states requires or allows.
 
 use super::{QpAttrMask as A, QpState, QpType};
 
@@ -13,9 +12,9 @@ pub(super) struct Transition {
 /// Returns the rules of a transition, or `None` if the transition does not exist.
 ///
 /// The sets do not contain [`A::STATE`]. They contain [`A::CUR_STATE`] only if the kernel's table
-/// contains it.
+/// also does.
 ///
-/// The rules come from the tables in section 11.2.5.2 of the InfiniBand specification, volume 1, in
+/// The rules follow the tables in section 11.2.5.2 of the InfiniBand specification, volume 1, in
 /// the form of `qp_state_table` of the Linux kernel (`drivers/infiniband/core/verbs.c`).
 pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     const NONE: A = A::empty();

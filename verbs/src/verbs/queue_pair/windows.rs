@@ -12,21 +12,27 @@ use crate::{
 };
 
 impl QueuePair {
-    /// Posts the bind of a window to the bytes `part` of a region.
+    /// Posts a request that binds a window to the bytes `part` of a region.
     ///
-    /// When the device has executed the request, the peer of this queue pair has the access
-    /// `access` to these bytes, with the key that [`MemoryWindow::rkey`] returns after this call.
-    /// The device executes later requests of this queue pair after the bind, so a send that tells
-    /// the peer the key may follow at once. The request has a completion with `wr_id` if it fails,
-    /// or if it is `signaled`.
+    /// After the device has executed the request, the peer of this queue pair has the access
+    /// `access` to these bytes. The peer uses the key that [`MemoryWindow::rkey`] returns after
+    /// this call. The device executes later requests of this queue pair after the bind, so the
+    /// program may immediately send the key to the peer. The request has a completion with `wr_id`
+    /// if it fails, or if it is `signaled`.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the window is bound already, if `part` is empty or exceeds the region,
-    /// if the objects are in different protection domains, or if the queue pair is not connected
-    /// (RC or UC) or was created with [`with_send_ops`](Self::with_send_ops). Otherwise returns the
-    /// errors of [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
-    /// A region without [`AccessFlags::MW_BIND`] fails the request, and so the queue pair.
+    /// Returns `EINVAL` in these cases:
+    ///
+    /// * the window is already bound;
+    /// * `part` is empty or exceeds the region;
+    /// * the objects belong to different protection domains;
+    /// * the queue pair is not connected (RC or UC), or was created with
+    ///   [`with_send_ops`](Self::with_send_ops).
+    ///
+    /// Otherwise returns the errors of
+    /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html). If the
+    /// region lacks [`AccessFlags::MW_BIND`], the request fails, and so does the queue pair.
     #[doc(alias = "IBV_WR_BIND_MW")]
     pub fn bind_window(
         &self,
@@ -54,24 +60,28 @@ impl QueuePair {
         };
         let mut wr = request(wr_id, ffi::ibv_wr_opcode::IBV_WR_BIND_MW, signaled);
         wr.bind_mw_tso_union = ffi::bind_mw_tso_union_t { bind_mw };
-        // SAFETY: the window and the region exist during the call. From now on the window holds the
-        // region.
+        // SAFETY: the window and the region exist during the call. Afterwards the window keeps the
+        // region alive.
         unsafe { self.post_for_window(wr) }?;
         window.set_bound(region);
         Ok(())
     }
 
-    /// Posts the invalidation of a bound window, which ends the access of the peer.
+    /// Posts a request that invalidates a bound window, which ends the peer's access.
     ///
-    /// When the request has completed, the peer has no access, and the window can be bound again.
-    /// The request has a completion with `wr_id` if it fails, or if it is `signaled`. It fails if
-    /// the peer has invalidated the window before.
+    /// After the request has completed, the peer has no access, and the program can bind the window
+    /// again. The request has a completion with `wr_id` if it fails, or if it is `signaled`. It
+    /// fails if the peer has already invalidated the window.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the window is not bound or is in another protection domain, or if the
-    /// queue pair is not connected (RC or UC) or was created with
-    /// [`with_send_ops`](Self::with_send_ops). Otherwise returns the errors of
+    /// Returns `EINVAL` in these cases:
+    ///
+    /// * the window is not bound or belongs to another protection domain;
+    /// * the queue pair is not connected (RC or UC), or was created with
+    ///   [`with_send_ops`](Self::with_send_ops).
+    ///
+    /// Otherwise returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn invalidate_window(

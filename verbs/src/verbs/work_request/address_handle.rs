@@ -9,7 +9,7 @@ use crate::{
     verbs::{completion::WorkCompletion, device::Gid, memory::ProtectionDomain},
 };
 
-/// The path to a port: the destination address of packets, and the route to it.
+/// The path to a port: the destination address of packets, and the route to that address.
 ///
 /// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,31 +17,32 @@ use crate::{
 pub struct AhAttr {
     /// The global route, which RoCE requires.
     pub grh: Option<GlobalRoute>,
-    /// The local identifier of the destination, 0 on RoCE.
+    /// The local identifier (LID) of the destination, 0 on RoCE.
     pub dlid: u16,
     /// The service level.
     pub sl: u8,
-    /// The low bits of the source port's local identifier, 0 on RoCE.
+    /// The low bits of the local identifier (LID) of the source port, 0 on RoCE.
     pub src_path_bits: u8,
-    /// The maximum rate, as a code of `enum ibv_rate`; 0 means the rate of the port.
+    /// The maximum rate, as a code of `enum ibv_rate`. 0 means the rate of the port.
     pub static_rate: u8,
     /// The number of the local port, from 1.
     pub port_num: u8,
 }
 
-/// The part of a path that routers evaluate.
+/// The part of a path that routers use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[doc(alias = "ibv_global_route")]
 pub struct GlobalRoute {
-    /// The global identifier of the destination.
+    /// The global identifier (GID) of the destination.
     pub dgid: Gid,
-    /// The flow label, 20 bits. On RoCE version 2, the driver derives the UDP source port from it.
+    /// The flow label, 20 bits. On RoCE version 2, the driver derives the UDP source port from the
+    /// flow label.
     pub flow_label: u32,
-    /// The index of the source identifier in the local port's GID table.
+    /// The index of the source GID in the local port's GID table.
     pub sgid_index: u8,
-    /// The maximum number of routers that forward a packet.
+    /// The maximum number of routers on the path of a packet.
     pub hop_limit: u8,
-    /// The traffic class. On RoCE version 2 it is the IP header's type of service.
+    /// The traffic class. On RoCE version 2, it is the type of service in the IP header.
     pub traffic_class: u8,
 }
 
@@ -87,10 +88,10 @@ impl AhAttr {
     }
 }
 
-/// A handle for the path to a port, for sending datagrams. Clones refer to the same object.
+/// A handle of the path to a port, for sending datagrams. Clones refer to the same object.
 ///
-/// A queue pair holds each handle that was posted on it until the queue pair is destroyed. So keep
-/// one handle for each peer instead of creating one for each datagram.
+/// A queue pair keeps each posted handle alive until the queue pair is destroyed. Therefore create
+/// one handle per peer instead of one per datagram.
 ///
 /// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
 #[derive(Clone)]
@@ -112,8 +113,8 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl AddressHandle {
-    /// The number of bytes that precede a received datagram in its buffer, reserved for a global
-    /// routing header.
+    /// The number of bytes before a received datagram in its buffer, reserved for a global routing
+    /// header.
     pub const GRH_LEN: usize = 40;
 
     /// Creates an address handle.
@@ -130,7 +131,7 @@ impl AddressHandle {
         Self::from_raw("ibv_create_ah", raw, pd)
     }
 
-    /// Creates a handle for the sender of a datagram that was received on the port `port`.
+    /// Creates a handle for the sender of a datagram that arrived on the port `port`.
     ///
     /// `grh` contains the first 40 bytes of the datagram's buffer.
     ///
@@ -155,7 +156,7 @@ impl AddressHandle {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let mut wc = *wc;
-        // The header is copied, because C requires its alignment.
+        // The header is copied because the C function requires an aligned header.
         let mut header = MaybeUninit::<ffi::ibv_grh>::zeroed();
         // SAFETY: `grh` and `header` are different objects of the same length.
         unsafe { ptr::copy_nonoverlapping(grh.as_ptr(), header.as_mut_ptr().cast(), grh.len()) };
@@ -182,7 +183,7 @@ impl AddressHandle {
         })
     }
 
-    /// Returns the protection domain that the handle belongs to.
+    /// Returns the handle's protection domain.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
@@ -193,7 +194,7 @@ impl AddressHandle {
         self.inner.raw.as_ptr()
     }
 
-    /// Returns a number that identifies the handle among all existing handles of the process.
+    /// Returns a number that is unique among the existing handles of the process.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
@@ -208,12 +209,12 @@ impl fmt::Debug for AddressHandle {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A child of fork(2) leaves the handle alone, because it belongs to the parent.
+            // This process is a child of fork(2), and the handle belongs to the parent.
             return;
         }
-        // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. The handle is
-        // no longer in use by a queue pair, because a queue pair holds a clone of each handle that
-        // was posted on it.
+        // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. All queue
+        // pairs on which the handle was posted have been destroyed, because each of them owned a
+        // clone of the handle.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
     }

@@ -1,9 +1,9 @@
-//! Work requests, the objects to which they refer, and their conversion to the chain that C
+//! Work requests, the objects to which they refer, and their conversion to the chains that C
 //! functions take.
 //!
-//! A request describes an operation, independently of the queue on which it will be posted. The
-//! module `queue_pair` checks whether a queue can take the request. This module uses the modules
-//! `device`, `memory` and `completion`.
+//! A request describes an operation independently of the queue. The module `queue_pair` checks
+//! whether a queue supports the request. This module uses the modules `device`, `memory` and
+//! `completion`.
 
 mod address_handle;
 mod posting;

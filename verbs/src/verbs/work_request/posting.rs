@@ -10,17 +10,17 @@ use crate::{
     verbs::memory::MemoryRegion,
 };
 
-/// The error of a call that posts work requests, one of which could not be posted.
+/// The error of a call that could not post one of its work requests.
 ///
-/// The requests before it are posted, and complete as usual. The request itself and those after it
-/// are not posted.
+/// The requests before the failed one are posted, and complete as usual. The failed request and the
+/// requests after it are not posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PostError {
-    /// The number of requests that were posted, which is the index of the first request that was
-    /// not.
+    /// The number of posted requests, which is the index of the failed request.
     pub posted: usize,
-    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue cannot take such a request.
+    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue does not support such a
+    /// request.
     pub error: OsError,
 }
 
@@ -44,15 +44,15 @@ impl From<PostError> for io::Error {
     }
 }
 
-/// The memory regions of all requests that were posted on a queue. Each region is contained once.
+/// The memory regions of all requests that were posted on a queue, without duplicates.
 ///
-/// The queue does not know which requests have completed, because the program polls its completions
-/// elsewhere. So each region is held until the queue is destroyed.
+/// The queue cannot detect that a request has completed, because the program polls the completion
+/// queue. Therefore it keeps each region alive until the queue is destroyed.
 #[derive(Debug, Default)]
 pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,
-    /// The id of the region that was held last, which is often that of the next request, too. 0
-    /// means none.
+    /// The id of the last region that was added, or 0 for none. The next request often uses the
+    /// same region.
     last: usize,
 }
 
@@ -68,7 +68,7 @@ impl HeldRegions {
     }
 }
 
-/// A work request as a C structure, which can be linked to a chain.
+/// A work request as a C structure, which can be linked into a chain.
 pub(in crate::verbs) trait RawWr {
     /// The name of the C function that posts such requests.
     const CALL: &'static str;
@@ -76,7 +76,7 @@ pub(in crate::verbs) trait RawWr {
     /// Returns the number of the request's scatter/gather elements.
     fn num_sge(&self) -> usize;
 
-    /// Sets the two pointers in the request.
+    /// Sets the request's pointers to the next request and to its scatter/gather elements.
     fn link(&mut self, next: *mut Self, sg_list: *mut ffi::ibv_sge);
 }
 
@@ -104,7 +104,7 @@ impl RawWr for ffi::ibv_recv_wr {
     }
 }
 
-/// Work requests as C structures. The value is kept between posts only to reuse its memory.
+/// Work requests as C structures. The value outlives a post only so that its memory is reused.
 pub(in crate::verbs) struct Chain<W> {
     /// The requests. Their pointers are valid only during a call of `post`.
     wrs: Vec<W>,
@@ -112,7 +112,7 @@ pub(in crate::verbs) struct Chain<W> {
     sges: Vec<ffi::ibv_sge>,
 }
 
-// SAFETY: pointers that an earlier post left are never read, because each post begins with empty
+// SAFETY: no code reads pointers that an earlier post left, because each post begins with empty
 // vectors.
 unsafe impl<W> Send for Chain<W> {}
 
@@ -130,7 +130,8 @@ impl<W: RawWr> Chain<W> {
     ///
     /// `translate` returns the C structure of a request, without its pointers, and appends the
     /// request's elements to the list. `post` is the C function; its first argument is the first
-    /// request of the chain. If it fails, it stores a pointer to the request that it did not take.
+    /// request of the chain. If `post` fails, it stores a pointer to the request that it did not
+    /// post.
     pub(in crate::verbs) fn post<T>(
         &mut self,
         requests: &[T],
@@ -181,8 +182,7 @@ impl<W: RawWr> Chain<W> {
             } else {
                 ptr::null_mut()
             };
-            // SAFETY: `position` is inside the vector `wrs`, which this thread has borrowed
-            // exclusively.
+            // SAFETY: `position` is inside the vector `wrs`, which this method borrows exclusively.
             let wr = unsafe { &mut *first.wrapping_add(position) };
             let num_sge = wr.num_sge();
             wr.link(
@@ -204,9 +204,9 @@ impl<W: RawWr> Chain<W> {
     }
 }
 
-/// Returns the index of the request to which `bad` points, among `count` requests from `first`.
+/// Returns the index of the request to which `bad` points, among the `count` requests from `first`.
 ///
-/// If the driver has not set `bad`, the function assumes that no request was posted, and returns 0.
+/// If the driver has not set `bad`, returns 0, as if no request was posted.
 fn index<W>(first: *mut W, count: usize, bad: *mut W) -> usize {
     let index = bad.addr().wrapping_sub(first.addr()) / size_of::<W>();
     if index < count { index } else { 0 }
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Returns the content of a chain as a driver reads it: the id of each request, and the
+    /// Returns the content of a chain as a driver reads it: the id of each request and the
     /// addresses of its elements.
     fn walk(mut wr: *const ffi::ibv_recv_wr) -> Vec<(u64, Vec<u64>)> {
         let mut seen = Vec::new();
@@ -246,7 +246,7 @@ mod tests {
     /// Posts requests with the given numbers of elements.
     ///
     /// The addresses of the elements are numbered consecutively over all requests. A negative
-    /// number means a request that cannot be translated.
+    /// number stands for a request that cannot be translated.
     fn post(
         chain: &mut Chain<ffi::ibv_recv_wr>,
         requests: &[i32],

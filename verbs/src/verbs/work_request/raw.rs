@@ -1,11 +1,11 @@
-//! Work requests without checks, for unsafe code whose author guarantees that the memory is valid.
+//! Unchecked work requests, for unsafe code that itself guarantees that the memory is valid.
 #![allow(unsafe_code)]
 
 use std::{fmt, mem::MaybeUninit, ptr};
 
 use crate::{sys::ffi, verbs::SendOp};
 
-/// A scatter/gather element that is given by its address. It does not keep a memory region alive.
+/// A scatter/gather element specified by its address. It does not keep a memory region alive.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct RawSge(ffi::ibv_sge);
@@ -19,7 +19,8 @@ impl fmt::Debug for RawSge {
 }
 
 impl RawSge {
-    /// Creates an element for the `len` bytes from `start`, in a region with the key `lkey`.
+    /// Creates an element for the `len` bytes from `start`, which lie in a region with the key
+    /// `lkey`.
     #[must_use]
     #[inline]
     pub fn new(start: *mut u8, len: u32, lkey: u32) -> Self {
@@ -31,7 +32,7 @@ impl RawSge {
     }
 }
 
-/// A send whose memory is given by addresses. It does not keep memory regions alive.
+/// A send that specifies its memory by address. It does not keep memory regions alive.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::exhaustive_structs, reason = "its users fill in all of it")]
 pub struct RawSend<'a> {
@@ -39,9 +40,9 @@ pub struct RawSend<'a> {
     pub wr_id: u64,
     /// The kind of operation.
     pub op: SendOp,
-    /// The memory on this side that the operation reads or writes.
+    /// The local memory that the operation reads or writes.
     pub sges: &'a [RawSge],
-    /// Whether the send has a completion if it succeeds (`IBV_SEND_SIGNALED`).
+    /// Whether the send has a completion even if it succeeds (`IBV_SEND_SIGNALED`).
     pub signalled: bool,
     /// Whether the bytes are copied into the request when it is posted (`IBV_SEND_INLINE`).
     pub inline: bool,
@@ -59,7 +60,7 @@ impl RawSend<'_> {
         post(wr)
     }
 
-    /// Calls `post` with a chain of these requests as C structures, which point to the elements of
+    /// Calls `post` with these requests as a chain of C structures, which point to the elements of
     /// the requests.
     pub(in crate::verbs) fn with_list<T>(
         requests: &[Self],
@@ -106,8 +107,8 @@ pub(in crate::verbs) fn recv_wr(wr_id: u64, sge: Option<&RawSge>) -> ffi::ibv_re
     }
 }
 
-/// Returns a mutable pointer, because the C structure requires one. C does not write to the
-/// elements.
+/// Returns a pointer to the elements. It is mutable only because the C structure requires a mutable
+/// pointer; the C functions do not write to the elements.
 fn elements(sges: &[RawSge]) -> *mut ffi::ibv_sge {
     sges.as_ptr().cast_mut().cast()
 }

@@ -4,8 +4,8 @@ use crate::{sys::ffi, verbs::memory::MemoryRegion};
 
 /// A scatter/gather element: a part of a memory region that a work request reads or writes.
 ///
-/// The element borrows the region until the request is posted; after that, the queue holds the
-/// region. So the following does not compile:
+/// The element borrows the region until the request is posted. After that, the queue keeps the
+/// region alive. Therefore the following does not compile:
 ///
 /// ```compile_fail,E0505
 /// # use rdma_verbs::verbs::{MemoryRegion, SendWr, Sge};
@@ -60,7 +60,7 @@ impl<'a> Sge<'a> {
     }
 }
 
-/// A scatter/gather list: one [`Sge`], or a slice of them, which is used as if it were one buffer.
+/// A scatter/gather list: one [`Sge`], or a slice of elements that is used like one buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct SgeList<'a>(List<'a>);
 
@@ -99,7 +99,7 @@ impl<'a, const N: usize> From<&'a [Sge<'a>; N]> for SgeList<'a> {
     }
 }
 
-/// Converts a range of a region with `len` bytes to an offset and a length.
+/// Converts a range of a region to an offset and a length. `len` is the region's length in bytes.
 fn resolve(range: impl RangeBounds<usize>, len: usize) -> (usize, u32) {
     let start = match range.start_bound() {
         Bound::Included(&start) => Some(start),

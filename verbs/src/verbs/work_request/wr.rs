@@ -1,7 +1,7 @@
 use super::{AddressHandle, Sge, SgeList};
 use crate::sys::ffi;
 
-/// A work request of the send queue, which is a send or a one-sided operation.
+/// A work request of the send queue: a send or a one-sided operation.
 ///
 /// ```no_run
 /// # use rdma_verbs::verbs::{Inline, MemoryRegion, PostError, QueuePair, RemoteAddr, SendWr, Sge};
@@ -16,8 +16,8 @@ use crate::sys::ffi;
 ///
 /// A successful request has a completion only if it is [`signaled`](Self::signaled), or if the
 /// queue pair was created with `sq_sig_all`. The entry of an unsignaled request in the send queue
-/// becomes free when the completion of a later request is polled. So signal at least one request in
-/// each full length of the queue.
+/// becomes free when the completion of a later request is polled. Therefore signal at least one
+/// request per full length of the queue.
 ///
 /// See [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 #[derive(Debug, Clone, Copy)]
@@ -40,16 +40,17 @@ pub(in crate::verbs) enum Bytes<'a> {
     Inline(&'a [u8]),
 }
 
-/// Bytes that are copied into the work request when it is posted, so they need not be registered.
+/// Bytes that are copied into the work request when it is posted, so their memory need not be
+/// registered.
 ///
-/// The queue pair's [`QpCap::max_inline_data`](crate::verbs::QpCap::max_inline_data) limits their
-/// number.
+/// [`QpCap::max_inline_data`](crate::verbs::QpCap::max_inline_data) of the queue pair limits the
+/// number of bytes.
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "IBV_SEND_INLINE")]
 #[expect(clippy::exhaustive_structs, reason = "a name for a parameter")]
 pub struct Inline<'a>(pub &'a [u8]);
 
-/// Memory of the peer: an address and a key, as the peer has announced them.
+/// Memory of the peer: the address and the key that the peer announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -58,14 +59,15 @@ pub struct Inline<'a>(pub &'a [u8]);
 pub struct RemoteAddr {
     /// The address of the first byte.
     ///
-    /// It is the value of [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) at the peer,
-    /// plus an offset.
+    /// The value is [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) of a region of the
+    /// peer, plus an offset.
     pub addr: u64,
-    /// The value of [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) at the peer.
+    /// The value of [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) of a region of the
+    /// peer.
     pub rkey: u32,
 }
 
-/// The kind of operation of a request, with its remote address and arguments.
+/// The operation of a request, with its remote address and arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the operations of libibverbs")]
 pub enum SendOp {
@@ -73,7 +75,7 @@ pub enum SendOp {
     Send,
     /// `IBV_WR_SEND_WITH_IMM`, with the immediate data.
     SendWithImm(u32),
-    /// `IBV_WR_SEND_WITH_INV`, with the key that it invalidates at the peer.
+    /// `IBV_WR_SEND_WITH_INV`, with the peer's key that the operation invalidates.
     SendWithInv(u32),
     /// `IBV_WR_RDMA_WRITE`.
     Write(RemoteAddr),
@@ -92,9 +94,9 @@ pub enum SendOp {
     CompareSwap {
         /// The eight bytes in the peer's memory.
         remote: RemoteAddr,
-        /// The value that the eight bytes must have for the swap.
+        /// The value that the eight bytes must contain for the swap.
         compare: u64,
-        /// The value that the eight bytes get.
+        /// The new value of the eight bytes.
         swap: u64,
     },
 }
@@ -107,14 +109,15 @@ pub(in crate::verbs) struct UdTarget<'a> {
 }
 
 impl<'a> SendWr<'a> {
-    /// Creates a send, which is a message that consumes the peer's next receive.
+    /// Creates a send: a message that consumes the peer's next receive.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(wr_id: u64, payload: impl Into<Payload<'a>>) -> Self {
         Self::new(wr_id, payload.into(), SendOp::Send)
     }
 
-    /// Creates a send with 32 bits of immediate data, which the peer's completion carries.
+    /// Creates a send with 32 bits of immediate data, which the completion on the peer's side
+    /// contains.
     ///
     /// The immediate data is in host byte order on both sides.
     #[must_use]
@@ -125,8 +128,8 @@ impl<'a> SendWr<'a> {
 
     /// Creates a send that invalidates a key of the peer.
     ///
-    /// The key must be one that can be invalidated, as that of a memory window can. The key of a
-    /// memory region cannot be invalidated.
+    /// The key must support invalidation, as the key of a memory window does. The key of a memory
+    /// region does not.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     pub fn send_with_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
@@ -200,8 +203,8 @@ impl<'a> SendWr<'a> {
         )
     }
 
-    /// Sets the destination of a datagram: the path, the number of the peer's queue pair, and its
-    /// queue key.
+    /// Sets the destination of a datagram: the path, and the number and the queue key of the queue
+    /// pair that receives the datagram.
     ///
     /// Requests on datagram queue pairs must have a destination, and other requests must not.
     #[must_use]
@@ -232,7 +235,7 @@ impl<'a> SendWr<'a> {
     }
 
     /// Delays the start of this request until all READ and atomic operations that were posted
-    /// before have completed.
+    /// earlier have completed.
     #[must_use]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub fn fence(self) -> Self {
@@ -309,7 +312,7 @@ impl<'a> From<Inline<'a>> for Payload<'a> {
     }
 }
 
-/// A receive, which is the buffer for one message.
+/// A receive: the buffer for one message.
 ///
 /// See [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html).
 #[derive(Debug, Clone, Copy)]
@@ -322,11 +325,11 @@ pub struct RecvWr<'a> {
 impl<'a> RecvWr<'a> {
     /// Creates a receive that scatters a message over the elements of `sg_list`.
     ///
-    /// The completion of the receive carries `wr_id`.
+    /// The completion of the receive contains `wr_id`.
     ///
     /// The elements must allow `LOCAL_WRITE` and be long enough for the message. A datagram needs
-    /// 40 bytes more ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An RDMA
-    /// WRITE with immediate data consumes a receive without writing to its elements.
+    /// 40 additional bytes ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An
+    /// RDMA WRITE with immediate data consumes a receive without writing to its elements.
     #[must_use]
     pub fn new(wr_id: u64, sg_list: impl Into<SgeList<'a>>) -> Self {
         Self {
