@@ -1,4 +1,4 @@
-//! The fast path of an arriving message, which does without the outputs of the state machine.
+//! The fast path for an arriving message, which needs no outputs of the state machine.
 
 use super::{
     core::{Core, Recipient},
@@ -9,8 +9,8 @@ use crate::proto::{Arrival, HEADER_LEN};
 
 impl Core {
     /// Delivers the message in a frame of `len` bytes that has arrived in this receive buffer. If
-    /// the frame is not just a message, returns false, and [`handle_done`](Self::handle_done) has
-    /// to handle it. The caller counts the sign of life.
+    /// the frame is not a plain message, returns false, and the caller has to call
+    /// [`handle_done`](Self::handle_done). The caller also counts the sign of life.
     #[inline]
     pub(super) fn take_message<H: MessageOwner + 'static>(
         &mut self,
@@ -54,7 +54,7 @@ impl Core {
             len,
         };
         self.deliver(message, to);
-        // A copy of a stream's message releases the receive at once.
+        // If `deliver` copied stream bytes, the release of the receive may have outputs.
         self.apply_outputs(to);
     }
 }

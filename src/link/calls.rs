@@ -1,4 +1,4 @@
-//! The calls of a connection's handles that do not block.
+//! The nonblocking calls of a connection's handles.
 
 use std::{io::IoSlice, net::IpAddr, ops::Range, sync::Arc, time::Instant};
 
@@ -25,15 +25,15 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Facts about the connection.
+/// Properties of the connection.
 impl Link {
-    /// The private data that the peer's program sent along with its hello.
+    /// Returns the private data that the peer's program sent with its hello.
     pub(crate) fn peer_data(&self) -> Vec<u8> {
         self.core().peer_data().to_vec()
     }
 
-    /// The largest message in bytes that can be sent; 0 before the connection is established and
-    /// after it ended.
+    /// Returns the maximum length of a message in bytes; 0 before the connection is established and
+    /// after it has ended.
     pub(crate) fn send_limit(&self) -> u64 {
         let core = self.core();
         match (&core.ended, core.conn.negotiated()) {
@@ -42,7 +42,7 @@ impl Link {
         }
     }
 
-    /// Returns the values that both sides' hellos determine.
+    /// Returns the parameters that the hellos of both sides determine.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         self.core().conn.negotiated()
     }
@@ -66,7 +66,7 @@ impl Link {
         core.conn.capabilities()
     }
 
-    /// Returns the limit of hops in this connection's packets.
+    /// Returns the hop limit (TTL) of the packets that this side sends.
     pub(crate) fn hop_limit(&self) -> Result<u32, Error> {
         self.with_hop_limit(|limit, over_ipv6| limit.get(over_ipv6).map_err(Error::from_os))
     }
@@ -100,7 +100,7 @@ impl Link {
 
 /// Messages.
 impl Link {
-    /// Sends a message, or returns the reason that it cannot be sent now.
+    /// Sends a message, or returns the reason why it cannot be sent now.
     pub(crate) fn try_send(
         self: &Arc<Self>,
         message: &mut Sending<'_>,
@@ -108,9 +108,9 @@ impl Link {
         loop {
             match self.with_core(|core| core.try_send(message))? {
                 Attempt::Sent => return Ok(()),
-                // Copying and registering the message takes time, so it is done without the locks.
-                // Another thread may use up the room meanwhile, in which case the next attempt is
-                // refused.
+                // This thread holds no lock while it copies and registers the message, because both
+                // take time. Meanwhile another thread may use up the credit. Then the next attempt
+                // is refused.
                 Attempt::NotExposed => {
                     let (allocator, generation) = self.allocator_of_generation()?;
                     message.expose(&allocator, generation)?;
@@ -119,8 +119,8 @@ impl Link {
         }
     }
 
-    /// Sends a message without an id if it fits a frame and there is room for it. Returns false if
-    /// it needs [`try_send`](Self::try_send).
+    /// Sends a message without an id if it fits into one frame and the window has room. Returns
+    /// false if the caller has to use [`try_send`](Self::try_send) instead.
     #[inline]
     pub(crate) fn send_at_once(self: &Arc<Self>, message: &[u8]) -> bool {
         let mut core = self.core();
@@ -131,14 +131,15 @@ impl Link {
         sent
     }
 
-    /// Sends the first of these messages in one frame, and returns their number. There is at least
-    /// one message.
+    /// Sends the first messages that fit into one frame together, and returns their number.
+    /// `messages` is not empty.
     pub(crate) fn try_send_some(
         self: &Arc<Self>,
         messages: &[IoSlice<'_>],
     ) -> Result<usize, TrySendError> {
         match self.with_core(|core| core.try_send_batch(messages))? {
-            // A single message is sent without a length field, and may be above the eager size.
+            // A single message is sent without a length field, and may be longer than the eager
+            // size.
             0 | 1 => {
                 self.try_send(&mut Sending::new(&messages[..1], None))?;
                 Ok(1)
@@ -147,10 +148,10 @@ impl Link {
         }
     }
 
-    /// Whether a place for one more completion may become free without the calling thread. That is
-    /// so if another thread takes completions, or if there is nothing to take yet because all
-    /// messages with ids are still in flight. `untaken_since` is the time since which the caller
-    /// has seen completions wait.
+    /// Returns whether the channel can get a free slot for one more completion without any action
+    /// of the calling thread. This is possible if another thread takes completions, or if the
+    /// channel contains no completion yet because all messages with ids are still in flight.
+    /// `untaken_since` is the time since which the caller has seen completions in the channel.
     pub(crate) fn may_gain_place(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
         if !core.has_reports() {
@@ -164,8 +165,9 @@ impl Link {
         since.elapsed() < Taker::TIME_LIMIT && is_taken()
     }
 
-    /// Allocates a buffer of `len` bytes for a message. Fails while the session is suspended: it
-    /// has no transport then, and the memory of an attempt to resume is freed if the attempt fails.
+    /// Allocates a buffer of `len` bytes for a message. Fails while the session is suspended. It
+    /// has no transport then, or only that of an attempt to resume, whose memory is freed if the
+    /// attempt fails.
     pub(crate) fn try_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
         let is_suspended = {
             let core = self.core();
@@ -180,11 +182,11 @@ impl Link {
         }
     }
 
-    /// Returns the allocator of the present connection, and the connection's generation in its
-    /// session.
+    /// Returns the allocator of the current connection, and the generation of that connection in
+    /// its session.
     fn allocator_of_generation(&self) -> Result<(Arc<Allocator>, u32), TrySendError> {
-        // The generation is read before the allocator. If the connection is lost in between, the
-        // generation no longer matches, and the buffer is copied.
+        // The generation is read before the allocator. If the connection is lost between the two
+        // reads, the generation no longer matches, and the message is copied.
         let (generation, blocks_new_messages) = {
             let core = self.core();
             (core.generation(), core.blocks_new_messages())
@@ -196,16 +198,17 @@ impl Link {
         }
     }
 
-    /// Whether this connection made the buffer, and so may send it.
+    /// Returns whether this connection can send the buffer: its allocator made the buffer, or it
+    /// has a session.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
-        // A session copies those of an earlier connection.
+        // A session copies the buffers that an earlier connection allocated.
         self.core().has_session()
             || self
                 .allocator()
                 .is_some_and(|allocator| allocator.owns(buffer))
     }
 
-    /// Reports to the peer that the application wants to end the connection soon.
+    /// Notifies the peer that the application wants to end the connection soon.
     pub(crate) fn ask_to_leave(self: &Arc<Self>) -> Result<(), Error> {
         self.with_core(Core::ask_to_leave)
     }
@@ -215,14 +218,13 @@ impl Link {
         self.with_core(|core| core.send_control(message))
     }
 
-    /// Starts a flush: asks the peer's library whether all messages that were sent so far have
-    /// arrived.
+    /// Starts a flush: asks the peer's library whether all messages sent so far have arrived.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {
         self.with_core(Core::flush)
     }
 
-    /// Returns `Ok` once everything that was sent before `flush` has arrived, an error if the
-    /// connection ended before that, and `None` until then.
+    /// Returns `Ok` once all messages sent before the flush have arrived, an error if the
+    /// connection has ended first, and `None` until then.
     pub(crate) fn is_flushed(self: &Arc<Self>, flush: &mut Flush) -> Option<Result<(), Error>> {
         if let Flush::Held(joined) = *flush {
             let asked = self.with_core(|core| core.cork.has_sent(joined).then(|| core.ask()));
@@ -253,7 +255,7 @@ impl Link {
     }
 }
 
-/// The bytes of a stream.
+/// Byte streams.
 impl Link {
     /// Makes the connection a byte stream. Returns the queue of its unread bytes.
     pub(crate) fn carry_bytes(&self) -> Arc<Inflow> {
@@ -263,16 +265,16 @@ impl Link {
         completions.map(Outbox::carry_bytes).unwrap_or_default()
     }
 
-    /// Takes bytes from the start of `parts`, which hold at least one, and returns the number of
-    /// bytes taken.
+    /// Sends bytes from the start of `parts`, which contain at least one byte. Returns the number
+    /// of bytes accepted.
     pub(crate) fn try_write(
         self: &Arc<Self>,
         parts: &[IoSlice<'_>],
     ) -> Result<usize, TrySendError> {
         let (written, holds) = self.with_core(|core| (core.try_write(parts), core.holds_back()));
         if holds {
-            // This thread may make no further call, so the engine checks within 1 ms whether there
-            // is room.
+            // The application may make no further call on this connection. So the engine checks
+            // within 1 ms whether the window has room.
             self.poller.note_held_back();
         }
         if let Some(written) = written? {
@@ -280,13 +282,14 @@ impl Link {
         }
         let piece = self.send_limit().min(self.core().conn.stream_piece());
         if piece == 0 {
-            // The connection was suspended or ended in between. The next try returns that error.
+            // The connection was suspended or ended between the two calls. The next attempt returns
+            // the corresponding error.
             return Err(TrySendError::Full);
         }
         self.try_write_large(parts, usize::try_from(piece).unwrap_or(usize::MAX))
     }
 
-    /// Returns whether a write of `len` bytes takes some of them, or fails.
+    /// Returns whether a write of `len` bytes would accept at least one byte, or fail.
     #[cfg(feature = "tokio")]
     pub(crate) fn has_room_to_write(self: &Arc<Self>, len: usize) -> bool {
         self.with_core(|core| {
@@ -306,7 +309,7 @@ impl Link {
         })
     }
 
-    /// Sends a large message of at most this length.
+    /// Sends a large message of at most `longest` bytes. Returns the number of bytes sent.
     fn try_write_large(
         self: &Arc<Self>,
         parts: &[IoSlice<'_>],
@@ -335,14 +338,15 @@ impl Link {
 
 /// One-sided operations.
 impl Link {
-    /// Registers memory that peers may access as `access` says. A suspended session has no device
-    /// to register it with.
+    /// Registers `len` bytes of memory, which peers may access with the rights in `access`. Fails
+    /// while the session is suspended, because it has no device then.
     pub(crate) fn try_region(
         self: &Arc<Self>,
         len: usize,
         access: RemoteAccess,
     ) -> Result<Region, TrySendError> {
-        // Before the allocator: a connection that is lost in between has an earlier epoch.
+        // The epoch is read before the allocator. If the connection is lost between the two reads,
+        // the region has an outdated epoch, and operations on it fail.
         let (epoch, is_suspended, has_session) = {
             let core = self.core();
             core.check_not_ended()?;
@@ -356,14 +360,15 @@ impl Link {
         let region = allocator
             .region(len, access, epoch)
             .map_err(Error::from_os)?;
-        // A session has no writes with immediate data.
+        // Sessions do not support writes with immediate data.
         if access.write && !has_session {
             self.with_core(|core| core.conn.allow_immediates());
         }
         Ok(region)
     }
 
-    /// Checks the bounds of the region, its rights, and whether both devices support the operation.
+    /// Checks the bounds of the region, its access rights, and whether both devices support the
+    /// operation.
     pub(crate) fn check(
         &self,
         op: OneSidedOp,
@@ -385,17 +390,17 @@ impl Link {
         Checked::new((self.allocator().as_deref(), epoch), op, here, there, id)
     }
 
-    /// Starts an operation, or returns the reason that it cannot be started now.
+    /// Starts an operation, or returns the reason why it cannot be started now.
     pub(crate) fn try_operate(self: &Arc<Self>, checked: &Checked) -> Result<(), TrySendError> {
         self.with_core(|core| core.try_operate(checked))
     }
 }
 
-/// A group, and room for calls that do not wait.
+/// Functions for a connection in a group.
 impl Link {
-    /// Moves the completions of the connection's own channel, which `unread` takes out one by one,
-    /// to a group's queue, and directs later completions there, under `key`. From now on the
-    /// engine's thread watches the connection.
+    /// Adds the connection to a group. Moves the completions of its own channel, which `unread`
+    /// returns one by one, to the group's queue. Later completions go to the same queue, with this
+    /// `key`. From now on the engine's thread polls the connection.
     pub(crate) fn join(
         self: &Arc<Self>,
         queue: &Arc<GroupQueue>,
@@ -407,17 +412,18 @@ impl Link {
             self.set_grouped(core.is_grouped());
             Ok::<_, Error>(())
         })?;
-        // Threads that wait for a completion return, because the group gets it.
+        // Wakes the threads that wait for a completion. They return, because the group gets the
+        // completions.
         self.wake();
         self.poller.call_engine();
-        // Without an engine's thread, this call waits for the engine, so that many calls in a row
-        // do not fill the engine's mailbox.
+        // If the engine has no thread of its own, this thread does the engine's work now, so that a
+        // sequence of calls does not fill the engine's mailbox.
         self.line.serve();
         Ok(())
     }
 
-    /// Puts completions into the group's queue that a thread had already taken out of the
-    /// connection's own channel when the connection joined the group.
+    /// Appends completions to the group's queue. Another thread had taken them from the channel of
+    /// the connection before the connection joined the group.
     pub(crate) fn put_after_join(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
         self.with_core(|core| {
             if core.is_grouped() {
@@ -440,20 +446,21 @@ impl Link {
         })
     }
 
-    /// Whether completions go to a group instead of the connection's own channel.
+    /// Returns whether completions go to a group instead of the connection's own channel.
     pub(crate) fn is_grouped(&self) -> bool {
         if !self.may_be_grouped() {
             return false;
         }
-        // Groups do not know their members, so this call detects a dropped group.
+        // A dropped group does not notify its connections, so this call checks whether the group
+        // still exists.
         let core = self.core();
         let grouped = core.is_grouped();
         self.set_grouped(grouped);
         grouped
     }
 
-    /// Requests [`Completion::Room`] after a refused send, unless the application watches the fd
-    /// for room.
+    /// Requests [`Completion::Room`] after a refused send, unless the application uses the fd for
+    /// the same event.
     pub(crate) fn request_room_report(self: &Arc<Self>) {
         if self.delegate_room() {
             return;
@@ -468,7 +475,7 @@ impl Link {
     }
 }
 
-/// The end.
+/// Functions that end the connection or one of its directions.
 impl Link {
     /// Sends Finish: half-closes the sending direction.
     pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
@@ -490,18 +497,19 @@ impl Link {
         self.with_core(|core| _ = core.conn.reject(&[], Instant::now()));
     }
 
-    /// Rejects the request, or ends the connection, because the program of the listener has not
-    /// taken it. The peer may try again.
+    /// Rejects the request, or ends the connection, because the listener's program has not accepted
+    /// it. The peer may connect again.
     pub(crate) fn reject_untaken(self: &Arc<Self>) {
         self.with_core(|core| core.conn.reject_untaken(Instant::now()));
     }
 
-    /// Wakes waiting threads, which check their conditions again.
+    /// Wakes all waiting threads and tasks, which then check their conditions again.
     pub(crate) fn wake(self: &Arc<Self>) {
         self.poller.wake();
         self.wake_tasks(Awaited::ALL_EVENTS);
         if self.is_over_tcp() {
-            // The answer wakes a thread that waits in the call that receives.
+            // A thread may be blocked in recv(2) on the socket. The peer's answer to this flush
+            // ends that call.
             let _ = self.with_core(|core| core.conn.flush());
         }
     }

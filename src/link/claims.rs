@@ -1,5 +1,5 @@
-//! Requests in which the peer claims that it has lost the connection of a session, or has closed
-//! the session.
+//! Requests in which the peer states that it has lost the connection of a session, or that it has
+//! closed the session.
 
 use std::time::{Duration, Instant};
 
@@ -13,18 +13,18 @@ use super::{
 };
 use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
 
-/// The time within which a peer that still uses the last connection must answer a ping. If it
-/// answers later, a request with the right session id takes the session over, and the peer resumes
+/// The time in which a peer that still uses the previous connection must answer a ping. If the pong
+/// is later, a request with the right session id takes over the session. The peer can then resume
 /// the session with a request of its own.
 const ANSWER: Duration = Duration::from_millis(250);
 
-/// Calls of the engine's thread.
+/// Functions that the engine's thread calls.
 impl Core {
-    /// Checks the peer's request, and fences the last connection, so that it delivers nothing more.
-    /// Returns false and changes nothing while the peer may still use that connection. The caller
-    /// then refuses the request, and the peer repeats it.
+    /// Checks the peer's request to resume the session, and ends the previous connection, which
+    /// then delivers no messages. Returns false and changes nothing while the peer may still use
+    /// the previous connection. The caller then refuses the request, and the peer retries.
     ///
-    /// The caller has taken everything that has arrived.
+    /// Before the call, the caller has handled all completions that have arrived.
     pub(crate) fn supersede(
         &mut self,
         request: &ResumeRequest,
@@ -46,7 +46,8 @@ impl Core {
         session.messages.take_attempt(request.epoch);
         match &mut session.state {
             State::Working(_) => self.lose(now),
-            // An attempt that is not established has delivered nothing, so it needs no fence.
+            // An attempt that is not established has delivered no message, so it can be abandoned
+            // directly.
             State::Suspended(suspension) if matches!(suspension.step, Step::Attempt(_)) => {
                 suspension.step = Step::Lost;
                 self.cm_ops.clear();
@@ -56,8 +57,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Whether the peer may still use the connection, which works on this side: the peer has
-    /// answered a ping, or has time left to answer it.
+    /// Returns whether the peer may still use the connection: the peer has answered a ping, or the
+    /// time limit for its answer has not passed.
     fn is_in_use(&mut self, now: Instant) -> bool {
         let Some(session) = &mut self.session else {
             return false;
@@ -70,9 +71,9 @@ impl Core {
         //# request alone: it sends a Ping over it, and refuses the request if the Pong comes.
         match doubt {
             Some(doubt) if !self.conn.has_proof(doubt.answer) => now < doubt.until,
-            // A peer sends a request only after it has left the connection. So only the pong of a
-            // ping sent after the request proves that the peer uses the connection. Other frames
-            // may have been sent before.
+            // A peer that wants to resume sends its request only after it has abandoned the
+            // connection. So only the pong to a ping that was sent after the request proves that
+            // the peer uses the connection. Other frames may have been sent before the request.
             Some(_) | None => {
                 let until = now + ANSWER;
                 *doubt = self
@@ -86,9 +87,9 @@ impl Core {
 }
 
 impl Core {
-    /// Handles the news that the peer closed the session while this side had no connection. Reports
-    /// the messages that have arrived. Returns the end, or `None` if the peer's numbers are
-    /// impossible.
+    /// Handles the peer's report that it closed the session while this side had no connection.
+    /// Reports the messages that have arrived at the peer. Returns the end of the session, or
+    /// `None` if the message counts in the report are impossible.
     pub(super) fn conclude(&mut self, over: SessionOver) -> Option<Ended> {
         let session = self.session.as_mut()?;
         let State::Suspended(suspension) = &session.state else {
@@ -125,9 +126,9 @@ impl Core {
         Some(Ended { reason, delivered })
     }
 
-    /// Returns the numbers of a session of the passive side that ends with a close, for a peer that
-    /// is cut off. A session that the application has aborted leaves no numbers. `is_aborted` marks
-    /// it, because dropping its last handle sets `closing` as a close does.
+    /// Returns the message counts of a session that the passive side closes. The engine keeps them
+    /// for a peer that has no connection. Returns `None` for a session that the application has
+    /// aborted: `is_aborted` identifies it, because dropping the last handle also sets `closing`.
     pub(super) fn leave_numbers(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {

@@ -4,10 +4,10 @@ use crate::{proto::CloseReason, transport_choice::Transport};
 /// An event on a connection.
 ///
 /// [`Endpoint::completions`](crate::Endpoint::completions) and
-/// [`Endpoint::next_completion`](crate::Endpoint::next_completion) return them. Each message that
-/// arrives is reported once. Each operation that was given an id, and was accepted, ends in exactly
-/// one completion with that id: that of its success, or [`Failed`](Self::Failed). Ids are the
-/// application's; they need not differ. On a connection with
+/// [`Endpoint::next_completion`](crate::Endpoint::next_completion) return completions. Each message
+/// that arrives is reported once. Each accepted operation with an id ends in exactly one completion
+/// with that id: the completion for its success, or [`Failed`](Self::Failed). The application
+/// chooses the ids, which need not be unique. On a connection with
 /// [`Config::resume`](crate::Config::resume) an operation may instead end in
 /// [`OutcomeUnknown`](Self::OutcomeUnknown).
 #[derive(Debug)]
@@ -15,40 +15,43 @@ use crate::{proto::CloseReason, transport_choice::Transport};
 pub enum Completion {
     /// A message arrived.
     Received(Message),
-    /// A message that was sent with this id has arrived.
+    /// The message with this id has arrived at the peer's host.
     ///
-    /// The peer's device has acknowledged it or, if it is large, the peer's library has read it,
-    /// and also every large message that was sent before it. On iWARP, whose devices do not report
-    /// this, the peer's library has confirmed it. These completions come in the order of sending.
-    /// They do not mean that the peer's application has received the message.
+    /// The peer's device has acknowledged a small message. The peer's library has read a large
+    /// message, and every large message that was sent before it. iWARP devices do not report
+    /// arrivals, so on iWARP the peer's library confirms the message. `Sent` completions are
+    /// reported in the order of the sends. They do not mean that the peer's application has
+    /// received the message.
     Sent(u64),
-    /// A one-sided [`read`](crate::OneSided::read) is done: the bytes are in the region.
+    /// A one-sided [`read`](crate::OneSided::read) has completed: the bytes are in the local
+    /// region.
     Read(u64),
-    /// A one-sided [`write`](crate::OneSided::write) is done.
+    /// A one-sided [`write`](crate::OneSided::write) has completed.
     ///
     /// The peer's device or, on iWARP, the peer's library has acknowledged the bytes.
     Written(u64),
-    /// An atomic operation is done.
+    /// An atomic operation has completed.
     ///
     /// The operation was a [`fetch_add`](crate::OneSided::fetch_add) or
     /// [`compare_swap`](crate::OneSided::compare_swap).
     Fetched {
         /// The operation's id.
         id: u64,
-        /// The old value of the number in the peer's memory.
+        /// The value in the peer's memory before the operation.
         value: u64,
     },
-    /// The peer has written to this side's memory, and notifies this side of the write.
+    /// The peer has written to this side's memory and sent immediate data.
     ///
     /// The peer called [`write_with_imm`](crate::OneSided::write_with_imm).
     Immediate(Immediate),
-    /// A control message arrived: the peer called
-    /// [`send_control`](crate::Endpoint::send_control).
+    /// A control message arrived: the peer called [`send_control`](crate::Endpoint::send_control).
     ///
-    /// It has no order with other messages, and may come before messages that were sent earlier. It
-    /// is a copy, and occupies one of the 2 places for control messages until it is dropped; the
-    /// peer can send no third one. [`Endpoint::recv`](crate::Endpoint::recv) keeps it for
-    /// [`next_completion`](crate::Endpoint::next_completion). A [`Stream`](crate::Stream) has none.
+    /// Control messages are not ordered with other messages, and may overtake messages that were
+    /// sent earlier. The message is a copy. It occupies one of the 2 slots for control messages
+    /// until it is dropped; while both are occupied, the peer can send no further control message.
+    /// [`Endpoint::recv`](crate::Endpoint::recv) leaves control messages for
+    /// [`next_completion`](crate::Endpoint::next_completion). A [`Stream`](crate::Stream) discards
+    /// them.
     ///
     /// # Examples
     ///
@@ -71,15 +74,17 @@ pub enum Completion {
     /// The peer wants to end the connection soon: it called
     /// [`ask_to_leave`](crate::Endpoint::ask_to_leave).
     ///
-    /// It comes at most once, and has no order with messages. Nothing else changes: both sides may
-    /// send until one of them closes. A program that gets it begins no new work on the connection,
-    /// and closes it after the answers that it waits for. [`Endpoint::recv`](crate::Endpoint::recv)
-    /// keeps it for [`next_completion`](crate::Endpoint::next_completion). A
-    /// [`Stream`](crate::Stream) has none.
+    /// This completion is reported at most once, and is not ordered with messages. The connection
+    /// does not change: both sides may send until one of them closes it. A program that receives
+    /// `PeerLeaving` should begin no new work on the connection, and close it after the answers to
+    /// its open requests. [`Endpoint::recv`](crate::Endpoint::recv) leaves `PeerLeaving` for
+    /// [`next_completion`](crate::Endpoint::next_completion). A [`Stream`](crate::Stream) discards
+    /// it.
     PeerLeaving,
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
-    /// It comes after all messages of the peer, at most once. This side may continue to send.
+    /// This completion is reported at most once, after all messages of the peer. This side may
+    /// continue to send.
     Finished,
     /// An operation with an id failed, or the connection ended before its outcome was known.
     Failed {
@@ -87,41 +92,43 @@ pub enum Completion {
         id: u64,
         /// The reason.
         ///
-        /// If the device failed the operation, this is the device's status, with which the
-        /// connection ends.
+        /// If the device failed the operation, the reason is the device's status, and the
+        /// connection ends for the same reason.
         reason: CloseReason,
     },
     /// The connection was lost while a one-sided write or atomic operation was in flight.
     ///
-    /// Only connections with [`Config::resume`](crate::Config::resume) have it, before
-    /// [`Suspended`](Self::Suspended). The peer's device has carried out the operation, or has not,
-    /// or has written a part of the bytes. The session does not repeat the operation, because that
-    /// could undo a later change. Read the peer's memory after [`Resumed`](Self::Resumed), from a
-    /// new region, and decide. A one-sided read that was in flight is [`Failed`](Self::Failed).
+    /// Only connections with [`Config::resume`](crate::Config::resume) report it, before
+    /// [`Suspended`](Self::Suspended). The peer's device may have executed the operation
+    /// completely, in part (for a write), or not at all. The session does not repeat the operation,
+    /// because a repetition could undo a later change. After [`Resumed`](Self::Resumed), read the
+    /// peer's memory again from a new region to find out. A one-sided read that was in flight is
+    /// [`Failed`](Self::Failed).
     OutcomeUnknown {
         /// The operation's id.
         id: u64,
-        /// The reason of the loss.
+        /// The reason for the loss.
         reason: CloseReason,
     },
-    /// There is room for a send that was refused.
+    /// A send that was refused can be tried again.
     ///
-    /// After a `try_send`, or another call that does not wait, was refused as
-    /// [full](crate::TrySendError::Full), this completion comes once, when another send can
-    /// succeed, or would fail for another reason. It is not repeated before it was taken. A send
-    /// that is tried after it may be refused again, and another `Room` follows then. Calls that
-    /// wait cause no `Room`. [`Endpoint::recv`](crate::Endpoint::recv) drops it. Programs that have
-    /// requested the [fd](crate::Interest::Writable) for the same event do not get it.
+    /// A `try_send` or another nonblocking call was refused as [full](crate::TrySendError::Full).
+    /// `Room` is reported once when another send can succeed, or would fail for another reason. It
+    /// is not reported again before the application has taken it. If the next send is refused
+    /// again, another `Room` follows. Blocking calls cause no `Room`.
+    /// [`Endpoint::recv`](crate::Endpoint::recv) discards it. It is not reported to a program that
+    /// has requested the [fd](crate::Interest::Writable) for the same event.
     Room,
-    /// The connection was lost. Its session continues, and will get another connection.
+    /// The connection was lost. Its session continues, and tries to establish another connection.
     ///
-    /// Only connections with [`Config::resume`](crate::Config::resume) have it. It comes after all
+    /// Only connections with [`Config::resume`](crate::Config::resume) report it, after all
     /// messages that arrived before the loss. [`Resumed`](Self::Resumed) follows, or the end of the
     /// session. In between, calls that send or wait continue to wait.
     ///
-    /// At most one pair of `Suspended` and `Resumed` waits to be taken: while it does, later losses
-    /// are not reported. [`Endpoint::recv`](crate::Endpoint::recv) drops both, and a
-    /// [`Stream`](crate::Stream) has neither.
+    /// The channel contains at most one pair of `Suspended` and `Resumed`. Until the application
+    /// has taken this pair, further losses are not reported.
+    /// [`Endpoint::recv`](crate::Endpoint::recv) discards both completions, and a
+    /// [`Stream`](crate::Stream) reports neither.
     ///
     /// # Examples
     ///
@@ -150,28 +157,28 @@ pub enum Completion {
     /// # }
     /// ```
     Suspended {
-        /// The reason of the loss.
+        /// The reason for the loss.
         reason: CloseReason,
     },
-    /// The session has another connection.
+    /// The session has a new connection.
     ///
-    /// It comes before all messages that arrive over the new connection, and only after
-    /// [`Suspended`](Self::Suspended).
+    /// This completion follows [`Suspended`](Self::Suspended), and precedes all messages that
+    /// arrive over the new connection.
     Resumed {
-        /// The number of resumptions so far, this one included:
+        /// The number of resumptions so far, including this one:
         /// [`Statistics::resumes`](crate::Statistics::resumes).
         number: u64,
         /// The number of messages that this side sends again.
         resent: u64,
-        /// The transport of the connection.
+        /// The transport of the new connection.
         transport: Transport,
     },
-    /// The connection has ended. It comes once, after all other completions.
+    /// The connection has ended. This is the last completion of a connection.
     Disconnected(CloseReason),
 }
 
 impl Completion {
-    /// The id of the operation that this completion ends.
+    /// Returns the id of the operation that this completion ends.
     pub(super) fn id(&self) -> Option<u64> {
         match self {
             Self::Sent(id)
@@ -193,15 +200,15 @@ impl Completion {
     }
 }
 
-/// The immediate data of a [`write_with_imm`](crate::OneSided::write_with_imm) of the peer.
+/// The immediate data of a [`write_with_imm`](crate::OneSided::write_with_imm) by the peer.
 ///
-/// The bytes that the peer wrote are in the region. It occupies one place of the window until it is
-/// dropped, as a [`Message`] does.
+/// The bytes that the peer wrote are in the region. Like a [`Message`], the value occupies one
+/// credit of the window until it is dropped.
 #[derive(Debug)]
 pub struct Immediate {
     imm_data: u32,
     len: u32,
-    /// Held because its drop releases the place in the window.
+    /// Dropping this field returns the credit to the peer.
     _place: Message,
 }
 
@@ -214,7 +221,7 @@ impl Immediate {
         }
     }
 
-    /// Returns the immediate data: the number that the peer gave.
+    /// Returns the immediate data that the peer passed to `write_with_imm`.
     #[must_use]
     pub fn imm_data(&self) -> u32 {
         self.imm_data
@@ -231,8 +238,8 @@ impl Immediate {
 /// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
-    /// The first cause.
+    /// The first reason for the end.
     pub(crate) reason: CloseReason,
-    /// Whether the peer's library is known to have received everything that was sent.
+    /// Whether the peer's library has confirmed that it received all sent messages.
     pub(crate) delivered: bool,
 }

@@ -1,4 +1,4 @@
-//! Control messages of the application, which pass the messages that wait for credit.
+//! Control messages of the application, which overtake the messages that wait for credit.
 
 use std::mem;
 
@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl Core {
-    /// Sends a control message. A session whose connection is lost keeps it for the next one.
+    /// Sends a control message. If the connection of a session is lost, the session sends the
+    /// message over the next connection.
     pub(super) fn send_control(&mut self, message: &[u8]) -> Result<(), Error> {
         self.check_open()?;
         let sent = if self.is_lost() {
@@ -37,8 +38,8 @@ impl Core {
         })
     }
 
-    /// Reports to the peer that the application wants to end the connection soon. A session repeats
-    /// it on each connection.
+    /// Notifies the peer that the application wants to end the connection soon. A session repeats
+    /// this notification on each new connection.
     pub(crate) fn ask_to_leave(&mut self) -> Result<(), Error> {
         self.check_open()?;
         if !self.is_lost() {
@@ -64,21 +65,22 @@ impl Core {
         Ok(())
     }
 
-    /// Reports to the application that the peer wants to end the connection soon, unless the peer
-    /// has said so on an earlier connection of the session.
+    /// Reports to the application that the peer wants to end the connection soon, unless an earlier
+    /// connection of the session has already reported it.
     pub(super) fn deliver_leave<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         if !mem::replace(&mut self.leave_came, true) && !self.is_stream() {
             self.hand_over(Completion::PeerLeaving, to);
         }
     }
 
-    /// Whether the program has made a stream of the connection, whose calls take no completions.
+    /// Returns whether the program uses the connection as a byte stream. Streams take no
+    /// completions.
     fn is_stream(&self) -> bool {
         self.completions.as_ref().and_then(Outbox::inflow).is_some()
     }
 
-    /// Copies a control message of `len` bytes out of its receive buffer, and hands it to the
-    /// application. The channel has a place for each that the peer may send.
+    /// Copies a control message of `len` bytes out of its receive buffer, and delivers it to the
+    /// application. The channel has capacity for all control messages that the peer may send.
     pub(super) fn deliver_control<H: MessageOwner + 'static>(
         &mut self,
         buffer: u32,
@@ -97,7 +99,7 @@ impl Core {
     }
 }
 
-/// Returns the error of a call that the peer's hello does not permit.
+/// Returns the error of a call that the peer does not support according to its hello.
 fn not_taken(operation: &'static str) -> Error {
     Error::NotSupported {
         operation,

@@ -1,4 +1,4 @@
-//! The state machine of a connection and the work queues that it controls, under one lock: see
+//! The state machine of a connection and its work queues, which one lock protects: see
 //! [`Link`](super::link::Link).
 
 use std::{
@@ -34,65 +34,66 @@ use crate::{
     transport::{Done, PostError, Posted, ReceiveShare, WorkQueues},
 };
 
-/// The state machine with the work queues that it controls.
+/// The state machine of a connection, with the work queues that it controls.
 pub(crate) struct Core {
     pub(crate) conn: Connection,
     pub(crate) queues: Option<WorkQueues>,
-    /// This connection's part of shared receives, if receives are shared.
+    /// This connection's share of the shared receive queue, if the connection uses one.
     pub(crate) share: Option<ReceiveShare>,
-    /// Receive buffers that hold several messages.
+    /// The receive buffers that contain several messages.
     pub(super) batches: Batches,
-    /// Messages and bytes for which the peer has no room yet.
+    /// Messages and stream bytes for which the window has no room yet.
     pub(super) cork: Cork,
-    /// Messages with a pending report.
+    /// The unconfirmed messages, which determine the order of `Sent` completions.
     pub(super) order: SentOrder,
-    /// Sends and writes that the device has completed, but that are not known to have arrived at
-    /// the peer.
+    /// Sends and writes that the device has completed but whose arrival at the peer is not proven.
     pub(super) unproven: Unproven,
-    /// Pending calls of the connection manager, which the engine's thread makes.
+    /// Pending connection manager operations, which the engine's thread performs.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
-    /// Whether a request has arrived that had a frame of its own, and waits for the engine's
-    /// thread.
+    /// Whether the private data of a long request have arrived, so that the engine's thread can
+    /// handle the request.
     pub(crate) requested: bool,
-    /// The signs of life that all connections with the peer's engine share, once it is established.
+    /// The signs of life that all connections to the peer's engine share. Set when the connection
+    /// is established.
     pub(crate) liveness: Option<PeerLiveness>,
-    /// The end of the connection, and whether all messages arrived. Set once, together with the
-    /// completion of the end.
+    /// The reason for the end of the connection, and whether all messages arrived. Set once,
+    /// together with the last completion.
     pub(crate) ended: Option<Ended>,
-    /// `None` after the end, or after the last reader is gone. Unread messages hold the link, so a
-    /// link that kept their channel would never be dropped.
+    /// The destination of completions. `None` after the end of the connection or after the last
+    /// receiver is dropped. Unread messages refer to the link. So a link that kept the channel with
+    /// these messages would keep itself alive.
     pub(crate) completions: Option<Outbox>,
-    /// The counters of the session's earlier connections.
+    /// The counters of all earlier connections of the session, added up.
     pub(super) past: Option<Box<Statistics>>,
-    /// The state that survives the loss of a connection, if there is a session.
+    /// The state that survives the loss of a connection. `None` without a session.
     pub(crate) session: Option<Box<LinkSession>>,
-    /// The numbers of the session, once this side has closed it.
+    /// The session's message counts, after this side has closed the session.
     pub(crate) over: Option<SessionOver>,
-    /// The position of this connection among those of the session, from 0.
+    /// The index of the current connection in its session, from 0.
     pub(super) generation: u32,
-    /// The object to which messages of a connection that resumes a session return their place in
-    /// the window.
+    /// The owner of the messages that arrive over a resumed connection. Dropped messages return
+    /// their credit to it.
     pub(super) ring: Option<Arc<dyn MessageOwner>>,
-    /// Whether the peer's Finish was delivered.
+    /// Whether the peer's Finish frame was delivered.
     pub(super) finish_came: bool,
-    /// Whether the peer's Leave was delivered.
+    /// Whether the peer's Leave frame was delivered.
     pub(super) leave_came: bool,
-    /// The stall of sends, for the log.
+    /// Detects sends that stall, for the log.
     pub(super) stall: StallWatch,
-    /// The time at which the last ping was posted; `None` once its pong has arrived.
+    /// The time when the last ping was posted; `None` after its pong has arrived.
     pinged: Option<Instant>,
-    /// Whether [`Completion::Room`] is due after a refused send.
+    /// Whether [`Completion::Room`] is pending after a refused send.
     pub(super) room_wanted: bool,
     pub(super) deferred: Deferred,
-    /// The number of completions that a `recv` took from the channel and set aside.
+    /// The number of completions that `recv` took from the channel and set aside for later calls.
     pub(super) set_aside: Arc<AtomicUsize>,
-    /// The number of operations that may be in flight, or reported and not taken. The channel has a
-    /// place for each.
+    /// The maximum number of operations with ids that are in flight, or reported but not yet taken.
+    /// The channel has capacity for all of them.
     pub(super) max_ids: usize,
 }
 
-/// Reads the clock when it is asked.
+/// A clock that reads the system time at each call.
 #[derive(Clone, Copy)]
 pub(crate) struct SystemClock;
 
@@ -102,11 +103,11 @@ impl Clock for SystemClock {
     }
 }
 
-/// The recipient of arriving messages.
+/// The destination of arriving messages.
 pub(super) struct Recipient<'a, H> {
-    /// The object to which messages return their place in the window.
+    /// The object to which dropped messages return their credit.
     pub(super) owner: &'a Arc<H>,
-    /// The direct handoff of the thread that polls, if it waits for a message.
+    /// The direct handoff to the polling thread, if that thread waits for a message.
     pub(super) handoff: Option<&'a Handoff>,
 }
 
@@ -148,17 +149,16 @@ impl Core {
     }
 
     pub(crate) fn reason(&self) -> CloseReason {
-        // A connection that was cut off has ended for a reason that its state machine does not
-        // know.
+        // A connection that `cut_off` ended has a reason that its state machine does not know.
         match (&self.ended, self.conn.close_reason()) {
             (Some(Ended { reason, .. }), _) | (None, Some(reason)) => reason.clone(),
             (None, None) => CloseReason::LocallyClosed,
         }
     }
 
-    /// Returns the next deadline if only the keepalive's check is due, and the peer is alive. The
-    /// completion queue is not polled for this, because frames in it could only confirm that the
-    /// peer is alive.
+    /// If only the keepalive check is due and the peer is alive, returns the next deadline. The
+    /// caller then need not poll the completion queue, because frames in the queue could only
+    /// confirm that the peer is alive.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
         let liveness = self
@@ -169,9 +169,10 @@ impl Core {
         passes.then(|| self.next_timeout())
     }
 
-    /// Handles deadlines that have passed. Before it judges the peer, it counts the signs of life
-    /// on other connections with the peer's engine and the bytes of incomplete frames, and checks
-    /// whether other connections wait for the memory of the peer's messages.
+    /// Handles expired deadlines. Before the state machine judges the peer, this function passes
+    /// three facts to it: the signs of life on other connections with the peer's engine, the number
+    /// of transferred bytes including incomplete frames, and whether other connections wait for the
+    /// memory of the peer's messages.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.expire_session(now) {
             return;
@@ -196,8 +197,8 @@ impl Core {
         self.conn.handle_timeout(now);
     }
 
-    /// Returns the error of the end, if the connection has ended. The state machine does not know
-    /// of an end by `cut_off`.
+    /// Returns an error if the connection has ended. The state machine cannot answer this, because
+    /// it does not know about `cut_off`.
     pub(crate) fn check_not_ended(&self) -> Result<(), Error> {
         match &self.ended {
             None => Ok(()),
@@ -205,7 +206,7 @@ impl Core {
         }
     }
 
-    /// Passes a completion to the state machine, and carries out its outputs.
+    /// Passes a completion to the state machine, and carries out the resulting outputs.
     #[inline(never)]
     pub(super) fn handle_done<H: MessageOwner + 'static>(
         &mut self,
@@ -256,8 +257,8 @@ impl Core {
         }
     }
 
-    /// Carries out the outputs of the state machine until there are none. Called after every input,
-    /// before the lock is released. Most inputs cause no output.
+    /// Carries out all outputs of the state machine. The caller calls it after every input, before
+    /// it releases the lock. Most inputs cause no output.
     #[inline]
     pub(super) fn apply_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         if !self.conn.is_settled() || self.deferred.room {
@@ -269,8 +270,8 @@ impl Core {
     fn apply_all_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         loop {
             self.apply_pending(to);
-            // Held messages are sent only after all outputs were posted, because frames are posted
-            // in the order in which the state machine made them.
+            // Held messages are sent after all other outputs, because frames must be posted in the
+            // order in which the state machine created them.
             if !(self.deferred.room && self.uncork()) {
                 break;
             }
@@ -300,7 +301,7 @@ impl Core {
                 Output::Copy(fragment) => self.copy(&fragment),
                 Output::Repost(buffer) => self.post(|queues| queues.post_recv(buffer)),
                 Output::Release(buffer) => {
-                    // The buffer returns as if the application had released the message.
+                    // The buffer is returned as if the application had released the message.
                     if let Some(share) = &mut self.share {
                         share.lend(buffer);
                     }
@@ -324,7 +325,7 @@ impl Core {
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
                     self.deferred.room = true;
-                    // If messages are being sent again, the engine's thread sends the next one.
+                    // If messages have to be sent again, the engine's thread sends the next one.
                     self.deferred.drive |= self.sends_again();
                     if !self.blocks_new_messages() {
                         self.report_room();
@@ -350,8 +351,9 @@ impl Core {
         }
     }
 
-    /// Reports the end to the application, after the failure of everything that it ends. Only the
-    /// first end counts: the state machine does not know of [`cut_off`](Self::cut_off).
+    /// Reports the end of the connection to the application, after it has failed all pending
+    /// operations. Only the first call has an effect: the state machine does not know about
+    /// [`cut_off`](Self::cut_off) and may report another end.
     pub(super) fn end(&mut self, mut ended: Ended) {
         if self.ended.is_some() {
             return;
@@ -371,7 +373,7 @@ impl Core {
             }
             while let Some(gone) = self.unproven.take() {
                 match gone {
-                    // `order` has the id of the message.
+                    // `order` contains the id of the message.
                     CompletedSend::Message => {}
                     CompletedSend::Write(id) => report_failed(Some(id), reason, completions),
                 }
@@ -381,8 +383,8 @@ impl Core {
             }
         }
         self.fail_kept(&ended.reason);
-        // The channel has a place for this completion, in addition to those for messages. The put
-        // fails if the receiver has been dropped, which is no error here.
+        // The channel has capacity for this completion in addition to all others. The send fails if
+        // the receiver has been dropped, which is not an error here.
         if let Some(mut completions) = self.completions.take() {
             let _ = completions.put(Completion::Disconnected(reason.clone()));
             self.deferred.later.push(DeferredAction::Close(completions));
@@ -392,7 +394,8 @@ impl Core {
         self.deferred.wake = true;
     }
 
-    /// Ends the connection without the engine's thread, which has ended, so that no caller waits.
+    /// Ends the connection after the engine's thread has exited, so that no caller waits
+    /// indefinitely.
     pub(crate) fn cut_off(&mut self, reason: CloseReason) {
         self.end(Ended {
             reason,
@@ -400,13 +403,13 @@ impl Core {
         });
     }
 
-    /// Whether a marker completes behind the last receive.
+    /// Returns whether the device generates a marker completion after the last receive.
     pub(super) fn marks_receives(&self) -> bool {
         let queues = self.queues.as_ref();
         queues.is_none_or(WorkQueues::marks_receives)
     }
 
-    /// Posts something; a failure ends the connection.
+    /// Posts a work request. If posting fails, the connection ends.
     fn post<E: Into<PostError>>(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), E>) {
         let Some(queues) = &mut self.queues else {
             return;
@@ -418,8 +421,8 @@ impl Core {
         }
     }
 
-    /// Hands a message to the application. The channel has a place for every message that the peer
-    /// has credit for.
+    /// Delivers a message to the application. The channel has capacity for every message that the
+    /// peer has credit for.
     pub(super) fn deliver<H: MessageOwner + 'static>(
         &mut self,
         arrival: Arrival,
@@ -508,7 +511,7 @@ impl Core {
         self.hand_over(completion, to);
     }
 
-    /// Hands the messages of a batch to the application, one by one.
+    /// Delivers the messages of a batch to the application, one by one.
     fn deliver_batch<H: MessageOwner + 'static>(
         &mut self,
         buffer: u32,
@@ -535,20 +538,21 @@ impl Core {
         }
     }
 
-    /// Hands the completion to a thread that waits for one, or puts it into the channel.
+    /// Hands the completion directly to the thread that waits for a message, or puts it into the
+    /// channel.
     pub(super) fn hand_over<H: MessageOwner + 'static>(
         &mut self,
         completion: Completion,
         to: &Recipient<'_, H>,
     ) {
         let Some(completions) = &mut self.completions else {
-            // The receiver has been dropped. The message is dropped without the lock, because its
-            // drop takes the lock to release its place.
+            // The receiver has been dropped. The message is dropped after the lock is released,
+            // because its drop takes the lock to return the credit.
             return self.deferred.later.push(DeferredAction::Drop(completion));
         };
         let completion = match (completion, to.handoff) {
-            // The channel is empty, and no other thread must be woken, because this thread waits
-            // for the message.
+            // The channel is empty, and the waiting thread is this thread, so no other thread must
+            // be woken.
             (Completion::Received(message), Some(handoff))
                 if handoff.is_empty() && completions.may_hand_over() =>
             {

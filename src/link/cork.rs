@@ -1,46 +1,49 @@
-//! Bytes of a stream that were written while the window was full.
+//! Holds bytes of a stream that the application writes while the window is full.
 //!
-//! They go into the [`Cork`], in several frames up to the size of its send buffer, and leave when
-//! the peer grants credits. So a writer that is faster than the peer's reader sends long frames.
-//! Only writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than a wait.
-//! Held bytes leave before a Finish and a Close, and a flush waits for them.
+//! The [`Cork`] stores the bytes as several frames, up to half of the connection's stream buffer,
+//! and sends them when the peer grants credits. So a writer that is faster than the peer's reader
+//! sends long frames. If the held bytes exceed one frame, only writes of up to 16 KiB are added,
+//! because the copy of a longer write costs more than a wait. Held bytes are sent before Finish and
+//! Close, and a flush waits for them.
 //!
-//! The writer may make no further call that would send the held bytes. So the engine checks the
-//! connection every 1 ms while it holds bytes. It does not take the connection over, because its
-//! thread would then wake twice for each frame.
+//! The application may make no further call that would send the held bytes. So the engine checks
+//! the connection every 1 ms while the cork holds bytes. The engine does not become the owner that
+//! polls the connection, because its thread would then wake twice for each frame.
 
 use std::{io::IoSlice, mem};
 
 use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 
-/// The longest write that joins others beyond a frame. A longer write waits for room instead,
-/// because one more copy of its bytes costs more than the wait while the peer reads.
+/// The maximum length in bytes of a write that is added to more than one frame of held bytes. A
+/// longer write waits for room instead, because copying its bytes costs more than the wait for the
+/// peer.
 pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
-/// Messages, or bytes of a stream, that the application handed over while there was no room. Each
-/// thread that finds room sends them, in full frames, so no send waits for another one.
+/// Messages or stream bytes that the application passed while the window was full. Any thread that
+/// finds room sends them in full frames, so no send call waits for another one.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
-    /// The messages, in the format of a batch: a length field precedes each message. When `bytes`
-    /// is empty it keeps the memory of one frame, so that the next message allocates nothing.
+    /// The messages in the format of a batch: a length field precedes each message. When the last
+    /// message has been sent, the vector keeps the capacity of one frame, so the next message
+    /// allocates nothing.
     bytes: Vec<u8>,
-    /// The number of bytes at the beginning that have been sent.
+    /// The number of bytes at the start of `bytes` that have been sent.
     gone: usize,
-    /// The offset of the last message, behind its length.
+    /// The offset in `bytes` of the last message, after its length field.
     last: usize,
-    /// The longest payload of a frame plus a length field, when bytes were last added.
+    /// The maximum payload of a frame plus a length field, in bytes, when bytes were last added.
     frame: usize,
-    /// The number of bytes that were ever added, and the number of those that were sent.
+    /// The total number of bytes ever added, and the total number sent.
     joined: u64,
     left: u64,
 }
 
-/// The first of the messages in a cork.
+/// The first messages in a cork, which one frame can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Front {
     /// The number of messages, at least one.
     pub(super) count: usize,
-    /// The bytes of the messages and of their length fields.
+    /// The length of the messages and of their length fields, in bytes.
     pub(super) len: usize,
 }
 
@@ -53,25 +56,25 @@ impl Cork {
         self.bytes.len() - self.gone
     }
 
-    /// Returns the number of bytes that were ever added.
+    /// Returns the total number of bytes ever added.
     pub(super) fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// Returns whether the first `joined` of all bytes that were ever added have been sent.
+    /// Returns whether the first `joined` of all bytes ever added have been sent.
     pub(super) fn has_sent(&self, joined: u64) -> bool {
         self.left >= joined
     }
 
-    /// Returns the number of bytes of a stream that may be added.
+    /// Returns the number of stream bytes that can be added.
     pub(super) fn room(&self, longest: usize, most: usize) -> usize {
         let most = most.max(PART_HEADER_LEN + longest);
         most.saturating_sub(self.len().max(PART_HEADER_LEN))
     }
 
-    /// Adds bytes of these parts: first to the last message, up to `longest` bytes, and then as
-    /// further messages. It holds up to `most` bytes in all, but at least one frame. Returns the
-    /// number of bytes added.
+    /// Appends the bytes of `parts`: first to the last message, up to `longest` bytes, and then as
+    /// new messages. The cork holds up to `most` bytes in total, but at least one frame. Returns
+    /// the number of bytes added.
     pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize, most: usize) -> usize {
         let room = self.room(longest, most);
         let mut left = room;
@@ -93,8 +96,8 @@ impl Cork {
         room - left
     }
 
-    /// Cuts the bytes into messages of up to `longest` bytes. The frames of the next connection of
-    /// a session may have another length.
+    /// Splits the held bytes into messages of up to `longest` bytes, because the frames of a
+    /// session's next connection may be shorter.
     pub(super) fn fit(&mut self, longest: usize) {
         if self.is_empty() {
             return;
@@ -108,7 +111,7 @@ impl Cork {
         (self.joined, self.left) = (before.joined, before.left);
     }
 
-    /// Begins a message, with an empty length field that [`end`](Self::end) fills in.
+    /// Begins a message with an empty length field, which [`end`](Self::end) fills in.
     fn begin(&mut self, longest: usize) {
         self.frame = PART_HEADER_LEN + longest;
         if self.is_empty() {
@@ -118,19 +121,20 @@ impl Cork {
         self.last = self.bytes.len();
     }
 
-    /// Ends the last message at the present end of the bytes.
+    /// Ends the last message at the current end of the bytes.
     fn end(&mut self) {
-        // The cast loses nothing, because the message fits a frame.
+        // The cast is lossless, because the message fits into a frame.
         let len = (self.bytes.len() - self.last) as u32;
         self.bytes[self.last - PART_HEADER_LEN..self.last].copy_from_slice(&len.to_be_bytes());
     }
 
-    /// Returns the first messages, up to the number that fits one frame.
+    /// Returns the first messages that fit into one frame together.
     pub(super) fn front(&self, room: BatchRoom) -> Front {
         let mut front = Front { count: 0, len: 0 };
         for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MAX_PARTS)) {
             let end = start as usize + len as usize;
-            // A single message is sent without a length field.
+            // The first message always fits, because a single message is sent without a length
+            // field.
             if front.count > 0 && end > room.bytes {
                 break;
             }
@@ -142,18 +146,18 @@ impl Cork {
         front
     }
 
-    /// Returns the payload of a frame with these messages. A single message has no length in front.
+    /// Returns the payload of a frame with these messages. A single message has no length field.
     pub(super) fn payload(&self, front: Front) -> &[u8] {
         let start = if front.count == 1 { PART_HEADER_LEN } else { 0 };
         &self.bytes[self.gone..][start..front.len]
     }
 
-    /// Removes these messages, which have been sent.
+    /// Removes messages that have been sent.
     pub(super) fn mark_sent(&mut self, front: Front) {
         self.gone += front.len;
         self.left += (front.len - front.count * PART_HEADER_LEN) as u64;
-        // The rest is moved only when at least half of the bytes have been sent, so on average each
-        // byte is moved at most once.
+        // The remaining bytes are moved only when at least half of the bytes have been sent, so on
+        // average each byte is moved at most once.
         if 2 * self.gone >= self.bytes.len() {
             self.bytes.drain(..self.gone);
             self.last = self.last.saturating_sub(self.gone);

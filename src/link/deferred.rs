@@ -3,37 +3,37 @@ use std::mem;
 use super::{completion::Completion, outbox::Outbox};
 use crate::proto::Note;
 
-/// The work that [`Link::run_deferred`](super::link::Link::run_deferred) does after the locks are
+/// Work that [`Link::run_deferred`](super::link::Link::run_deferred) does after the locks are
 /// released.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
-    /// The engine's thread has to drive the connection.
+    /// Whether the engine's thread has to drive the connection.
     pub(super) drive: bool,
-    /// Waiting threads and tasks are woken, and check their conditions again.
+    /// Whether waiting threads and tasks have to be woken, to check their conditions again.
     pub(super) wake: bool,
-    /// A completion was put into the channel.
+    /// Whether a completion was put into the channel.
     pub(super) arrived: bool,
-    /// The peer has finished.
+    /// Whether the peer has finished sending.
     pub(super) finished: bool,
-    /// A send that was refused may be tried again.
+    /// Whether a refused send can be tried again.
     pub(super) room: bool,
-    /// The actions, in the order in which they were deferred.
+    /// The deferred actions, oldest first.
     pub(super) later: Vec<DeferredAction>,
 }
 
-/// An action that must not be performed under a lock of the connection.
+/// An action that must not be performed while a lock of the connection is held.
 #[derive(Debug)]
 pub(super) enum DeferredAction {
-    /// Drop the sending end of the channel. This may drop its unread messages, and the release of
-    /// each message takes the locks.
+    /// Drop the sender of the channel. This can drop unread messages, and the release of each
+    /// message takes the locks.
     Close(Outbox),
     /// Drop a completion that has no receiver. The release of its message takes the locks.
     Drop(Completion),
-    /// Have the runtime of the tasks watch the next connection of the session. The runtime has
+    /// Register the session's next connection with the tokio runtime of its tasks. The runtime has
     /// locks of its own.
     #[cfg(feature = "tokio")]
     EnterRuntime,
-    /// Write a line to the log.
+    /// Write a log line.
     Log(Note),
 }
 
@@ -43,15 +43,14 @@ impl Deferred {
         (!self.is_nothing()).then(|| mem::take(self))
     }
 
-    /// Whether there is no work.
+    /// Returns whether there is no work.
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
-        // `arrived`, `finished` and `room` come with a wake.
+        // `arrived`, `finished` and `room` are set only together with `wake`.
         !self.drive && !self.wake && self.later.is_empty()
     }
 
-    /// Whether any deferred work is left for
-    /// [`Link::run_deferred`](super::link::Link::run_deferred).
+    /// Returns whether there is work for [`Link::run_deferred`](super::link::Link::run_deferred).
     pub(super) fn is_left(&self) -> bool {
         self.wake || !self.later.is_empty()
     }
@@ -76,7 +75,7 @@ impl Deferred {
         self.later.append(&mut other.later);
     }
 
-    /// Defers a line for the log, if the program logs lines of its level.
+    /// Defers a log line, if the program logs lines of its level.
     pub(super) fn log(&mut self, note: Option<Note>) {
         self.later.extend(note.map(DeferredAction::Log));
     }

@@ -1,4 +1,4 @@
-//! Faults on request, for tests of connections within the process.
+//! Fault injection, for tests of connections within one process.
 
 use std::{
     fmt, ptr,
@@ -15,31 +15,33 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The owner of messages whose credit may be withheld.
+/// A message owner that can withhold the credit of released messages.
 pub(crate) struct Withholding {
-    /// To which they return.
+    /// The owner to which released messages finally return.
     owner: Arc<dyn MessageOwner>,
-    /// The places of released messages, while their credit is withheld.
+    /// The released messages, while their credit is withheld.
     kept: Mutex<Option<Vec<Place>>>,
 }
 
 impl Link {
-    /// Whether the peer is in this process. A session stays there.
+    /// Returns whether the peer is in this process. All connections of a session have their peer in
+    /// the same process.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.first.transport == Transport::Memory
     }
 
-    /// Returns the control of the present connection, if the peer is in this process.
+    /// Returns the fault control of the current connection, if the peer is in this process.
     pub(crate) fn wire(&self) -> Option<WireControl> {
         self.core().queues.as_ref().and_then(WorkQueues::control)
     }
 
-    /// Has an engine without a thread do its work, after a change by the control.
+    /// Does the work of an engine without a thread, after the fault control has changed.
     pub(crate) fn serve(&self) {
         self.notices().serve();
     }
 
-    /// Withholds the credit of messages that arrive after this call.
+    /// Withholds the credit of messages that arrive after this call, until
+    /// [`return_credit`](Self::return_credit).
     pub(crate) fn withhold_credit(self: &Arc<Self>) -> Arc<Withholding> {
         let mut core = self.core();
         let owner = core.ring.clone();
@@ -51,9 +53,10 @@ impl Link {
         withholding
     }
 
-    /// Returns the withheld credit, and that of later messages as usual.
+    /// Returns the withheld credit to the peer. The credit of later messages is returned when they
+    /// are released.
     pub(crate) fn return_credit(&self, withholding: &Arc<Withholding>) {
-        // From here each release of a message returns its credit at once.
+        // From here on, each release of a message returns its credit immediately.
         let kept = lock(&withholding.kept).take();
         for place in kept.into_iter().flatten() {
             Arc::clone(&withholding.owner).give_back(place);
@@ -61,7 +64,7 @@ impl Link {
         let mut core = self.core();
         let last = core.ring.as_ref().map(Arc::as_ptr);
         if last.is_some_and(|last| ptr::addr_eq(last, Arc::as_ptr(withholding))) {
-            // The owner of the connection itself is no ring.
+            // `ring` stays `None` if the link itself is the owner.
             let owner = Arc::clone(&withholding.owner);
             core.ring = Some(owner).filter(|owner| !ptr::addr_eq(Arc::as_ptr(owner), self));
         }

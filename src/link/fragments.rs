@@ -1,4 +1,4 @@
-//! Messages that are sent in fragments: each frame carries a part of the message.
+//! Messages that are sent in fragments. Each fragment is one frame.
 
 use std::io::IoSlice;
 
@@ -7,7 +7,8 @@ use crate::{
     transport::{PostError, WorkQueues},
 };
 
-/// Posts a message of `len` bytes in fragments. The completion of the last one is `reported`.
+/// Posts a message of `len` bytes in fragments. If `reported`, the completion of the last fragment
+/// is reported.
 #[inline(never)]
 pub(super) fn post(
     conn: &mut Connection,
@@ -20,7 +21,7 @@ pub(super) fn post(
     let mut sends = Vec::new();
     let mut offset = 0;
     while offset < len {
-        // A message in fragments is no longer than a few frames.
+        // The casts are lossless, because a message in fragments is at most a few frames long.
         let (transmit, here) = conn.send_fragment(len as u32, offset as u32)?;
         let end = offset + here as usize;
         sends.push((transmit, range_of(parts, offset, end)));
@@ -29,7 +30,7 @@ pub(super) fn post(
     Ok(queues.post_sends(&sends, reported))
 }
 
-/// Returns the bytes from `start` to `end` of these parts.
+/// Returns the bytes of `parts` from offset `start` to offset `end`.
 fn range_of<'a>(parts: &'a [IoSlice<'_>], start: usize, end: usize) -> Vec<IoSlice<'a>> {
     let mut at = 0;
     let mut range = Vec::with_capacity(1);

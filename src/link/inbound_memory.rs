@@ -1,4 +1,4 @@
-//! Memory for the large messages of the peer.
+//! Memory for the peer's large messages.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ impl Core {
         }
     }
 
-    /// Prepares memory for a chunk of a large message.
+    /// Allocates memory for a chunk of a large message.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) {
         let queues = self.queues.as_mut();
         let Some(inbound) = queues.and_then(|queues| queues.in_flight.inbound(id)) else {
@@ -30,23 +30,24 @@ impl Core {
         }
     }
 
-    /// Copies a fragment of a large message to its place.
+    /// Copies a fragment to its position in a large message.
     pub(super) fn copy(&mut self, fragment: &FragmentCopy) {
         let Some(queues) = &mut self.queues else {
             return;
         };
         match queues.copy_fragment(fragment) {
             Ok(true) => self.conn.handle_copied(SystemClock),
-            // There is no memory now. The budget sends a notice when memory becomes free.
+            // There is no memory now. The budget notifies the connection when memory is released.
             Ok(false) => {}
             Err(error) => self.handle_allocation_error(error),
         }
     }
 
-    /// Handles the failure of a system call. A lack of memory may be temporary.
+    /// Handles a failed allocation or registration. A lack of memory may be temporary.
     fn handle_allocation_error(&mut self, error: OsError) {
         match (error.call, error.errno) {
-            // The kernel returns EPERM if the process may not lock any memory.
+            // ibv_reg_mr returns EPERM if the process is not allowed to lock any memory
+            // (RLIMIT_MEMLOCK is 0).
             (_, libc::ENOMEM) | ("ibv_reg_mr", libc::EPERM) => {}
             _ => return self.conn.handle_post_failure(error, Instant::now()),
         }

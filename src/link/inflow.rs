@@ -9,19 +9,20 @@ use std::{
 use super::message::{LONGEST_COPY, Message, MessageOwner};
 use crate::{os::lock, transport::Charge};
 
-/// The bytes of a stream that have arrived and that no reader has taken.
+/// The received bytes of a stream that no reader has taken yet.
 ///
-/// A short message stays in its receive buffer while a reader keeps up. The connection copies it
-/// when unread messages hold more than half of the receive buffers, so that the peer's credits do
-/// not depend on the length of its writes. Copied bytes join earlier copies.
+/// A short message stays in its receive buffer while the reader is fast enough. When unread
+/// messages occupy more than half of the receive buffers, the connection copies new messages. So
+/// the peer's credits do not depend on the length of its writes. Copied bytes are appended to
+/// earlier copies.
 ///
 /// Lock order: `core`, then `queue`, then the lock of the budget.
 #[derive(Debug, Default)]
 pub(crate) struct Inflow {
     queue: Mutex<VecDeque<Message>>,
-    /// The length of `queue`, so that a reader that finds nothing takes no lock.
+    /// The length of `queue`. A reader that finds 0 takes no lock.
     count: AtomicUsize,
-    /// The number of bytes of the messages in `queue` that are in receive buffers.
+    /// The total length in bytes of the messages in `queue` that are in receive buffers.
     buffered: AtomicUsize,
 }
 
@@ -31,7 +32,7 @@ impl Inflow {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Returns the number of bytes that are in receive buffers.
+    /// Returns the number of unread bytes that are in receive buffers.
     pub(super) fn buffered(&self) -> usize {
         self.buffered.load(Ordering::Relaxed)
     }
@@ -45,7 +46,7 @@ impl Inflow {
         self.count(&queue);
     }
 
-    /// Inserts messages at the front, because they arrived before all others.
+    /// Inserts messages at the front. They arrived before all others.
     pub(crate) fn put_first(&self, messages: Vec<Message>) {
         let mut queue = lock(&self.queue);
         for message in messages.into_iter().rev() {
@@ -56,7 +57,7 @@ impl Inflow {
         self.count(&queue);
     }
 
-    /// Appends a copy of `bytes`, if `place` grants memory of this length. Returns whether it did.
+    /// Appends a copy of `bytes`, if `place` grants memory for it. Returns whether it was appended.
     pub(super) fn put_copy(
         &self,
         bytes: &[u8],
@@ -89,7 +90,7 @@ impl Inflow {
         Some(message)
     }
 
-    /// Copies bytes without taking them. Returns the number of copied bytes.
+    /// Copies bytes without removing them from the queue. Returns the number of bytes copied.
     pub(crate) fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut copied = 0;
         for message in &*lock(&self.queue) {

@@ -37,76 +37,79 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The peer's Finish was delivered.
+/// The bit of `Link::ends` that is set after the peer's Finish was delivered.
 const FINISHED: u8 = 1;
-/// `Core::ended` is set.
+/// The bit of `Link::ends` that is set after `Core::ended` was set.
 const OVER: u8 = 2;
 
-/// One connection, as its handles and the engine's thread share it.
+/// One connection, shared by its handles and the engine's thread.
 ///
-/// Three locks, always taken in this order, each held for a short time and never while sleeping:
+/// The connection has three kinds of locks, which are always taken in this order. Each lock is held
+/// for a short time, and never while the holder sleeps:
 ///
-/// 1. `poll`: polling the completion queue and acting on completions, so that they are acted on in
-///    their order;
-/// 2. `core`: the state machine and the work queues; the outputs of the state machine are carried
-///    out before the lock is released, so that frames are posted in the order in which the state
-///    machine made them;
-/// 3. the locks inside of [`Poller`], of the fds and of the allocator.
+/// 1. `poll`: held to poll the completion queue and to handle the completions, so that they are
+///    handled in the order in which they were polled;
+/// 2. `core`: protects the state machine and the work queues. The holder carries out the outputs of
+///    the state machine before it releases the lock, so that frames are posted in the order in
+///    which the state machine created them;
+/// 3. the internal locks of [`Poller`], of the fds and of the allocator.
 ///
-/// Foreign code, such as a task's waker or the logger, runs with none of these locks held, in
-/// [`Link::run_deferred`].
+/// Foreign code, such as a task's waker or the logger, runs in [`Link::run_deferred`] while none of
+/// these locks is held.
 ///
-/// Only the engine's thread calls the connection manager. The link queues the calls that the state
-/// machine requests in `core`, and notifies the engine.
+/// Only the engine's thread calls the connection manager. The link queues the operations that the
+/// state machine requests in `core`, and notifies the engine.
 pub(crate) struct Link {
     /// The connection's number in its process.
     pub(crate) key: u64,
-    /// The label of the connector or of the listener.
+    /// The label from the configuration of the connector or listener.
     configured_label: Label,
-    /// The label that the program gave the connection when it accepted the request.
+    /// The label that the program set when it accepted the request.
     own_label: OnceLock<Label>,
-    /// Whether threads that wait for room check for stalls, because the engine checks too seldom.
+    /// Whether threads that wait for room check for stalls, because the engine's checks are too
+    /// rare.
     pub(super) checks_stalls: bool,
     /// Whether the statistics of the process include the connection.
     is_counted: bool,
-    /// The way of the first connection, and the local address of that connection.
+    /// The peer's address and the transport of the first connection, and its local address.
     pub(super) first: Way,
     first_local: OnceLock<SocketAddr>,
-    /// The way and the local address of the present or last connection. No other lock is taken
-    /// under this one.
+    /// The peer's address, the transport, and the local address of the current or last connection.
+    /// No other lock is taken while this lock is held.
     route: Arc<Mutex<Route>>,
-    /// Whether the present connection or attempt is over TCP.
+    /// Whether the current connection or attempt uses TCP.
     over_tcp: AtomicBool,
-    /// Whether a session was offered.
+    /// Whether this side has offered a session.
     resumes: AtomicBool,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     /// Decides which thread polls, and wakes waiting threads.
     pub(crate) poller: Poller,
     pub(super) line: Line,
-    /// Allocates memory for the application's messages. `None` without a transport.
+    /// The allocator of memory for the application's messages. `None` without a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
-    /// The number of completions that a `recv` took from the channel and set aside.
+    /// The number of completions that `recv` took from the channel and set aside for later calls.
     pub(crate) set_aside: Arc<AtomicUsize>,
-    /// Whether the connection's own channel may have completions. It is a hint for calls that look
-    /// into the channel later in any case.
+    /// Whether the connection's own channel may contain completions. This is only a hint: calls
+    /// that need certainty check the channel.
     pub(crate) may_have_unread: AtomicBool,
-    /// The thread that takes completions from the connection's own channel.
+    /// The thread that took completions from the connection's own channel last.
     pub(crate) taker: Taker,
-    /// Whether the engine was notified and has not driven the connection since.
+    /// Whether the engine was notified and has not driven the connection since then.
     drive_wanted: AtomicBool,
     /// Whether the engine's thread waits for the lock of `poll`.
     pub(super) engine_waits: AtomicBool,
     /// Whether the last handle has been dropped.
     abandoned: AtomicBool,
-    /// Bits of [`FINISHED`] and [`OVER`], the reasons for which no message can follow. Threads read
-    /// them without the lock of `core`.
+    /// The bits [`FINISHED`] and [`OVER`], each of which means that no further message can follow.
+    /// Threads read them without the lock of `core`.
     ends: AtomicU8,
-    /// The fds for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
+    /// The readable state for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) readable: Readiness,
-    /// Readable unless a `try_send` was refused and there has been no room since.
+    /// The writable state for event loops: its fd is readable unless a `try_send` was refused and
+    /// the window has had no room since then.
     pub(super) writable: Readiness,
-    /// Work with foreign code that the engine's thread deferred.
+    /// Deferred work that runs foreign code, and that the engine's thread left for later.
     pending_work: PendingWork<Deferred>,
     /// The process that created the connection.
     process: Process,
@@ -154,8 +157,8 @@ impl Link {
         })
     }
 
-    /// Returns the stand-in for the connections that a child inherits, with the receiver of its
-    /// completions. It has ended with [`CloseReason::Forked`].
+    /// Returns a placeholder for the connections that a child process inherits, and the receiver of
+    /// its completions. The placeholder has ended with [`CloseReason::Forked`].
     pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
         let (sender, completions) = bounded(1);
         let (nowhere, transport) = (SocketAddr::from(([0; 4], 0)), Transport::Tcp);
@@ -174,15 +177,15 @@ impl Link {
             core.cut_off(CloseReason::Forked);
             core.completions = None;
         });
-        // The endpoint keeps its end, so each call returns it again.
+        // Removes the completion of the end. The endpoint itself reports the end in each call.
         while completions.try_recv().is_ok() {}
         (link, completions)
     }
 
-    // Facts about the connection.
+    // Properties of the connection.
 
-    /// Returns the way and the local address of the present or last connection. A child that
-    /// inherits the connection takes no lock, and gets those of the first connection.
+    /// Returns the route of the current or last connection. In a child process that inherited the
+    /// connection, takes no lock, and returns the route of the first connection.
     fn route(&self) -> Route {
         if self.is_inherited() {
             Route::new(self.first, self.first_local.get().copied())
@@ -191,26 +194,26 @@ impl Link {
         }
     }
 
-    /// Records the local address of the connection, which has been established.
+    /// Records the local address of an established connection.
     pub(crate) fn set_local_addr(&self, local: SocketAddr) {
         self.first_local.get_or_init(|| local);
         lock(&self.route).local = local;
     }
 
-    /// Whether the statistics of the process include the connection, because it began after they
-    /// were enabled.
+    /// Returns whether the statistics of the process include the connection: they were enabled
+    /// before it was created.
     pub(crate) fn is_counted(&self) -> bool {
         self.is_counted
     }
 
-    /// Returns the name that the program gave the connection.
+    /// Returns the label of the connection.
     pub(crate) fn label(&self) -> &Label {
         self.own_label.get().unwrap_or(&self.configured_label)
     }
 
-    /// Names the connection, instead of its listener's label. Only the first call has an effect.
+    /// Sets a label that replaces the listener's label. Only the first call has an effect.
     pub(crate) fn set_label(&self, label: Label) {
-        // A request is accepted once, so no other label exists.
+        // A request is accepted only once, so the label is not yet set.
         let _ = self.own_label.set(label);
     }
 
@@ -226,12 +229,12 @@ impl Link {
         self.route().way.transport
     }
 
-    /// Whether the present connection or attempt is over TCP. Takes no lock.
+    /// Returns whether the current connection or attempt uses TCP. Takes no lock.
     pub(super) fn is_over_tcp(&self) -> bool {
         self.over_tcp.load(Ordering::Acquire)
     }
 
-    /// How the connection ended, once it has.
+    /// Returns how the connection ended; `None` before its end.
     pub(crate) fn ended(&self) -> Option<Ended> {
         if !self.is_over() {
             return None;
@@ -239,33 +242,34 @@ impl Link {
         self.core().ended.clone()
     }
 
-    /// Whether the connection is lost and its session waits for the next one.
+    /// Returns whether the connection was lost and its session has no new connection yet.
     pub(crate) fn is_suspended(&self) -> bool {
         self.core().is_suspended()
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.ends.load(Ordering::Acquire) & OVER != 0
     }
 
-    /// Whether the peer has finished. Its messages are in the channel.
+    /// Returns whether the peer's Finish was delivered. All messages of the peer are in the channel
+    /// then.
     pub(crate) fn peer_has_finished(&self) -> bool {
         self.ends.load(Ordering::Acquire) & FINISHED != 0
     }
 
-    /// Whether more messages may arrive for the connection's own calls: neither the connection nor
-    /// the peer's messages have ended, and the connection is in no group.
+    /// Returns whether more messages may arrive in the connection's own channel: the connection has
+    /// not ended, the peer has not finished, and the connection is in no group.
     pub(crate) fn is_receiving(&self) -> bool {
         self.ends.load(Ordering::Acquire) == 0 && !self.may_be_grouped()
     }
 
-    /// Whether a group may get the completions.
+    /// Returns whether completions may go to a group.
     pub(super) fn may_be_grouped(&self) -> bool {
         self.poller.relies(Reliance::Group)
     }
 
-    /// Records whether a group may get the completions. The caller holds the lock of `core`.
+    /// Records whether completions may go to a group. The caller holds the lock of `core`.
     pub(super) fn set_grouped(&self, grouped: bool) {
         if grouped {
             self.poller.rely(Reliance::Group);
@@ -274,16 +278,17 @@ impl Link {
         }
     }
 
-    // The last handle.
+    // Functions for the drop of the last handle.
 
-    /// Closes a connection without handles in the background. The engine begins to watch the queue.
+    /// Closes a connection without handles in the background. From now on the engine polls its
+    /// completion queue.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.poller.leave_runtime();
         self.with_core(|core| {
             core.close(Instant::now());
-            // The sending end is dropped, so that the channel drops its unread completions. They
-            // hold memory that later large messages need.
+            // Dropping the sender makes the channel drop its unread completions. These occupy
+            // memory that later large messages need.
             let completions = core.completions.take();
             core.deferred
                 .later
@@ -292,21 +297,22 @@ impl Link {
         self.poller.call_engine();
     }
 
-    /// Whether the connection has no handle whose calls could report its end.
+    /// Returns whether the last handle was dropped, so that no call can report the connection's
+    /// end.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    // The state machine.
+    // Access to the state machine.
 
-    /// Reads the state machine without changing it.
+    /// Locks the state machine. Callers only read it, or carry out its outputs themselves.
     #[inline(always)]
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
     }
 
-    /// Runs `f` on the state machine and carries out its outputs. Notifies the engine's thread of
-    /// the outputs that only that thread can carry out.
+    /// Calls `f` with the state machine, and carries out the resulting outputs. Notifies the
+    /// engine's thread of outputs that only this thread can carry out.
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.core();
         let result = f(&mut core);
@@ -314,7 +320,7 @@ impl Link {
         result
     }
 
-    /// Carries out the outputs of the state machine after a change by the calling thread, and
+    /// Carries out the outputs of the state machine after the calling thread has changed it, and
     /// releases the lock.
     pub(super) fn conclude(self: &Arc<Self>, core: MutexGuard<'_, Core>) {
         if let Some(deferred) = self.carry_out(core) {
@@ -323,8 +329,8 @@ impl Link {
         }
     }
 
-    /// As [`with_core`](Self::with_core), for the engine's thread, which drives the connection
-    /// next.
+    /// Does the same as [`with_core`](Self::with_core) in the engine's thread, which drives the
+    /// connection afterwards and needs no notice.
     pub(crate) fn in_engine<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.core();
         let result = f(&mut core);
@@ -335,8 +341,8 @@ impl Link {
     }
 
     /// Carries out the outputs of the state machine, wakes waiting threads, and releases the lock.
-    /// Returns the deferred work, for [`run_deferred`](Self::run_deferred): the caller may hold the
-    /// lock of `poll`.
+    /// Returns the deferred work for [`run_deferred`](Self::run_deferred), because the caller may
+    /// still hold the lock of `poll`.
     #[inline]
     pub(super) fn carry_out(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
         core.apply_outputs(&Recipient {
@@ -346,7 +352,7 @@ impl Link {
         self.settle(core)
     }
 
-    /// As [`carry_out`](Self::carry_out), after the outputs were carried out.
+    /// Does the rest of [`carry_out`](Self::carry_out) after the outputs were carried out.
     #[inline(always)]
     pub(super) fn settle(&self, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
         let deferred = core.deferred.take()?;
@@ -359,14 +365,14 @@ impl Link {
             self.ends.fetch_or(FINISHED, Ordering::Release);
         }
         if deferred.wake {
-            // The end is reported once.
+            // Only the first thread that sets the bit counts the end.
             if let Some(ended) = &core.ended
                 && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0
             {
                 if self.is_counted && core.was_established() {
                     tally::count_end(&ended.reason);
                 }
-                // The outbox has left the group, because its end was reported there.
+                // The connection has left its group, because the end was reported to the group.
                 self.set_grouped(false);
                 deferred.arrived = true;
                 deferred.room = true;
@@ -381,19 +387,19 @@ impl Link {
         }
         drop(core);
         if deferred.wake {
-            // The caller still holds the lock of `poll`, because `Completions::receive` relies on
-            // this wake before the lock is free. The call runs no foreign code.
+            // The caller still holds the lock of `poll`: `Completions::receive` relies on a wake
+            // before the lock is released. `Poller::wake` runs no foreign code.
             self.poller.wake();
         }
         deferred
     }
 
-    /// Does the deferred work: wakes tasks, drops messages that have no receiver, and writes log
-    /// lines. All foreign code that the connection runs is run here and in
+    /// Does the deferred work: wakes tasks, drops messages without a receiver, and writes log
+    /// lines. Foreign code of the connection runs only here and in
     /// [`wake_tasks`](Self::wake_tasks).
     ///
-    /// The caller holds no lock of this or another connection, because foreign code may call back
-    /// into either.
+    /// The caller holds no lock of any connection, because foreign code may call methods of any
+    /// connection.
     pub(super) fn run_deferred(self: &Arc<Self>, mut deferred: Deferred) {
         if !foreign::collects() {
             return self.run_deferred_here(deferred);
@@ -428,14 +434,15 @@ impl Link {
         }
     }
 
-    /// Wakes the tasks that await an event in `happened`. A waker that panics ends the connection.
+    /// Wakes the tasks that wait for an event in `happened`. If a waker panics, the connection
+    /// ends.
     pub(super) fn wake_tasks(self: &Arc<Self>, happened: u8) {
         if self.poller.tasks.wake(happened).is_err() {
             self.handle_waker_panic();
         }
     }
 
-    /// The waker of a task that waits on this connection panicked: ends the connection.
+    /// Ends the connection after the waker of one of its tasks has panicked.
     pub(crate) fn handle_waker_panic(self: &Arc<Self>) {
         self.with_core(|core| core.conn.handle_waker_panic(Instant::now()));
     }
@@ -447,13 +454,14 @@ impl Link {
         });
     }
 
-    /// Whether the connection has ended, or a completion was set aside.
+    /// Returns whether the connection has ended, or completions were set aside.
     pub(super) fn is_ready(&self) -> bool {
         self.is_over() || self.set_aside.load(Ordering::Relaxed) > 0
     }
 
-    /// Notifies the engine's thread if `drive`, so that it drives the connection. Without such a
-    /// thread, the calling thread does the engine's work. It holds no lock of a connection.
+    /// If `drive`, notifies the engine's thread, which then drives the connection. If the engine
+    /// has no thread, the calling thread does the engine's work. The caller holds no lock of any
+    /// connection.
     pub(super) fn notify_engine(&self, drive: bool) {
         if drive {
             if !self.drive_wanted.swap(true, Ordering::AcqRel) {
@@ -463,7 +471,8 @@ impl Link {
         }
     }
 
-    /// The engine's thread is about to drive the connection. Later outputs need a new notice.
+    /// Records that the engine's thread begins to drive the connection. Later outputs need a new
+    /// notice.
     pub(crate) fn drive_begins(&self) {
         self.drive_wanted.store(false, Ordering::Release);
     }
@@ -478,7 +487,7 @@ impl Link {
         self.line.notices()
     }
 
-    /// Removes the completion events from all epolls.
+    /// Removes the fd of the completion events from all epoll instances.
     pub(crate) fn end_watch(&self) {
         if let Err(error) = self.poller.unregister() {
             error!(
@@ -491,21 +500,21 @@ impl Link {
 
     // Sessions.
 
-    /// Offers a session, before the connection is established.
+    /// Offers a session to the peer. Called before the connection is established.
     pub(crate) fn offer_session(&self, side: Side, config: &Config) {
         self.resumes.store(true, Ordering::Relaxed);
         let session = LinkSession::new(side, config, Arc::clone(&self.route));
         self.core().session = Some(Box::new(session));
     }
 
-    /// Whether a session was offered, so that the transport may change.
+    /// Returns whether this side has offered a session. A resumption can change the transport.
     pub(super) fn resumes(&self) -> bool {
         self.resumes.load(Ordering::Relaxed)
     }
 
-    /// Begins an attempt to resume the session over this way, with this state machine.
+    /// Begins an attempt to resume the session over `way`, with the new state machine `conn`.
     pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, way: Way) {
-        // The change of transport is safe, because no transport is installed now.
+        // The transport can change here, because no transport is installed at this point.
         let over_tcp = way.transport == Transport::Tcp;
         self.over_tcp.store(over_tcp, Ordering::Release);
         self.in_engine(|core| {
@@ -514,15 +523,15 @@ impl Link {
         });
     }
 
-    /// Sends the kept messages again that the peer has not received, while there is room.
+    /// Sends kept messages that the peer has not received again, until the window is full.
     pub(crate) fn send_again(self: &Arc<Self>) {
         let allocator = self.allocator();
         while self.in_engine(|core| core.send_again(allocator.as_deref())) {}
     }
 
-    // The transport.
+    // Functions for the transport.
 
-    /// Takes a transport into use. From now on threads may poll it.
+    /// Installs a transport. From now on threads may poll it.
     pub(crate) fn install(&self, transport: TransportParts) {
         let TransportParts {
             queues,
@@ -543,8 +552,8 @@ impl Link {
     }
 
     /// Returns whether no thread of the application uses the transport, so that
-    /// [`uninstall`](Self::uninstall) need not wait. Otherwise moves the queue pair to its error
-    /// state, so that such threads leave their calls soon.
+    /// [`uninstall`](Self::uninstall) need not wait. If a thread still uses it, moves the queue
+    /// pair to the error state, so that the thread returns soon.
     pub(crate) fn is_released(&self) -> bool {
         if self.try_lock_poll().is_none() {
             return false;
@@ -553,9 +562,9 @@ impl Link {
         core.queues.as_ref().is_none_or(WorkQueues::is_released)
     }
 
-    /// Releases all objects of the device: the queue pair first, then the completion queue.
+    /// Destroys all objects of the device: the queue pair first, then the completion queue.
     pub(crate) fn uninstall(&self) {
-        // After the poll side was taken, no other thread can poll, and no runtime can register the
+        // Once the poll side is taken, no other thread can poll, and no runtime can register the
         // connection.
         let mut side = lock(&self.poll).take();
         if self.is_over() {
@@ -568,9 +577,10 @@ impl Link {
             let mut core = self.core();
             if let (Some(share), Some(queues), Some(side)) = (&core.share, &core.queues, &mut side)
             {
-                // In the error state the queue pair takes no further shared receives, even if it is
-                // not drained. The receives that it has taken are counted before the queue pair is
-                // destroyed, because a driver may then remove their completions.
+                // A queue pair in the error state consumes no further shared receives, even before
+                // it is drained. The receives that it has consumed are counted before it is
+                // destroyed, because a driver may remove their completions when it destroys the
+                // queue pair.
                 failed = queues.fail().err();
                 share.take_all(side);
             }
@@ -591,14 +601,16 @@ impl Link {
         self.release_share(side);
     }
 
-    /// Returns the promised and the taken shared receives, after the queue pair was destroyed.
+    /// Returns the reserved and the consumed shared receives to the shared receive queue, after the
+    /// queue pair was destroyed.
     fn release_share(&self, side: Option<PollSide>) {
         let settled = {
             let mut core = self.core();
             let Core { share, conn, .. } = &mut *core;
             let Some(share) = share else { return };
             if let Some(mut side) = side {
-                // Completions that arrived in between, if the driver kept them.
+                // Takes completions that were added while the queue pair was being destroyed,
+                // unless the driver has removed them.
                 share.take_all(&mut side);
             }
             share.restore_receives(conn)
@@ -612,12 +624,12 @@ impl Link {
         }
     }
 
-    /// Allocates memory for the application's messages. `None` without a transport.
+    /// Returns the allocator of memory for the application's messages. `None` without a transport.
     pub(super) fn allocator(&self) -> Option<Arc<Allocator>> {
         lock(&self.allocator).clone()
     }
 
-    /// Returns the error of a call that needs a transport, while there is none.
+    /// Returns the error of a call that needs a transport when there is none.
     pub(super) fn disconnected(&self) -> Error {
         Error::Disconnected(self.core().reason())
     }
@@ -641,8 +653,8 @@ impl MessageOwner for Link {
     }
 }
 
-/// The application's side of an established connection. Dropping it closes the connection in the
-/// background.
+/// The application's reference to an established connection. Dropping it closes the connection in
+/// the background.
 pub(crate) struct Owner(Arc<Link>);
 
 impl Owner {

@@ -9,11 +9,11 @@ use std::{
 
 use crate::proto::Activity;
 
-/// The signs of life of one peer engine on all of its connections with this engine.
+/// The signs of life of one peer engine on all of its connections to this engine.
 ///
-/// The probe of an idle connection may wait in the network behind frames of busy ones. So signs of
-/// life on busy connections count for idle ones, and for a read that waits behind the reads of
-/// others. Another process on the same host is another engine.
+/// In the network the probe of an idle connection can be queued behind frames of busy connections.
+/// So signs of life on busy connections also count for idle connections, and for a read that is
+/// queued behind the reads of others. Another process on the same host has another engine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerLiveness(Arc<Counts>);
 
@@ -24,7 +24,7 @@ struct Counts {
 }
 
 impl PeerLiveness {
-    /// Counts a sign of life if `now` has more signs than `before`, and likewise a chunk.
+    /// Counts one sign of life if `now` has more signs than `before`. Does the same for chunks.
     pub(super) fn add(&self, before: Activity, now: Activity) {
         if now.signs != before.signs {
             self.0.signs.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl PeerLiveness {
         self.0.signs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of signs of life on all connections.
+    /// Returns the counters of all connections.
     pub(super) fn activity(&self) -> Activity {
         Activity {
             signs: self.0.signs.load(Ordering::Relaxed),
@@ -49,17 +49,17 @@ impl PeerLiveness {
     }
 }
 
-/// The signs of life of the peers' engines, by IP address and by the engine's identity in its
-/// hellos. The key includes the address, because a peer can claim any identity.
+/// The signs of life of the peer engines, by IP address and by the identity in the engine's hellos.
+/// The key includes the address, because a peer can claim any identity.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     liveness_of_engines: HashMap<(IpAddr, u64), Weak<Counts>>,
-    /// The number of entries at which entries without a connection are removed.
+    /// The number of entries at which entries without connections are removed.
     crowded: usize,
 }
 
 impl Peers {
-    /// Returns the record that all connections with this engine share.
+    /// Returns the counters that all connections to this peer engine share.
     pub(crate) fn liveness_of(&mut self, addr: IpAddr, engine: u64) -> PeerLiveness {
         if self.liveness_of_engines.len() >= self.crowded {
             self.liveness_of_engines

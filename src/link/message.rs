@@ -13,25 +13,26 @@ use crate::{
 
 /// A received message: a view of the registered buffer that the device wrote, without a copy.
 ///
-/// It dereferences to its bytes. A held message occupies its buffer, and with it one credit of the
-/// peer or, above the eager size, its part of
-/// [`Config::large_memory`](crate::Config::large_memory). Dropping the message, in any thread,
-/// releases the buffer and the credit. So a receiver slows its peer down by holding messages.
-/// [`Message::into_vec`] keeps the bytes and releases the place. A [control
-/// message](crate::Completion::Control) occupies one of 4 places of its own. A message stays
-/// readable after its connection has ended, and in a child that inherits it by fork(2).
+/// It dereferences to its bytes. Until it is dropped, a message occupies its buffer and one credit
+/// of the peer. A message above the eager size occupies its part of
+/// [`Config::large_memory`](crate::Config::large_memory) instead. Dropping the message, in any
+/// thread, releases the buffer and the credit. So holding messages applies backpressure to the
+/// sender. [`Message::into_vec`] copies the bytes and releases the buffer and the credit. A
+/// [control message](crate::Completion::Control) occupies no credit, but one of the 2 slots for
+/// control messages. A message stays readable after its connection has ended, and in a child
+/// process that inherits it by fork(2).
 pub struct Message {
-    /// `None` only while it is dropped.
+    /// The bytes and the owner; `None` only during the drop.
     inner: Option<Inner>,
 }
 
-/// The length up to which copied bytes are appended to an earlier copy. A copy is released as a
-/// whole, when a read has taken its last byte.
+/// The maximum length in bytes of a copy to which further stream bytes are appended. A copy is
+/// released as a whole, when a read has taken its last byte.
 pub(super) const LONGEST_COPY: usize = 64 << 10;
 
 struct Copied {
     bytes: Vec<u8>,
-    /// The charge to the memory budget, released after the bytes.
+    /// The charge to the memory budget. Released after the bytes.
     _place: Charge,
     owner: Arc<dyn MessageOwner>,
 }
@@ -42,27 +43,28 @@ struct Control {
 }
 
 enum Inner {
-    /// In a receive buffer of the connection.
+    /// A message in a receive buffer of the connection.
     Eager {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
     },
-    /// In a receive buffer of the connection that holds the other messages of a batch too.
+    /// One message of a batch, in a receive buffer that contains the other messages of the batch
+    /// too.
     Part {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
     },
-    /// A copy of bytes of a stream. It is boxed to keep `Inner` small, because a channel reserves a
-    /// place for each message that may arrive.
+    /// A copy of stream bytes. It is boxed to keep `Inner` small, because the channel reserves
+    /// memory for each message that may arrive.
     Copied(Box<Copied>),
     /// A copy of a control message.
     Control(Box<Control>),
-    /// In a buffer of its own.
+    /// A large message, in a buffer of its own.
     Large {
         inbound: Box<InboundBuffer>,
         owner: Arc<dyn MessageOwner>,
     },
-    /// Bytes of the program, which no connection has received.
+    /// Bytes that the program supplied, which no connection has received.
     Own(Vec<u8>),
 }
 
@@ -74,14 +76,14 @@ impl Message {
         }
     }
 
-    /// One of several messages in a buffer.
+    /// Creates one of several messages in a receive buffer.
     pub(super) fn part(owner: Arc<dyn MessageOwner>, bytes: RecvSlice) -> Self {
         Self {
             inner: Some(Inner::Part { bytes, owner }),
         }
     }
 
-    /// Bytes of a stream that are copied out of their receive buffer.
+    /// Creates a message with a copy of stream bytes.
     pub(super) fn copied(owner: Arc<dyn MessageOwner>, bytes: &[u8], place: Charge) -> Self {
         Self {
             inner: Some(Inner::Copied(Box::new(Copied {
@@ -92,7 +94,7 @@ impl Message {
         }
     }
 
-    /// A control message, copied out of its receive buffer.
+    /// Creates a control message with a copy of its bytes.
     pub(super) fn control(owner: Arc<dyn MessageOwner>, bytes: &[u8]) -> Self {
         Self {
             inner: Some(Inner::Control(Box::new(Control {
@@ -102,7 +104,7 @@ impl Message {
         }
     }
 
-    /// Returns the number of its bytes that are in a receive buffer.
+    /// Returns the number of bytes of this message that are in a receive buffer.
     pub(super) fn buffered(&self) -> usize {
         match &self.inner {
             Some(Inner::Eager { bytes, .. } | Inner::Part { bytes, .. }) => bytes.len(),
@@ -111,7 +113,8 @@ impl Message {
         }
     }
 
-    /// Appends bytes, if this is a copy and not long yet. Returns whether it did.
+    /// Appends bytes if this message is a copy and stays within [`LONGEST_COPY`]. Returns whether
+    /// the bytes were appended.
     pub(super) fn append(&mut self, more: &[u8]) -> bool {
         let Some(Inner::Copied(copied)) = &mut self.inner else {
             return false;
@@ -142,7 +145,7 @@ impl Message {
         owner.is_some_and(|owner| owner.is_inherited())
     }
 
-    /// Copies the bytes and releases the buffer at once.
+    /// Copies the bytes, and releases the buffer and the credit immediately.
     #[must_use]
     pub fn into_vec(mut self) -> Vec<u8> {
         match &mut self.inner {
@@ -175,7 +178,7 @@ impl PartialEq for Message {
 
 impl Eq for Message {}
 
-/// Messages are compared with bytes as bytes are.
+/// Implements comparisons of messages with byte slices, arrays and vectors.
 macro_rules! compare_with {
     ($($(#[$generic:tt])? $bytes:ty),*) => { $(
         impl$(<const $generic: usize>)? PartialEq<$bytes> for Message {
@@ -209,7 +212,8 @@ impl From<Message> for Vec<u8> {
 }
 
 impl From<Vec<u8>> for Message {
-    /// Makes a message that no connection has received, for tests of functions that take messages.
+    /// Creates a message that no connection has received, for tests of functions that take
+    /// messages.
     ///
     /// # Examples
     ///
@@ -231,14 +235,14 @@ impl From<Vec<u8>> for Message {
 }
 
 impl From<&[u8]> for Message {
-    /// As from a `Vec`, with a copy.
+    /// Copies the bytes into a message that no connection has received.
     fn from(bytes: &[u8]) -> Self {
         bytes.to_vec().into()
     }
 }
 
 impl<const N: usize> From<&[u8; N]> for Message {
-    /// As from a `Vec`, with a copy.
+    /// Copies the bytes into a message that no connection has received.
     fn from(bytes: &[u8; N]) -> Self {
         bytes.to_vec().into()
     }
@@ -247,12 +251,12 @@ impl<const N: usize> From<&[u8; N]> for Message {
 impl Drop for Message {
     fn drop(&mut self) {
         if Process::is_child() && self.is_inherited() {
-            // Only the parent process may return the place.
+            // This process inherited the message. Only the parent process may release its buffer.
             leak(self.inner.take());
             return;
         }
         match self.inner.take() {
-            // The view is dropped first, because the release posts the buffer to the device.
+            // The view is dropped first, because `give_back` posts the buffer to the device.
             Some(Inner::Eager { bytes, owner }) => {
                 let buffer = bytes.buffer();
                 drop(bytes);
@@ -287,41 +291,42 @@ impl fmt::Debug for Message {
     }
 }
 
-/// The connection that received a message. Dropping the message returns its place in the peer's
-/// window to the connection.
+/// The connection that received a message. Dropping the message returns its buffer and credit to
+/// the connection.
 ///
-/// A message refers to its connection only by this trait, so that the module of messages does not
-/// depend on the module of connections.
+/// A message refers to its connection only through this trait, so that the `message` module does
+/// not depend on the `link` module.
 pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
-    /// Returns whether another process made the connection.
+    /// Returns whether another process created the connection.
     fn is_inherited(&self) -> bool;
 
-    /// Takes back the place of a dropped message, even if the connection has ended.
+    /// Takes back the buffer and credit of a dropped message, even if the connection has ended.
     fn give_back(self: Arc<Self>, place: Place);
 }
 
 /// The buffer and credit that a message occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A credit, and this receive buffer, which held only this message.
+    /// One credit, and a receive buffer with this index that contained only this message.
     Buffer(u32),
-    /// A credit, and a share of this receive buffer, which holds the other messages of the batch
-    /// too.
+    /// One credit, and a share of the receive buffer with this index, which contains the other
+    /// messages of the batch too.
     Part(u32),
-    /// No receive buffer: the message was copied from a stream, and has this length in bytes.
+    /// No receive buffer: the message is a copy of stream bytes, with this length in bytes.
     Copied(u64),
-    /// This many bytes of the memory for large messages.
+    /// This number of bytes of the memory for large messages.
     Large(u64),
-    /// One of the places for control messages, which all connections of a session share.
+    /// One of the slots for control messages, which all connections of a session share.
     Control,
 }
 
-/// A direct handoff: the thread that waits for a message and polls the completion queue itself gets
+/// A direct handoff: a thread that polls the completion queue while it waits for a message receives
 /// the next message without the channel, if the channel is empty.
 #[derive(Default)]
 pub(crate) struct Handoff {
     message: Cell<Option<Message>>,
-    /// Whether there is a message. A check of `message` would move it.
+    /// Whether `message` contains a message. A check of `message` itself would have to move the
+    /// message.
     is_full: Cell<bool>,
 }
 
@@ -343,21 +348,21 @@ impl Handoff {
     #[inline(always)]
     pub(super) fn put(&self, message: Message) {
         debug_assert!(self.is_empty(), "a message waits");
-        // `Cell::set` would move the absent message to drop it.
+        // `Cell::set` would move the previous value, which is `None`, in order to drop it.
         let _absent = ManuallyDrop::new(self.message.replace(Some(message)));
         self.is_full.set(true);
     }
 }
 
-/// The initial capacity in buffers, the number of places in the default window.
+/// The initial capacity in buffers, which is the default size of the window.
 const USUAL: usize = 32;
 
-/// The receive buffers that hold several messages, each with its number of messages that the
+/// The receive buffers that contain several messages, each with the number of messages that the
 /// application has not released.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    /// Pairs of a buffer and its number of messages. Their number is bounded by the places of the
-    /// window. The memory is kept, so that no message allocates any.
+    /// Pairs of a buffer's index and its number of unreleased messages. The window bounds the
+    /// number of pairs. The vector keeps its capacity, so that a batch allocates nothing.
     held: Vec<(u32, u32)>,
 }
 
@@ -370,11 +375,11 @@ impl Batches {
         self.held.push((buffer, count));
     }
 
-    /// Records that a message in this buffer was released. Returns whether it was the last message
-    /// of the buffer.
+    /// Records that a message in this buffer was released. Returns whether it was the last
+    /// unreleased message in the buffer.
     pub(super) fn take(&mut self, buffer: u32) -> bool {
-        // Applications usually release the oldest message first, so the search usually ends at
-        // once.
+        // Applications usually release the oldest message first, so the search usually ends with
+        // the first pair.
         let Some(place) = self.held.iter().position(|(held, _)| *held == buffer) else {
             debug_assert!(false, "no more is released than was delivered");
             return false;

@@ -1,26 +1,26 @@
-//! One connection, shared by its handles and the engine's thread: it carries out the decisions of a
-//! state machine on a transport.
+//! One connection, shared by its handles and the engine's thread. The connection carries out the
+//! decisions of a state machine on a transport.
 //!
-//! A message leaves and arrives in the thread of the application that sends or waits, under the
-//! connection's locks ([`link`]): it needs no switch to another thread. The engine's thread polls a
-//! connection only while no thread of the application does ([`poll`](crate::poll)). A connection
-//! asks the engine's thread for the remaining work with a notice, and never waits for the engine.
+//! A thread of the application sends and receives messages itself, under the connection's locks
+//! ([`link`]), without a switch to another thread. The engine's thread polls a connection only
+//! while no thread of the application does ([`poll`](crate::poll)). To request other work from the
+//! engine's thread, a connection sends a notice. It never waits for the engine.
 //!
 //! | subject | file |
 //! |---|---|
 //! | the locks, deferred work, the transport, the drop of the last handle | `link` |
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
-//! | under the lock of the state machine: inputs, outputs, deliveries | `core` |
+//! | inputs, outputs and deliveries, under the lock of the state machine | `core` |
 //! | sends; fragments; bytes held back while the window is full | `send`; `fragments`; `cork` |
-//! | sessions; between the loss of a connection and the next | `session`; `suspension` |
+//! | sessions; the state between a loss and the next connection | `session`; `suspension` |
 //! | addresses and transports to the peer of a session | `ways` |
-//! | sends that wait for long, for the log | `stall` |
+//! | sends that wait for a long time, for the log | `stall` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
 //! | faults, for tests; the name in log lines | `faults`; `name` |
-//! | messages and the places that their drop gives back; unread bytes | `message`; `inflow` |
+//! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
 //!
-//! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
-//! connection only as their [`MessageOwner`](message::MessageOwner).
+//! A connection does not depend on the engine, on listeners or on other connections. Messages refer
+//! to their connection only through [`MessageOwner`](message::MessageOwner).
 
 mod arrival;
 mod calls;

@@ -17,24 +17,24 @@ use crate::os::lock;
 #[derive(Debug)]
 pub(crate) struct Outbox {
     own: Sender<Completion>,
-    /// The queue for the messages of a stream.
+    /// The queue for the messages of a stream; `None` if the connection is not a stream.
     inflow: Option<Arc<Inflow>>,
-    /// The number of completions that were ever put into the connection's own channel.
+    /// The total number of completions ever put into the connection's own channel.
     put: u64,
     member: Option<Member>,
-    /// The positions, in the order of puts, of completions with ids that may not have been taken
-    /// yet.
+    /// The positions, in ascending order, of completions with ids that the application may not have
+    /// taken yet. A position is the number of completions that were put before.
     reports: VecDeque<u64>,
-    /// The position of the last [`Completion::Room`] that may not have been taken yet.
+    /// The position of the last [`Completion::Room`], if the application may not have taken it yet.
     room: Option<u64>,
-    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`] that may not
-    /// have been taken yet.
+    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`], if the
+    /// application may not have taken it yet.
     session: Option<u64>,
-    /// Whether the last loss was not reported.
+    /// Whether the last loss of a connection was not reported.
     silent: bool,
 }
 
-/// A connection's place in a group.
+/// The group of a connection, and the connection's key in this group.
 #[derive(Debug)]
 struct Member {
     queue: Arc<GroupQueue>,
@@ -55,35 +55,35 @@ impl Outbox {
         }
     }
 
-    /// Whether both the connection's own channel and the unread bytes of a stream are empty.
+    /// Returns whether both the connection's own channel and the queue of a stream are empty.
     pub(super) fn is_empty(&self) -> bool {
         self.own.is_empty() && self.inflow.as_ref().is_none_or(|inflow| inflow.is_empty())
     }
 
-    /// Whether a message may be handed directly to the thread that waits for it, because no earlier
-    /// completion waits.
+    /// Returns whether a message can be handed directly to the thread that waits for it: the
+    /// connection is in no group, and no earlier completion is unread.
     pub(super) fn may_hand_over(&self) -> bool {
         self.member.is_none() && self.is_empty()
     }
 
-    /// Whether a message may be handed over, and would not be put into an [`Inflow`] otherwise.
+    /// Returns whether a message can be handed over directly, and the connection is not a stream.
     #[inline]
     pub(super) fn hands_over(&self) -> bool {
         self.member.is_none() && self.inflow.is_none() && self.own.is_empty()
     }
 
-    /// Puts further messages into an [`Inflow`], which it returns.
+    /// Makes the connection a stream: later messages go into an [`Inflow`], which is returned.
     pub(super) fn carry_bytes(&mut self) -> Arc<Inflow> {
         Arc::clone(self.inflow.get_or_insert_default())
     }
 
-    /// The queue for the messages of a stream that is in no group.
+    /// Returns the queue of a stream. `None` if the connection is in a group.
     pub(super) fn inflow(&self) -> Option<&Inflow> {
         let inflow = self.inflow.as_deref();
         inflow.filter(|_| self.member.is_none())
     }
 
-    /// Appends a completion. Returns it if the receiver is gone.
+    /// Appends a completion. Returns it as an error if the receiver was dropped.
     pub(super) fn put(&mut self, completion: Completion) -> Result<(), Completion> {
         let completion = match (completion, self.inflow()) {
             (Completion::Received(message), Some(inflow)) => {
@@ -100,8 +100,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// As [`put`](Self::put). Returns the completion's position: the number of completions that
-    /// were put into the same queue before.
+    /// Appends a completion, and returns its position: the number of completions that were put into
+    /// the same queue before. Returns the completion as an error if the receiver was dropped.
     fn put_at(&mut self, mut completion: Completion) -> Result<u64, Completion> {
         if let Some(member) = &mut self.member {
             match member.queue.put(member.key, completion) {
@@ -119,8 +119,8 @@ impl Outbox {
         Ok(at)
     }
 
-    /// Appends [`Completion::Room`], unless an earlier one has not been taken. Returns whether it
-    /// did.
+    /// Appends [`Completion::Room`], unless an earlier one is unread. Returns whether it was
+    /// appended.
     pub(super) fn put_room(&mut self) -> bool {
         let taken = self.taken();
         if self.room.is_some_and(|at| at >= taken) {
@@ -130,9 +130,9 @@ impl Outbox {
         self.room.is_some()
     }
 
-    /// Appends [`Completion::Suspended`] unless an earlier pair has not been taken, or appends
-    /// [`Completion::Resumed`] if the `Suspended` before it was appended. Returns whether it
-    /// appended the completion. A stream gets neither.
+    /// Appends [`Completion::Suspended`] unless an earlier pair is unread. Appends
+    /// [`Completion::Resumed`] only if the preceding `Suspended` was appended. A stream reports
+    /// neither. Returns whether the completion was appended.
     pub(super) fn put_session_event(&mut self, completion: Completion) -> bool {
         if let Completion::Suspended { .. } = completion {
             let taken = self.taken();
@@ -157,7 +157,7 @@ impl Outbox {
         self.reports.len()
     }
 
-    /// Returns the number of completions taken from the queue that is in use now.
+    /// Returns the number of completions that were taken from the queue in use.
     fn taken(&self) -> u64 {
         match &self.member {
             Some(member) => member.queue.taken(),
@@ -165,28 +165,28 @@ impl Outbox {
         }
     }
 
-    /// Returns whether a thread other than the calling one takes from the group; `None` without a
-    /// group.
+    /// Returns whether another thread was the last to take completions from the group; `None` if
+    /// the connection is in no group.
     pub(super) fn is_group_taken_by_other(&self) -> Option<bool> {
         let member = self.member.as_ref()?;
         Some(member.queue.taker.is_other_thread())
     }
 
-    // The group.
+    // Functions for groups.
 
-    /// Whether the connection is in a group that still exists.
+    /// Returns whether the connection is in a group that still exists.
     pub(super) fn is_grouped(&self) -> bool {
         let member = self.member.as_ref();
         member.is_some_and(|member| !member.queue.is_closed())
     }
 
-    /// Whether the connection is in this group.
+    /// Returns whether the connection is in this group.
     pub(super) fn is_in(&self, queue: &Arc<GroupQueue>) -> bool {
         let member = self.member.as_ref();
         member.is_some_and(|member| Arc::ptr_eq(&member.queue, queue))
     }
 
-    /// Directs later completions to the group, under this key.
+    /// Directs later completions to the queue of a group, with this key.
     pub(super) fn join(&mut self, queue: &Arc<GroupQueue>, key: u64) {
         self.member = Some(Member {
             queue: Arc::clone(queue),
@@ -207,59 +207,62 @@ impl Outbox {
 }
 
 thread_local! {
-    /// The address of this static is different in each living thread.
+    /// A static whose address identifies the thread: it differs between any two living threads.
     static HERE: u8 = const { 0 };
 }
 
-/// The thread that took completions last, or tried to.
+/// The thread that last took completions, or tried to take them.
 ///
-/// A blocking call that needs a place for its completion may wait for that thread. If it is the
-/// calling thread, or no thread has asked for completions so far, the wait would never end.
+/// A blocking call that needs channel capacity for its completion can wait for this thread. If this
+/// thread is the calling thread, or if no thread has taken completions yet, the wait would never
+/// end.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 
 impl Taker {
-    /// How long a sender waits for another thread that took completions before. That thread may
-    /// have ended, or the program may expect the sending thread to take completions from now on.
+    /// The maximum time for which a sender waits for another thread that has taken completions
+    /// before. The other thread may have exited, or the program may expect the sending thread to
+    /// take completions.
     pub(super) const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-    /// Records that the calling thread asks for completions.
+    /// Records that the calling thread takes completions.
     pub(crate) fn note_taking_thread(&self) {
         self.0.store(here(), Ordering::Relaxed);
     }
 
-    /// Returns whether a thread other than the calling one has asked last.
+    /// Returns whether a thread other than the calling one took completions last.
     pub(super) fn is_other_thread(&self) -> bool {
         ![0, here()].contains(&self.0.load(Ordering::Relaxed))
     }
 }
 
 fn here() -> usize {
-    // The access fails if the thread is ending and has destroyed its thread-local variables.
+    // The access fails if the thread is exiting and has already destroyed its thread-local
+    // variables.
     HERE.try_with(|here| ptr::from_ref(here).addr())
         .unwrap_or(0)
 }
 
-/// The completions of the connections in a group, each with its key, for one receiver.
+/// A queue with the completions of all connections in a group, each with its key, for one receiver.
 ///
-/// The queue is unbounded, because connections join and leave. The completions of each connection
-/// are bounded as in its own channel: messages by the places in the window, operations by
-/// `max_ids`.
+/// The queue is unbounded, because connections join and leave at any time. The number of
+/// completions of each connection is bounded as in its own channel: the window bounds messages, and
+/// `max_ids` bounds operations.
 ///
-/// A connection takes the lock of the queue while it holds its own locks. The queue's lock is held
-/// only during a put.
+/// A connection takes the lock of the queue while it holds its own locks. The lock of the queue is
+/// held only while one completion is appended.
 #[derive(Debug)]
 pub(crate) struct GroupQueue {
     tail: Mutex<Option<GroupSender>>,
     pub(crate) taker: Taker,
 }
 
-/// The sending end; `None` when the group is gone. Unread messages hold their connections, which
-/// hold the queue, so the queue must not hold its receiving end.
+/// The sender of the queue. Unread messages refer to their connections, which refer to the queue.
+/// So the queue must not own its receiver.
 #[derive(Debug)]
 struct GroupSender {
     sender: Sender<(u64, Completion)>,
-    /// The number of completions that were ever put.
+    /// The total number of completions ever put into the queue.
     put: u64,
 }
 
@@ -274,8 +277,8 @@ impl GroupQueue {
         (Arc::new(queue), receiver)
     }
 
-    /// Appends a completion, and returns the number of earlier ones. Returns the completion if the
-    /// group is gone.
+    /// Appends a completion, and returns the number of earlier ones. Returns the completion as an
+    /// error if the group was dropped.
     pub(super) fn put(&self, key: u64, completion: Completion) -> Result<u64, Completion> {
         let mut tail = lock(&self.tail);
         let Some(tail) = &mut *tail else {
@@ -289,7 +292,7 @@ impl GroupQueue {
         Ok(at)
     }
 
-    /// Returns the number of completions that were taken.
+    /// Returns the total number of completions that were taken from the queue.
     pub(super) fn taken(&self) -> u64 {
         match &*lock(&self.tail) {
             Some(tail) => tail.put - tail.sender.len() as u64,
@@ -297,9 +300,10 @@ impl GroupQueue {
         }
     }
 
-    /// The group has been dropped.
+    /// Closes the queue after the group was dropped.
     pub(crate) fn close(&self) {
-        // The completions in the queue are dropped without the lock.
+        // The sender is dropped after the lock is released, because this may drop unread
+        // completions.
         let tail = lock(&self.tail).take();
         drop(tail);
     }

@@ -1,4 +1,4 @@
-//! Polls a connection's completion queue, and handles the completions.
+//! Polls a connection's completion queue and handles the completions.
 
 use std::{
     hint,
@@ -43,25 +43,25 @@ use ::tokio::runtime::Handle;
 #[cfg(feature = "tokio")]
 use crate::poll::RuntimeWatch;
 
-/// The number of batches that are taken in a row. It is bounded so that a busy connection does not
-/// delay others.
+/// The maximum number of batches that one poll takes. The limit keeps a busy connection from
+/// delaying others.
 const BATCHES: usize = 4;
 
-/// The number of times that the engine's thread tries to lock a completion queue: first while it
-/// spins, and then after yielding the processor each time.
+/// The number of times that the engine's thread tries to lock a completion queue. It spins between
+/// the first attempts, and yields the processor between the later ones.
 const LOCK_SPINS: u32 = 64;
 const LOCK_YIELDS: u32 = 4;
 
-/// A connection's queue, during one call of the application.
+/// A connection's completion queue during one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
-    /// Gets the first message directly, without the channel.
+    /// The handoff that receives the first message directly, without the channel.
     handoff: Option<&'a Handoff>,
     /// Whether the calling thread has polled before it began to wait.
     was_polled: bool,
 }
 
-/// Whether a poll requests an event for the next completion first, under the same lock.
+/// Whether a poll first requests an event for the next completion, under the same lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arming {
     No,
@@ -69,16 +69,16 @@ enum Arming {
 }
 
 impl Link {
-    // Calls of the engine's thread, which polls.
+    // Functions that the engine's thread calls to poll.
 
-    /// Polls the completion queue once. Also returns whether the connection has outputs for the
-    /// engine.
+    /// Polls the completion queue once. The second result is whether the engine has to carry out
+    /// outputs of the connection.
     pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
         self.engine_polls(Arming::No)
     }
 
-    /// As [`poll_in_engine`](Self::poll_in_engine), and has the device raise an event for the next
-    /// completion first.
+    /// Requests an event for the next completion, and then does the same as
+    /// [`poll_in_engine`](Self::poll_in_engine).
     pub(crate) fn arm_and_poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
         self.engine_polls(Arming::First)
     }
@@ -96,10 +96,11 @@ impl Link {
         (progress, drive)
     }
 
-    /// Takes the lock of `poll`, or returns `None` if a thread of the application keeps it. Threads
-    /// usually hold it for a short time. But the scheduler may have preempted the holder, and the
-    /// engine must not wait for that. A spinning thread holds the lock most of the time, and yields
-    /// before it takes the lock again.
+    /// Takes the lock of `poll`, or returns `None` after [`LOCK_SPINS`] + [`LOCK_YIELDS`] attempts.
+    /// Threads of the application usually hold the lock for a short time. But the scheduler may
+    /// have descheduled the holder, and the engine must not wait for such a thread. A spinning
+    /// thread holds the lock most of the time. It yields the processor before it takes the lock
+    /// again while `engine_waits` is set.
     pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             let Some(side) = try_lock(&self.poll) else {
@@ -116,13 +117,14 @@ impl Link {
             }
             return Some(side);
         }
-        // Threads that share the process with the peer keep the lock for a moment only, and no
-        // timer of the engine brings it back.
+        // If the peer is in this process, threads hold the lock only briefly. The engine waits for
+        // the lock, because no timer would make it try again.
         self.is_in_memory().then(|| lock(&self.poll))
     }
 
-    /// Takes all completions that arrived before the connection's end. Returns false if it could
-    /// not, because another thread is receiving. The engine's thread drives the connection next.
+    /// Handles all completions that arrived before the connection's end. Returns false if it
+    /// cannot, because another thread holds the lock of `poll`. The engine's thread, which calls
+    /// it, drives the connection next.
     pub(crate) fn take_last(self: &Arc<Self>) -> bool {
         loop {
             match self.poll_in_engine().0 {
@@ -133,8 +135,9 @@ impl Link {
         }
     }
 
-    /// Takes all completions that are in the queue now. Returns false if a thread of the
-    /// application keeps the lock of `poll`. The engine's thread drives the connection next.
+    /// Handles all completions that are in the queue now. Returns false if a thread of the
+    /// application does not release the lock of `poll`. The engine's thread, which calls it, drives
+    /// the connection next.
     pub(crate) fn catch_up(self: &Arc<Self>) -> bool {
         let capacity = match self.try_lock_poll() {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
@@ -148,21 +151,21 @@ impl Link {
         true
     }
 
-    // Polling by threads of the application.
+    // Functions that threads of the application call to poll.
 
-    /// Polls the completion queue once. The owner stays the same.
+    /// Polls the completion queue once. The owner of the connection does not change.
     pub(crate) fn poll_once(self: &Arc<Self>) -> Progress {
         self.queue(None).poll(1, Answers::AtOnce)
     }
 
-    /// Polls the completion queue once, for a thread that is likely to poll again soon.
+    /// Polls the completion queue once, in a thread that is likely to poll again soon.
     pub(crate) fn poll_again(self: &Arc<Self>) {
         self.poller.visit_as_thread();
         self.poll_once();
     }
 
-    /// Waits until `ready` returns something: see [`Poller::wait_until`]. If there is a `handoff`,
-    /// `ready` takes from there first.
+    /// Waits until `ready` returns a value: see [`Poller::wait_until`]. If there is a `handoff`,
+    /// `ready` checks it first.
     pub(crate) fn wait_until<T>(
         self: &Arc<Self>,
         deadline: &Deadline,
@@ -173,9 +176,9 @@ impl Link {
             .wait_until(&self.queue(handoff), deadline, ready)
     }
 
-    /// Polls once for a thread that is about to wait for a message, if a poll costs no system call
-    /// and threads own the connection. Returns whether it polled. The first message is in `handoff`
-    /// then, unless others wait in the channel.
+    /// Polls once, in a thread that is about to wait for a message, if a poll needs no system call
+    /// and threads own the connection. Returns whether it polled. The first message is then in
+    /// `handoff`, unless the channel contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
         if self.is_over_tcp() || !self.poller.visit_as_owner() {
@@ -186,8 +189,8 @@ impl Link {
         true
     }
 
-    /// As [`wait_until`](Self::wait_until), after [`poll_first`](Self::poll_first), which returned
-    /// `was_polled`.
+    /// Does the same as [`wait_until`](Self::wait_until) after a call of
+    /// [`poll_first`](Self::poll_first) that returned `was_polled`.
     pub(crate) fn wait_after_poll<T>(
         self: &Arc<Self>,
         was_polled: bool,
@@ -202,7 +205,7 @@ impl Link {
         self.poller.wait_until(&queue, deadline, ready)
     }
 
-    /// As [`wait_until`](Self::wait_until), for a task: see [`Poller::poll_task`].
+    /// Does the same as [`wait_until`](Self::wait_until) for a task: see [`Poller::poll_task`].
     pub(crate) fn poll_task<T>(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
@@ -213,7 +216,7 @@ impl Link {
         self.poller.poll_task(&self.queue(handoff), cx, who, ready)
     }
 
-    /// Polls for a call that does not wait: see [`Poller::try_once`].
+    /// Polls once for a nonblocking call: see [`Poller::try_once`].
     pub(crate) fn look<T>(
         self: &Arc<Self>,
         handoff: &Handoff,
@@ -232,12 +235,12 @@ impl Link {
         }
     }
 
-    /// Takes completions from the queue and handles them. It polls up to `budget` times while the
-    /// queue is empty. The first message may go to the `handoff`. It releases the lock of `poll`,
-    /// and adds work to `deferred`, which the caller does next.
+    /// Takes completions from the queue and handles them. Polls up to `budget` times while the
+    /// queue is empty. The first message may be put into the `handoff`. Releases the lock of
+    /// `poll`, and adds work to `deferred`, which the caller does next.
     ///
-    /// Two of the three polls of a wait find the queue empty. Such a poll costs few instructions,
-    /// because this function is inlined and [`act`](Self::act) is not.
+    /// About two of three polls of a waiting thread find the queue empty. Such a poll costs few
+    /// instructions, because this function is inlined and [`act`](Self::act) is not.
     #[inline(always)]
     fn poll_locked(
         self: &Arc<Self>,
@@ -258,14 +261,14 @@ impl Link {
         let progress = self.poll_side(here, budget, handoff, answers, deferred);
         drop(side);
         if let Err(error) = armed {
-            // The connection ends. Without events, the waiting threads would sleep although there
-            // are completions.
+            // The connection ends, because without events waiting threads would sleep although the
+            // queue contains completions.
             self.poll_failed(error, deferred);
         }
         progress
     }
 
-    /// As [`poll_locked`](Self::poll_locked), and leaves the lock to the caller.
+    /// Does the same as [`poll_locked`](Self::poll_locked), but the caller keeps the lock.
     #[inline(always)]
     fn poll_side(
         self: &Arc<Self>,
@@ -308,19 +311,19 @@ impl Link {
         Progress::More
     }
 
-    /// Ends the connection, because a poll or the request for an event failed.
+    /// Ends the connection because a poll or the request for an event failed.
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let mut core = self.core();
-        // The first error is the reason for the connection's end. Further errors are consequences
-        // of it, so each is logged at debug level only.
+        // The first error becomes the reason for the connection's end. Further errors result from
+        // it, so each one is logged at debug level only.
         let note = Note::new(Level::Debug, format_args!("ends, cannot poll: {error}"));
         core.deferred.log(note);
         core.conn.handle_post_failure(error, Instant::now());
         Deferred::join(deferred, self.carry_out(core));
     }
 
-    /// Handles an empty queue while draining: all receives have completed.
+    /// Handles the end of draining: the queue is empty and all receives have completed.
     #[cold]
     fn drained(self: &Arc<Self>, deferred: &mut Option<Deferred>) {
         let mut core = self.core();
@@ -328,7 +331,7 @@ impl Link {
         Deferred::join(deferred, self.carry_out(core));
     }
 
-    /// Acts on the first `count` completions of the last poll.
+    /// Handles the first `count` completions of the last poll.
     #[inline(never)]
     fn act(
         self: &Arc<Self>,
@@ -358,7 +361,7 @@ impl Link {
         Deferred::join(deferred, self.settle(core));
     }
 
-    /// Acts on a completion that is not just the arrival of a message.
+    /// Handles a completion that does not simply report an arrived message.
     #[inline(never)]
     fn act_on_other(side: &mut PollSide, number: usize, core: &mut Core, to: &Recipient<'_, Self>) {
         let done = side.done(number);
@@ -371,7 +374,7 @@ impl Link {
 }
 
 impl Queue<'_> {
-    /// Polls, and then does the deferred work.
+    /// Polls, releases the lock, and does the deferred work.
     #[inline(always)]
     fn poll_by_thread(&self, arming: Arming, budget: u32, answers: Answers) -> Progress {
         let link = self.link;
@@ -382,8 +385,8 @@ impl Queue<'_> {
         let mut deferred = None;
         let progress = link.poll_locked(side, arming, budget, self.handoff, answers, &mut deferred);
         if progress == Progress::More && self.stays_readable() {
-            // The rest of the bytes may have been read from the socket already, so that the socket
-            // does not become readable.
+            // The poll may have read all bytes from the socket already. The socket then does not
+            // become readable for them, so the engine polls.
             link.poller.call_engine();
         }
         if let Some(deferred) = deferred {
@@ -433,15 +436,15 @@ impl Completions for Queue<'_> {
         deadline: &Deadline,
         is_woken: impl Fn() -> bool,
     ) -> bool {
-        // The wait inside a receive has an inexact timer, and only a message ends it early. So it
-        // starts only if the deadline is more than `WAITS_FOR` away.
+        // The wait inside a receive call has a coarse timer, and only a message ends it early. So
+        // the thread starts such a wait only if the deadline is more than `WAITS_FOR` away.
         let may_continue = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;
         }
         let reserved = {
-            // Another thread that polls delivers its completions and wakes the leader before it
-            // releases this lock, so the leader sees them afterwards.
+            // Another thread that polls delivers its completions and wakes this thread before it
+            // releases the lock. So after this thread has taken the lock, it sees them.
             let _side = lock(&self.link.poll);
             events.reserve()
         };
@@ -478,23 +481,25 @@ impl Link {
                 Interest::Readable => Reliance::Readable,
                 Interest::Writable => Reliance::Writable,
             });
-            // The check is made under the lock, because a thread that added a completion earlier
-            // did not know of the fd and so did not make it readable.
+            // The state is checked under the lock. A thread that added a completion before the fd
+            // existed did not make the fd readable.
             let mut core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),
-                // A `try_send` that was refused before the fd existed could not make it unreadable.
-                // The next refused one does.
+                // A `try_send` that was refused before the fd existed has not made the fd
+                // unreadable. The next refused `try_send` does.
                 Interest::Writable => {
-                    // From now on the fd reports room.
+                    // From now on the fd reports room, instead of `Completion::Room`.
                     core.room_wanted = false;
                     readiness.announce(|| true);
                 }
             }
         }
         match interest {
-            // Over TCP a look costs a system call, which waits until something is readable. A
-            // connection that resumes may change to RDMA, and keeps its fd.
+            // An event loop can poll an RDMA connection itself, so it gets an fd that also reports
+            // completion events. Over TCP each poll costs a system call, so the loop gets a plain
+            // fd. A connection that can resume over RDMA keeps its fd, so it never gets a plain
+            // one.
             Interest::Readable
                 if !self.is_in_memory() && (!self.is_over_tcp() || self.resumes()) =>
             {
@@ -504,25 +509,26 @@ impl Link {
         }
     }
 
-    /// Makes the fd readable if a call has something to take: an `unread` completion, or the end.
+    /// Makes the fd readable if a call would return a result: a completion from the channel, if
+    /// `unread` returns true, or the end.
     pub(crate) fn update_readiness(&self, unread: impl FnOnce() -> bool) {
         self.readable.update(|| unread() || self.is_ready());
     }
 
-    /// Prepares the fd between a refused send and its second try. If the second try is refused as
-    /// well, the fd becomes readable when there is room. It may miss room that comes between the
-    /// two tries, but no later one.
+    /// Prepares the fd between a refused send and the second attempt. If the second attempt is
+    /// refused too, the fd becomes readable when the window has room. Room that appears between the
+    /// two attempts may be missed, but the second attempt finds it.
     pub(crate) fn prepare_room_fd(&self) {
         self.writable.update(|| self.is_over());
     }
 
-    /// Makes the fd readable again, because the caller's second try found room.
+    /// Makes the fd readable again, because the caller's second attempt found room.
     pub(crate) fn need_no_room(&self) {
         self.writable.update(|| true);
     }
 
-    /// Has the engine make the fd readable when there is room, because the caller's second try was
-    /// refused too. Returns whether there is an fd.
+    /// Makes the engine poll for room after the caller's second attempt was refused too, so that
+    /// the fd becomes readable. Returns whether there is an fd.
     pub(super) fn delegate_room(&self) -> bool {
         let wanted = self.writable.is_fd_requested();
         if wanted {
@@ -549,27 +555,27 @@ impl Wake for Alarm {
     fn wake_by_ref(self: &Arc<Self>) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if let Some(link) = self.link.upgrade() {
-            // The first task that runs polls. If none does, because the futures were dropped, the
-            // engine's thread takes over.
+            // The first task that runs polls. If no task runs, because their futures were dropped,
+            // the engine's thread polls instead.
             link.wake_tasks(Awaited::ALL_EVENTS);
         }
     }
 }
 
-/// Calls for tasks for which a tokio runtime watches the completion events.
+/// Functions for tasks whose tokio runtime watches the completion events.
 #[cfg(feature = "tokio")]
 impl Link {
-    /// Registers the connection with the current runtime.
+    /// Registers the connection with the current tokio runtime.
     ///
     /// # Panics
     ///
-    /// Panics without a current runtime that has I/O enabled.
+    /// Panics outside a runtime, or in a runtime that has I/O disabled.
     #[track_caller]
     pub(crate) fn enter_runtime(self: &Arc<Self>) -> Result<(), OsError> {
         self.enter(Handle::current())
     }
 
-    /// Registers the next connection of a session with the runtime that watched the last one.
+    /// Registers the next connection of a session with the runtime that watched the previous one.
     pub(super) fn enter_runtime_again(self: &Arc<Self>) {
         let Some(runtime) = self.poller.tasks.paused() else {
             return;
@@ -585,19 +591,19 @@ impl Link {
 
     #[track_caller]
     fn enter(self: &Arc<Self>, runtime: Handle) -> Result<(), OsError> {
-        // An existing watch ends first, because it may be one of the same runtime, which cannot
-        // watch a descriptor twice.
+        // An existing registration is removed first. It may belong to the same runtime, which
+        // cannot register a descriptor twice.
         self.poller.leave_runtime();
         // The transport is not released while this lock is held.
         let side = lock(&self.poll);
         if self.is_over() {
-            // It needs no watching.
+            // A connection that has ended needs no registration.
             return Ok(());
         }
         let events = match &*side {
             Some(side) if !self.core().is_suspended() => match side.events() {
                 Some(events) => Arc::clone(events),
-                // The thread of the peer wakes the tasks.
+                // A peer in this process wakes the tasks itself.
                 None => return Ok(()),
             },
             Some(_) | None => {

@@ -1,5 +1,5 @@
-//! Returns the places of messages that the application has dropped: their receive buffers to the
-//! device, and their credits to the peer.
+//! Releases messages that the application has dropped: returns their receive buffers to the device,
+//! and their credits to the peer.
 
 use std::{fmt, sync::Arc, time::Instant};
 
@@ -10,8 +10,8 @@ use super::{
 };
 
 impl Link {
-    /// Takes back the place of a message that arrived on the session's connection with this
-    /// generation.
+    /// Takes back the buffer and credit of a message. `generation` is that of the connection over
+    /// which the message arrived.
     #[inline(always)]
     pub(super) fn take_back(self: &Arc<Self>, place: Place, generation: u32) {
         let mut core = self.core();
@@ -21,8 +21,8 @@ impl Link {
     }
 }
 
-/// The owner of the messages of a connection that resumes a session: it returns buffers to the
-/// connection of its generation only.
+/// The owner of the messages of a connection that resumes a session. It returns buffers only to the
+/// connection with its generation.
 pub(super) struct Ring {
     pub(super) link: Arc<Link>,
     pub(super) generation: u32,
@@ -45,8 +45,8 @@ impl fmt::Display for Ring {
 }
 
 impl Core {
-    /// Takes back the place of a message, as [`Link::take_back`]. Returns whether there is
-    /// certainly no output.
+    /// Takes back the buffer and credit of a message: see [`Link::take_back`]. Returns true only if
+    /// the state machine has no output.
     #[inline(always)]
     pub(crate) fn give_back(&mut self, place: Place, generation: u32) -> bool {
         match place {
@@ -66,8 +66,8 @@ impl Core {
         match place {
             Place::Buffer(buffer) => _ = self.release(buffer),
             Place::Part(buffer) if self.batches.take(buffer) => _ = self.release(buffer),
-            // The receive is posted again with the last message of the batch. The credits of the
-            // other messages return without a receive.
+            // The receive is posted again when the last message of the batch is released. The
+            // other messages return only their credits.
             Place::Part(_) if self.conn.accepts_receives() => _ = self.conn.release(SystemClock),
             Place::Part(_) => self.conn.give_up_receive(),
             Place::Copied(len) => self.conn.release_copied(len, SystemClock),
@@ -77,8 +77,8 @@ impl Core {
     }
 
     /// Posts a buffer that the application has released, and then notifies the state machine, so
-    /// that no grant is sent before the receive is posted. Returns whether there is certainly no
-    /// output.
+    /// that no grant is sent before the receive is posted. Returns true only if the state machine
+    /// has no output.
     #[inline(always)]
     pub(super) fn release(&mut self, buffer: u32) -> bool {
         let posted = match (&mut self.share, &mut self.queues) {

@@ -1,5 +1,5 @@
-//! Reports to the application: completions of sends and operations, and room for a send, in the
-//! connection's channel or the group's.
+//! Reports to the application: completions of sends and operations, and room for a send. They go to
+//! the connection's own channel or to its group's queue.
 
 use std::{
     iter,
@@ -22,15 +22,15 @@ use crate::{
     transport::{Operation, OperationKind, Outcome, Posted},
 };
 
-/// Completions of posted work requests.
+/// Handles completed work requests.
 impl Core {
-    /// Reports to the engine's thread that the private data of the request have arrived.
+    /// Makes the engine's thread handle a long request, whose private data have arrived.
     pub(super) fn requested(&mut self) {
         self.requested = true;
         self.deferred.drive = true;
     }
 
-    /// The device has completed this slot, and all earlier ones.
+    /// Handles the completion of the work request in this slot and of all earlier ones.
     pub(super) fn sent(&mut self, slot: u32) {
         let Some(queues) = &mut self.queues else {
             return;
@@ -55,7 +55,7 @@ impl Core {
                 if let Some(inbound) = in_flight.inbound(id) {
                     inbound.chunk_read(offset);
                 }
-                // This input covers all earlier ones.
+                // `handle_read` also covers all sends that completed before this read.
                 self.conn.handle_read(slot, SystemClock);
                 last = None;
             }
@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// The device failed the work request in this slot. Work requests posted before it have
+    /// Handles the failure of the work request in this slot. Work requests posted before it have
     /// completed; those posted after it complete as flushed.
     pub(super) fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
         let Some(queues) = &mut self.queues else {
@@ -76,9 +76,9 @@ impl Core {
         };
         let mut work = Work::Send { slot };
         let status = match status {
-            // The peer or the TCP connection has ended. A driver that completes a request when TCP
-            // has accepted its bytes reports this end as a local error. The event of the connection
-            // manager has the cause.
+            // The peer or the TCP connection has ended. Some drivers complete a request when TCP
+            // has accepted its bytes, and report this end as a local error. The connection
+            // manager's event contains the cause.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
                 let text = format_args!("a request could not be put into TCP: {status}");
                 self.deferred.log(Note::new(Level::Debug, text));
@@ -86,7 +86,7 @@ impl Core {
             }
             status => status,
         };
-        // A flushed status has no cause, and the device may even have executed the request.
+        // A flushed completion has no cause, and the device may have executed the request anyway.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
             let slots = &mut queues.in_flight.slots;
@@ -100,7 +100,8 @@ impl Core {
                     &mut self.completions,
                 );
             }
-            // A session sends its messages again. If the session ends instead, `end` reports them.
+            // A session sends its messages again. If the session ends instead, `end` reports their
+            // failure.
             let may_survive = self.session.is_some() && reason.is_loss();
             let failed = match slots.take(slot) {
                 Posted::Frame => None,
@@ -126,8 +127,8 @@ impl Core {
             .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Reports the messages and writes that have arrived at the peer: those posted before the ping
-    /// of a pong, or `all`.
+    /// Reports the messages and writes that are known to have arrived at the peer. If `all`,
+    /// reports all of them. Otherwise the pong of a later ping proves their arrival.
     pub(super) fn prove(&mut self, all: bool) {
         let conn = &self.conn;
         let mut any = false;
@@ -141,7 +142,7 @@ impl Core {
         self.deferred.arrived |= any;
     }
 
-    /// Handles that the peer has read `count` more large messages.
+    /// Ends the exposure of `count` more large messages, which the peer has read.
     pub(super) fn taken(&mut self, count: u32) {
         if let Some(queues) = &mut self.queues {
             let hidden = queues.taken(count);
@@ -149,7 +150,7 @@ impl Core {
         }
     }
 
-    /// Handles that the oldest invalidation of a window has completed.
+    /// Handles the completion of the oldest pending invalidation of a memory window.
     pub(super) fn invalidated(&mut self) {
         if let Some(queues) = &mut self.queues {
             let hidden = queues.invalidated();
@@ -157,7 +158,8 @@ impl Core {
         }
     }
 
-    /// Reports the large messages that the peer has taken, because the connection has ended.
+    /// Ends all exposures at the end of the connection. Reports the large messages that the peer
+    /// has read.
     pub(super) fn end_exposures(&mut self) {
         if let Some(queues) = &mut self.queues {
             let hidden = queues.end_exposures();
@@ -165,7 +167,7 @@ impl Core {
         }
     }
 
-    /// Reports `count` more large messages as sent. The peer can no longer read them.
+    /// Reports `count` more large messages as sent. Their memory is no longer exposed to the peer.
     fn hidden(&mut self, count: u32) {
         self.order.take(count);
         self.deferred.arrived |= report_sent(&mut self.order, &mut self.completions);
@@ -173,19 +175,20 @@ impl Core {
     }
 }
 
-/// The group.
+/// Functions for groups.
 impl Core {
-    /// Whether the channel has a place for the completion of one more operation.
+    /// Returns whether the channel has capacity for the completion of one more operation.
     pub(crate) fn has_report_place(&mut self) -> bool {
         let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
-            // The connection has ended, and the call finds that next.
+            // The connection has ended, which the caller detects next.
             return true;
         };
         let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
         ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.max_ids
     }
 
-    /// Whether a completion waits to be taken.
+    /// Returns whether the application has not yet taken a completion with an id, or `recv` has set
+    /// a completion aside.
     pub(super) fn has_reports(&mut self) -> bool {
         let reports = self.completions.as_mut().map_or(0, Outbox::reports);
         reports + self.set_aside.load(Ordering::Relaxed) > 0
@@ -210,7 +213,7 @@ impl Core {
             self.put_all(unread);
             return Ok(());
         }
-        // The connection has ended, and only completions from before the end remain.
+        // The connection has ended. Only completions from before its end can follow.
         let Some(first) = unread() else {
             return Err(Error::Disconnected(self.reason()));
         };
@@ -243,7 +246,7 @@ impl Core {
         }
     }
 
-    /// Reports room, if a report was requested.
+    /// Puts [`Completion::Room`] into the channel if the application has requested it.
     pub(super) fn report_room(&mut self) {
         if std::mem::take(&mut self.room_wanted)
             && let Some(outbox) = &mut self.completions
@@ -255,9 +258,9 @@ impl Core {
     }
 }
 
-/// Sessions.
+/// Reports of sessions.
 impl Core {
-    /// Reports the loss of a connection, or its successor.
+    /// Reports the loss of a session's connection, or its new connection.
     pub(super) fn report_session_event(&mut self, completion: Completion) {
         let outbox = self.completions.as_mut();
         self.deferred.arrived |= outbox.is_some_and(|outbox| outbox.put_session_event(completion));
@@ -266,8 +269,9 @@ impl Core {
 }
 
 impl Operation {
-    /// Returns the completion of an operation that the device did not complete. After the loss of a
-    /// session's connection, the peer's memory may have been changed.
+    /// Returns the completion of an operation that the device did not complete. If the session may
+    /// survive, the outcome of writes and atomic operations is unknown, because the device may have
+    /// executed them.
     pub(super) fn lost(&self, may_survive: bool, reason: &CloseReason) -> Completion {
         let (id, reason) = (self.id, reason.clone());
         match self.kind {
@@ -281,7 +285,7 @@ impl Operation {
     }
 }
 
-/// Handles a completed work request. Returns whether it reported a completion to the application.
+/// Handles a successful work request. Returns whether it reported a completion to the application.
 fn succeed(
     posted: &Posted,
     conn: &mut Connection,
@@ -309,7 +313,7 @@ fn succeed(
             false
         }
         None => {
-            // The answer of the peer's device proves that all earlier messages have arrived.
+            // The response of the peer's device proves that all earlier messages have arrived.
             let mut any = false;
             while let Some(gone) = unproven.take() {
                 any |= arrived(gone, order, completions);
@@ -319,8 +323,8 @@ fn succeed(
     }
 }
 
-/// Handles that a message or write has arrived at the peer. Returns whether it reported a
-/// completion to the application.
+/// Handles the arrival of a message or write at the peer. Returns whether it reported a completion
+/// to the application.
 fn arrived(gone: CompletedSend, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     match gone {
         CompletedSend::Message => {
@@ -331,7 +335,7 @@ fn arrived(gone: CompletedSend, order: &mut SentOrder, completions: &mut Option<
     }
 }
 
-/// Reports the messages that are known to be sent. Returns whether there were any.
+/// Reports the messages that are known to have arrived. Returns whether it reported any.
 fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {
@@ -340,7 +344,7 @@ fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool 
     any
 }
 
-/// Reports that a message or operation failed, if it has an id.
+/// Reports the failure of a message or operation, if it has an id.
 pub(super) fn report_failed(
     id: Option<u64>,
     reason: &CloseReason,
@@ -352,14 +356,14 @@ pub(super) fn report_failed(
     }
 }
 
-/// Reports the end of a message or operation, unless the connection has ended. Returns whether it
-/// did.
+/// Reports the completion of a message or operation. Does nothing and returns false if the
+/// connection has ended.
 pub(super) fn report(completions: &mut Option<Outbox>, completion: Completion) -> bool {
     let Some(completions) = completions else {
         return false;
     };
-    // The channel has a place for each completion with an id: see `max_ids`. The put fails if the
-    // receiver has been dropped, which is no error here.
+    // The channel has capacity for each completion with an id: see `max_ids`. The send fails only
+    // if the receiver was dropped, which is not an error here.
     let _ = completions.put(completion);
     true
 }

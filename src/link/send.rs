@@ -1,7 +1,8 @@
-//! Sends under the lock of the core: messages, which are copied into a slot of the ring or lent to
-//! the peer from memory of their own; batches; bytes of a stream; one-sided operations.
+//! Sends under the lock of `core`: messages, batches, bytes of a stream, and one-sided operations.
+//! A message is either copied into a send buffer, or its own memory is exposed for the peer to
+//! read.
 //!
-//! Only `calls` uses `try_send` and similar functions, which are therefore inlined there.
+//! Only `calls` uses `try_send` and similar functions, so they are inlined there.
 
 use std::{array, io::IoSlice, mem, time::Instant};
 
@@ -17,42 +18,42 @@ use crate::{
     transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError},
 };
 
-/// The longest message that memory can hold.
+/// The maximum length in bytes of an object in memory.
 const LONGEST: usize = isize::MAX as usize;
 
-/// A message to send. It keeps its copy or registration from one try to the next.
+/// A message to send. It keeps its copy or registered memory between two attempts.
 #[derive(Debug)]
 pub(crate) struct Sending<'a> {
     content: Content<'a>,
     len: usize,
     id: Option<u64>,
-    /// The generation of the connection to whose peer the message is exposed.
+    /// The generation of the connection to which the message is exposed.
     generation: u32,
 }
 
 #[derive(Debug)]
 enum Content<'a> {
-    /// The application's bytes, as consecutive parts.
+    /// The application's bytes, in consecutive parts.
     Parts(&'a [IoSlice<'a>]),
-    /// Memory that the application filled, or a copy of a large message.
+    /// Memory that the application has filled, or a copy of a large message.
     Memory(OutboundBuffer),
-    /// A large message that is lent to the peer, which can read it after the announcement.
+    /// A large message in memory that the peer can read after the announcement.
     Exposed(Exposed),
-    /// The message is in flight, or the peer may have received a part of it.
+    /// Nothing: the message was posted, and the peer may have received a part of it.
     Sent,
 }
 
-/// The result of an attempt to send, if there is room.
+/// The result of an attempt to send that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     Sent,
-    /// The message is large, and has to be exposed to the peer before it is announced.
+    /// The message is large. The caller has to expose it to the peer before it can be announced.
     NotExposed,
 }
 
 impl<'a> Sending<'a> {
-    /// Creates a message of the bytes of `parts` in order. With an `id`, its completion is
-    /// reported.
+    /// Creates a message from the consecutive bytes of `parts`. If there is an `id`, the completion
+    /// of the message is reported.
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
             content: Content::Parts(parts),
@@ -62,7 +63,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Creates a message of the bytes in `memory`.
+    /// Creates a message from the bytes in `memory`.
     pub(crate) fn owned(memory: OutboundBuffer, id: Option<u64>) -> Self {
         Self {
             len: memory.len(),
@@ -72,7 +73,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Returns the memory if the message was not sent.
+    /// Returns the memory of the message, if the message was not sent.
     pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
         match self.content {
             Content::Memory(memory) => Some(memory),
@@ -81,14 +82,14 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Ends the exposure of the message to the peer, after the connection was lost.
+    /// Ends the exposure of the message to the peer.
     fn hide(&mut self) {
         if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Sent) {
             self.content = Content::Memory(exposed.take_back());
         }
     }
 
-    /// Exposes a large message to the peer, in memory of the present connection, whose number in
+    /// Exposes a large message to the peer, in memory of the current connection, whose number in
     /// the session is `generation`.
     pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
         self.generation = generation;
@@ -116,7 +117,7 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Copies `len` bytes into memory of the connection.
+/// Copies `len` bytes into memory from the connection's allocator.
 fn copied(
     parts: &[IoSlice<'_>],
     len: usize,
@@ -132,35 +133,38 @@ fn copied(
     Ok(buffer)
 }
 
-/// A point in the sequence of sent messages.
+/// A flush: a position in the sequence of sent messages.
 #[derive(Debug)]
 pub(crate) enum Flush {
-    /// The held bytes have to be sent first, up to this number of all bytes ever held.
+    /// Waits until held bytes are sent. The value is the total number of bytes ever held when the
+    /// flush began.
     Held(u64),
-    /// The peer was asked over the connection of this generation.
+    /// The library has asked the peer over the connection with this generation.
     Asked(proto::Flush, u32),
-    /// The session is suspended. The peer is asked when all kept messages have been sent again.
+    /// The session is suspended. The library asks the peer after all kept messages have been sent
+    /// again.
     Suspended,
 }
 
 /// Messages.
 impl Core {
-    /// Sends a message, if there is room for it.
+    /// Sends a message if the window has room for it.
     #[inline]
     pub(super) fn try_send(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
         self.check_sendable()?;
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
         if self.holds_back() {
-            // Held messages have to be sent first.
+            // Held messages must be sent before this one.
             self.conn.may_send(len).map_err(refused)?;
             return Err(TrySendError::Full);
         }
         let way = self.way(message);
-        // Most messages fit a frame and have no id. They need no check here.
+        // Most messages fit into a frame and have no id, and need no check here: the state machine
+        // checks them when it sends them.
         if way != Way::Frame || message.id.is_some() {
             if message.len > LONGEST {
-                // No peer accepts a message of this length.
+                // No peer can accept a message of this length.
                 return Err(TrySendError::Failed(Error::MessageTooLong {
                     len: message.len,
                     limit: LONGEST as u64,
@@ -174,13 +178,13 @@ impl Core {
         self.send_checked(message, way)
     }
 
-    /// As [`try_send`](Self::try_send), for a message that has passed its checks.
+    /// Does the same as [`try_send`](Self::try_send) for a message that has been checked.
     pub(super) fn send_now(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
         let way = self.way(message);
         self.send_checked(message, way)
     }
 
-    /// Returns the way in which a message is sent now.
+    /// Returns how a message is sent now: in a frame, in fragments, or by announcement.
     #[inline(always)]
     fn way(&self, message: &Sending<'_>) -> Way {
         if self.conn.is_eager(message.len) {
@@ -192,8 +196,9 @@ impl Core {
         }
     }
 
-    /// Sends a message without an id if it fits a frame and there is room for it. Returns false if
-    /// the message needs [`try_send`](Self::try_send), which returns the reason for a refusal.
+    /// Sends a message without an id if it fits into a frame and the window has room. Returns false
+    /// if the caller has to use [`try_send`](Self::try_send), which returns the reason for a
+    /// refusal.
     #[inline]
     pub(super) fn send_at_once(&mut self, message: &[u8]) -> bool {
         if !self.may_be_sendable() || self.holds_back() {
@@ -225,8 +230,8 @@ impl Core {
         if let Content::Exposed(_) = message.content
             && message.generation != self.generation
         {
-            // The memory is exposed to the peer of an earlier connection. The present connection
-            // may have another eager size.
+            // The memory is exposed over an earlier connection, and the eager size of the current
+            // connection may differ.
             message.hide();
         }
         match &mut message.content {
@@ -234,8 +239,8 @@ impl Core {
             Content::Exposed(exposed) => {
                 if let Err(error) = self.announce(exposed, message.id) {
                     if exposed.is_bound() {
-                        // The queue pair, with which the window is bound, may be destroyed before
-                        // the message is dropped or sent again.
+                        // The memory window is bound to the queue pair, which may be destroyed
+                        // before the message is dropped or sent again.
                         message.hide();
                     }
                     return Err(error);
@@ -306,7 +311,7 @@ impl Core {
         Ok(())
     }
 
-    /// Acts on the outcome of a call that posts work.
+    /// Handles the result of a call that posts work requests.
     #[cold]
     pub(super) fn heed(&mut self, outcome: PostError) -> Result<(), TrySendError> {
         match outcome {
@@ -318,8 +323,9 @@ impl Core {
         }
     }
 
-    /// Ends the connection because a work request could not be posted. If the connection was ending
-    /// already, the sender waits until the reason is known.
+    /// Ends the connection because a work request could not be posted. Returns the error of the
+    /// send. If the connection was ending already and its reason is not known yet, the error is
+    /// `Full`, so that the sender waits for the reason.
     pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
         self.conn.handle_post_failure(error, Instant::now());
         if self.conn.awaits_end_cause() {
@@ -328,7 +334,8 @@ impl Core {
         TrySendError::Failed(Error::Disconnected(self.reason()))
     }
 
-    /// Sends the first of these messages in one frame, and returns how many, if it is worth it.
+    /// Sends the first messages that fit into one frame together. Returns their number, or 0 if
+    /// fewer than two fit or held messages must be sent first.
     #[inline]
     pub(super) fn try_send_batch(
         &mut self,
@@ -336,7 +343,7 @@ impl Core {
     ) -> Result<usize, TrySendError> {
         self.check_sendable()?;
         if self.holds_back() {
-            // Held messages have to be sent first.
+            // Held messages must be sent before these.
             return Ok(0);
         }
         let refused = |refused| refused_send(refused, 0);
@@ -348,7 +355,7 @@ impl Core {
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        // The frame has room for each, so its length fits.
+        // Each message fits into the frame, so its length fits into 32 bits.
         let lens: [[u8; PART_HEADER_LEN]; MAX_PARTS] = array::from_fn(|number| {
             let len = messages.get(number).map_or(0, |message| message.len());
             (len as u32).to_be_bytes()
@@ -358,7 +365,7 @@ impl Core {
             pair[0] = IoSlice::new(len);
             pair[1] = IoSlice::new(message);
         }
-        // The count is at most `MAX_PARTS`.
+        // The cast is lossless, because the count is at most `MAX_PARTS`.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         queues
             .post_send(&transmit, &parts[..2 * count], false)
@@ -372,10 +379,10 @@ impl Core {
     }
 }
 
-/// The bytes of a stream, and held bytes.
+/// Bytes of a stream, and held bytes.
 impl Core {
-    /// Takes bytes from the start of the parts, and returns their number, or `None` if they form a
-    /// large message.
+    /// Sends or holds bytes from the start of `parts`. Returns the number of bytes accepted, or
+    /// `None` if the caller has to send them as a large message.
     #[inline]
     pub(super) fn try_write(
         &mut self,
@@ -403,8 +410,8 @@ impl Core {
         }
     }
 
-    /// Returns the number of bytes that may be held back for a write of `len` bytes to join, if it
-    /// is more than a frame.
+    /// Returns the number of bytes that may be held back in total when a write of `len` bytes is
+    /// added to them. 0 means up to one frame.
     fn most_held_back(&self, len: usize) -> usize {
         if len > LONGEST_TO_JOIN {
             return 0;
@@ -412,7 +419,7 @@ impl Core {
         usize::try_from(self.conn.most_held_back()).unwrap_or(usize::MAX)
     }
 
-    /// Whether at least one of `len` bytes may join the held bytes.
+    /// Returns whether a write of `len` bytes can add at least one byte to the held bytes.
     #[cfg(feature = "tokio")]
     pub(super) fn may_join(&mut self, len: usize) -> bool {
         let most = self.most_held_back(len);
@@ -436,12 +443,13 @@ impl Core {
         Ok(())
     }
 
-    /// Whether held messages have to be sent before any other.
+    /// Returns whether held messages must be sent before any other message.
     pub(super) fn holds_back(&self) -> bool {
         !self.cork.is_empty()
     }
 
-    /// Adds a message to the held ones, up to the length of a frame.
+    /// Calls `join`, which adds bytes to the cork and gets the maximum payload of a frame as its
+    /// second argument. The connection's end waits until the held bytes are sent.
     fn hold_back<T: Default>(&mut self, join: impl FnOnce(&mut Cork, usize) -> T) -> T {
         let sides = self.conn.negotiated();
         let longest = sides.map_or(0, |sides| sides.send_eager as usize);
@@ -455,14 +463,14 @@ impl Core {
         taken
     }
 
-    /// Sends held messages while there is room. Returns whether it sent any.
+    /// Sends held messages while the window has room. Returns whether it sent any.
     pub(super) fn uncork(&mut self) -> bool {
         let mut sent = false;
         while self.holds_back() {
             match self.uncork_some() {
                 Ok(()) => sent = true,
-                // There is no room, or the peer accepts no further messages, and the held ones are
-                // not delivered.
+                // The window is full, or the peer accepts no further messages. In the second case
+                // the held messages are lost.
                 Err(_) => break,
             }
         }
@@ -476,7 +484,7 @@ impl Core {
         let room = self.conn.held_room()?;
         let front = self.cork.front(room);
         let payload = self.cork.payload(front);
-        // The count is at most the number of messages in a frame.
+        // The cast is lossless, because the count is at most the number of messages in a frame.
         let transmit = self.conn.send_held(front.count as u32, payload.len())?;
         let posted = match &mut self.queues {
             Some(queues) => queues.post_send(&transmit, &[IoSlice::new(payload)], false),
@@ -489,7 +497,8 @@ impl Core {
             }
         }
         if let Err(error) = posted {
-            // If it failed, the connection ends, and its end has the error.
+            // If posting failed, the connection ends, and the reason for its end contains the
+            // error.
             let _ = self.heed(error);
         }
         self.cork.mark_sent(front);
@@ -499,8 +508,7 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a flush: asks the peer's library whether all messages that were sent so far have
-    /// arrived.
+    /// Starts a flush: asks the peer's library whether all messages sent so far have arrived.
     pub(super) fn flush(&mut self) -> Result<Flush, Error> {
         self.check_not_ended()?;
         if self.blocks_new_messages() {
@@ -512,7 +520,7 @@ impl Core {
         self.ask()
     }
 
-    /// Asks the peer.
+    /// Asks the peer's library whether all sent messages have arrived.
     pub(super) fn ask(&mut self) -> Result<Flush, Error> {
         let asked = self.conn.flush();
         asked
@@ -523,7 +531,7 @@ impl Core {
 
 /// One-sided operations.
 impl Core {
-    /// Starts a one-sided operation, if there is room for it.
+    /// Starts a one-sided operation if the send queue has room for it.
     #[inline]
     pub(super) fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
         if checked.epoch != self.epoch() {
@@ -531,14 +539,14 @@ impl Core {
         }
         self.check_sendable()?;
         if let Some(able) = self.conn.capabilities() {
-            // This side's rights were checked before.
+            // The access rights of this side's region were checked before.
             checked
                 .op
                 .check(able, || "the peer's device".to_owned())
                 .map_err(TrySendError::Failed)?;
         }
         if self.holds_back() {
-            // Held messages have to be sent first.
+            // Held messages must be sent before this operation.
             self.conn
                 .may_send(0)
                 .map_err(|refused| refused_send(refused, 0))?;
@@ -560,7 +568,7 @@ impl Core {
     }
 }
 
-/// The error of a message of `len` bytes that the state machine does not send.
+/// Returns the error of a message of `len` bytes that the state machine has refused.
 pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     TrySendError::Failed(match refused {
         SendRefused::Blocked => return TrySendError::Full,
@@ -570,8 +578,8 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     })
 }
 
-/// Returns the number of the first messages that fit a frame, and their bytes including length
-/// fields.
+/// Returns how many of the first messages fit into a frame, and their total length in bytes
+/// including length fields.
 fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0_usize);
     for message in messages.iter().take(room.messages.min(MAX_PARTS)) {
@@ -585,8 +593,8 @@ fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     (count, bytes)
 }
 
-/// The sum of lengths. The same bytes may occur in many parts, so the sum may overflow. Then the
-/// result is `usize::MAX`, which is longer than any message.
+/// Returns the total length of `parts` in bytes, at most `usize::MAX`. The sum can exceed this
+/// value, because several parts may refer to the same bytes. No message is that long.
 pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
     sum(parts.iter().map(|part| part.len()))
 }
@@ -628,7 +636,7 @@ mod tests {
     fn lengths_that_no_number_holds_do_not_wrap_around() {
         assert_eq!(sum([].into_iter()), 0);
         assert_eq!(sum([1, 0, 2].into_iter()), 3);
-        // 2⁶⁴ + 15 if a word has 64 bits: with wrap-around it would pass as 15.
+        // The sum is 2⁶⁴ + 15 if `usize` has 64 bits. With wrap-around it would be 15.
         let quarter = usize::MAX / 4 + 1;
         let lens = [quarter, quarter, quarter, quarter, 15];
         assert_eq!(sum(lens.into_iter()), usize::MAX);

@@ -2,11 +2,11 @@ use std::collections::VecDeque;
 
 use crate::proto::Proof;
 
-/// Orders the reports of sent messages. A message is reported as sent after all earlier large
-/// messages, because the peer's library delivers it after them. Until a large message was taken,
-/// later messages wait with it, and are lost with it if the connection ends.
+/// Orders the `Sent` completions. The peer's library delivers a message after all earlier large
+/// messages, so `Sent` is reported only after the peer has read these. If the connection ends
+/// before, the later messages are lost too.
 ///
-/// Contains all large messages, and the small ones with an id.
+/// The queue contains all large messages, and the small messages with an id.
 #[derive(Debug, Default)]
 pub(super) struct SentOrder {
     /// Unconfirmed messages, oldest first.
@@ -14,7 +14,7 @@ pub(super) struct SentOrder {
     /// The number of small messages in `waiting`, counted from the oldest, that the peer's device
     /// has acknowledged.
     acknowledged: usize,
-    /// The number of large messages in `waiting`, counted from the oldest, that the peer has taken.
+    /// The number of large messages in `waiting`, counted from the oldest, that the peer has read.
     taken: usize,
     /// The number of messages in `waiting` with ids.
     ids: usize,
@@ -56,12 +56,13 @@ impl SentOrder {
         self.acknowledged += 1;
     }
 
-    /// Records that the peer has taken `count` more large messages.
+    /// Records that the peer has read `count` more large messages.
     pub(super) fn take(&mut self, count: u32) {
         self.taken += count as usize;
     }
 
-    /// Takes the id of the oldest message if it is known to have been sent.
+    /// Removes the messages that are known to have arrived, up to the first one with an id, and
+    /// returns this id.
     pub(super) fn next_sent(&mut self) -> Option<u64> {
         loop {
             let known = match self.waiting.front()? {
@@ -76,8 +77,8 @@ impl SentOrder {
         }
     }
 
-    /// Takes the id of the oldest small message that is neither acknowledged nor one of the next
-    /// `done` ones. The device failed it.
+    /// Removes the small message that the device failed, and returns its id. It follows the
+    /// acknowledged ones and `done` further small messages that the device has completed.
     pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
@@ -96,7 +97,7 @@ impl SentOrder {
         self.ids
     }
 
-    /// Takes the remaining ids, oldest first, at the end of the connection.
+    /// Removes all messages at the end of the connection, and returns their ids, oldest first.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = u64> {
         std::mem::take(self)
             .waiting
@@ -105,14 +106,14 @@ impl SentOrder {
     }
 }
 
-/// Sends and writes that the device has completed and that may not have arrived.
+/// Sends and writes that the device has completed but that may not have arrived.
 ///
 /// An iWARP device completes a send or write when TCP has accepted the bytes, which may never reach
-/// the peer's host. A later pong, which the peer's library sends, proves that they have arrived.
+/// the peer's host. A later pong from the peer's library proves that they have arrived.
 #[derive(Debug, Default)]
 pub(super) struct Unproven {
-    /// The entries, oldest first, each with its proof; `None` if only the close can prove the
-    /// arrival.
+    /// The entries, oldest first, each with the pong that proves its arrival; `None` if only the
+    /// close of the connection can prove it.
     waiting: VecDeque<(Option<Proof>, CompletedSend)>,
     /// The number of writes in `waiting`.
     writes: usize,
@@ -121,10 +122,9 @@ pub(super) struct Unproven {
 /// A completed send or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompletedSend {
-    /// The oldest small message of the [order](SentOrder) that is not
-    /// acknowledged.
+    /// The oldest small message in the [order](SentOrder) that is not acknowledged.
     Message,
-    /// The one-sided write of this id.
+    /// The one-sided write with this id.
     Write(u64),
 }
 
@@ -134,17 +134,18 @@ impl Unproven {
         self.waiting.push_back((proof, gone));
     }
 
-    /// Returns the number of unproven writes.
+    /// Returns the number of writes whose arrival is not proven.
     pub(super) fn writes(&self) -> usize {
         self.writes
     }
 
-    /// Returns the number of unproven messages.
+    /// Returns the number of messages whose arrival is not proven.
     pub(super) fn messages(&self) -> usize {
         self.waiting.len() - self.writes
     }
 
-    /// Takes the oldest entry if it is proven. An entry that only the close can prove has no proof.
+    /// Removes and returns the oldest entry if `is_proven` returns true for its proof. The proof is
+    /// `None` if only the close of the connection can prove the arrival.
     pub(super) fn pop(
         &mut self,
         is_proven: impl FnOnce(Option<Proof>) -> bool,
@@ -153,7 +154,7 @@ impl Unproven {
         if is_proven(*proof) { self.take() } else { None }
     }
 
-    /// Takes the oldest.
+    /// Removes and returns the oldest entry.
     pub(super) fn take(&mut self) -> Option<CompletedSend> {
         let (_, gone) = self.waiting.pop_front()?;
         self.writes -= usize::from(matches!(gone, CompletedSend::Write(_)));
@@ -223,12 +224,12 @@ mod tests {
     }
 
     proptest! {
-        /// In any order of confirmations, each id is reported once, in the order of sending, and
-        /// exactly when all earlier messages are confirmed.
+        /// For any order of confirmations, each id is reported exactly once, in the order of the
+        /// sends, and as soon as all earlier messages are confirmed.
         #[test]
         fn ids_come_in_the_order_of_sending(ops in prop::collection::vec(0_u8..5, 1..200)) {
             let mut order = SentOrder::default();
-            // Each message: whether it is large, its id, and whether it is done.
+            // For each message: whether it is large, its id, and whether it is confirmed.
             let mut all: Vec<(bool, Option<u64>, bool)> = Vec::new();
             let mut told = Vec::new();
             for (id, op) in (0..).zip(ops) {

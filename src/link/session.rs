@@ -1,5 +1,5 @@
-//! Sessions: the messages that are kept while a connection works, and the calls that wait for its
-//! successor.
+//! Sessions: the messages that are kept while a connection works, and the calls that wait for the
+//! next connection.
 
 use std::{
     io::IoSlice,
@@ -23,71 +23,72 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// The session of a connection. Until both hellos are known, it is the session that this side
-/// offers.
+/// The session of a connection. Before both hellos are known, the session that this side has
+/// offered.
 pub(crate) struct LinkSession {
     pub(super) messages: Session<Kept>,
-    /// The identity, once the passive side has chosen one.
+    /// The session id; `None` until the passive side has chosen it.
     pub(super) id: Option<SessionId>,
     pub(super) side: Side,
-    /// The way of the last connection.
+    /// The route of the last connection.
     pub(super) route: Arc<Mutex<Route>>,
-    /// The time limit of a suspension.
+    /// The maximum duration of a suspension.
     pub(super) timeout: Duration,
-    /// The time limit of a close.
+    /// The maximum duration of a close.
     pub(super) close_timeout: Duration,
     pub(super) state: State,
     /// Whether the application has finished sending.
     pub(super) finished: bool,
-    /// Whether the application has asked to leave.
+    /// Whether the application has asked to leave, so that each new connection repeats the request.
     pub(super) leaving: bool,
-    /// The deadline of a close that the application has begun.
+    /// The deadline of a close that the application has started.
     pub(super) closing: Option<Instant>,
-    /// Whether the application has aborted.
+    /// Whether the application has aborted the connection.
     pub(super) is_aborted: bool,
-    /// The private data of the peer's application in the first hello.
+    /// The private data of the peer's application, from the first hello.
     pub(super) peer_data: Box<[u8]>,
-    /// The number of messages of earlier connections that the application has not released.
+    /// The number of messages from earlier connections that the application has not released.
     pub(super) held: u32,
 }
 
-/// The size is bounded, because a server has many idle sessions.
+/// The size matters, because a server can have many idle sessions.
 const _: () = assert!(size_of::<LinkSession>() <= 200);
 
-/// Which side of the session this is.
+/// The role of this side in the session.
 pub(crate) enum Side {
-    /// This side connects, over these ways.
+    /// This side connects, over one of these ways.
     Active(Box<Ways>),
     Passive,
 }
 
 pub(super) enum State {
-    /// There is a connection, which the peer may have left.
+    /// The session has a connection. If there is a `Doubt`, the peer may have abandoned this
+    /// connection.
     Working(Option<Box<Doubt>>),
     /// The connection was lost.
     Suspended(Box<Suspension>),
 }
 
-/// The check of a connection that the peer may have left, because a request to resume its session
-/// has arrived.
+/// The check whether the peer still uses a connection, after a request to resume its session has
+/// arrived.
 pub(super) struct Doubt {
-    /// The pong that proves that the peer uses the connection.
+    /// The pong that proves that the peer still uses the connection.
     pub(super) answer: Proof,
-    /// The deadline of the pong.
+    /// The deadline for the pong.
     pub(super) until: Instant,
 }
 
 pub(super) struct Suspension {
     pub(super) since: Instant,
     pub(super) deadline: Instant,
-    /// The reason of the loss.
+    /// The reason for the loss.
     pub(super) reason: CloseReason,
-    /// Whether the peer has received all messages, and closed.
+    /// Whether the peer has received all messages and then closed.
     pub(super) delivered: bool,
     pub(super) step: Step,
-    /// The number of attempts that failed.
+    /// The number of failed attempts to resume.
     pub(super) failed: u32,
-    /// The number of messages that the peer has received, from its request.
+    /// The number of messages that the peer has received, according to its request.
     pub(super) peer_received: u32,
 }
 
@@ -103,11 +104,11 @@ impl Suspension {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The transport of the last connection is not removed yet.
+    /// The transport of the lost connection has yet to be removed.
     Lost,
     /// The next attempt begins at this time.
     Idle(Instant),
-    /// A connection is being established over this way.
+    /// A connection over this way is being established.
     Attempt(Way),
 }
 
@@ -116,22 +117,22 @@ pub(super) enum Step {
 pub(super) struct Kept {
     /// The bytes of a message up to the eager size.
     pub(super) copy: Copied,
-    /// The bytes of a longer one, after the loss of the connection over which it was exposed.
+    /// The bytes of a longer message, after the connection over which it was exposed was lost.
     pub(super) memory: Option<OutboundBuffer>,
     pub(super) id: Option<u64>,
 }
 
-/// A copy of a message, in memory that the next message at the same place reuses.
+/// A copy of a message, in memory that a later message reuses.
 pub(super) struct Copied {
     /// The length of the message in bytes.
     len: usize,
-    /// The message, if it has at most this length.
+    /// The bytes of a message of up to [`SHORT`] bytes.
     short: [u8; SHORT],
-    /// Any other message.
+    /// The bytes of a longer message.
     long: Vec<u8>,
 }
 
-/// The maximum length in bytes of a message whose copy is in [`Copied`] itself.
+/// The maximum length in bytes of a message that [`Copied`] stores inline.
 const SHORT: usize = 64;
 
 impl Default for Copied {
@@ -166,7 +167,7 @@ impl Copied {
     #[inline(always)]
     fn set_bytes(&mut self, bytes: &[u8]) {
         self.len = bytes.len();
-        // Two copies of a fixed length, which may overlap, take 10 instructions. A call of `memcpy`
+        // Two copies of a fixed length, which may overlap, take 10 instructions; a call of `memcpy`
         // takes 23.
         if let Some(short) = self.short.get_mut(..bytes.len())
             && let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk())
@@ -212,7 +213,7 @@ impl LinkSession {
         }
     }
 
-    /// Keeps a copy of a message that was sent.
+    /// Stores a copy of a message that was sent.
     pub(super) fn keep(&mut self, conn: &Connection, message: &[IoSlice<'_>], id: Option<u64>) {
         let write = |kept: &mut Kept| {
             kept.id = id;
@@ -221,7 +222,7 @@ impl LinkSession {
         self.messages.keep(false, || conn.unconfirmed(), write);
     }
 
-    /// Keeps a copy of a message that was sent and has no id.
+    /// Stores a copy of a message that was sent without an id.
     #[inline(always)]
     pub(super) fn keep_bytes(&mut self, conn: &Connection, message: &[u8]) {
         let write = |kept: &mut Kept| {
@@ -231,7 +232,7 @@ impl LinkSession {
         self.messages.keep(false, || conn.unconfirmed(), write);
     }
 
-    /// Keeps a message above the eager size.
+    /// Records a sent message above the eager size. Its bytes stay in the exposed memory.
     pub(super) fn keep_large(&mut self, conn: &Connection, id: Option<u64>) {
         let write = |kept: &mut Kept| {
             kept.id = id;
@@ -240,7 +241,7 @@ impl LinkSession {
         self.messages.keep(true, || conn.unconfirmed(), write);
     }
 
-    /// Keeps the messages of a batch, in which a length field precedes each.
+    /// Stores copies of the messages of a batch, in which a length field precedes each message.
     pub(super) fn keep_parts(&mut self, conn: &Connection, payload: &[u8]) {
         for (start, len) in parts(payload) {
             let message = &payload[start as usize..][..len as usize];
@@ -249,7 +250,7 @@ impl LinkSession {
         debug_assert!(payload.len() >= PART_HEADER_LEN, "a batch has messages");
     }
 
-    /// Returns the ways to the peer, if this side connects.
+    /// Returns the ways to the peer; `None` on the passive side.
     pub(super) fn ways(&mut self) -> Option<&mut Ways> {
         match &mut self.side {
             Side::Active(ways) => Some(ways),
@@ -267,19 +268,19 @@ impl LinkSession {
 
 /// Queries of the connection's handles.
 impl Core {
-    /// Whether the connection was ever established.
+    /// Returns whether the session or connection was ever established.
     pub(super) fn was_established(&self) -> bool {
         self.established || self.generation > 0
     }
 
-    /// Whether the connection is lost, and its successor is not established.
+    /// Returns whether the connection was lost and the next one is not established yet.
     pub(super) fn is_suspended(&self) -> bool {
         let session = self.session.as_ref();
         session.is_some_and(|session| matches!(session.state, State::Suspended(_)))
     }
 
-    /// Whether new messages have to wait, because the connection is lost or earlier messages are
-    /// being sent again.
+    /// Returns whether new messages have to wait, because the connection was lost or because
+    /// earlier messages are being sent again.
     #[inline]
     pub(super) fn blocks_new_messages(&self) -> bool {
         match &self.session {
@@ -291,25 +292,26 @@ impl Core {
         }
     }
 
-    /// Whether the connection of a session is lost, or is about to be replaced.
+    /// Returns whether the connection of a session was lost, even if the session is not suspended
+    /// yet.
     pub(super) fn is_lost(&self) -> bool {
         let is_loss = || self.conn.close_reason().is_some_and(CloseReason::is_loss);
         self.is_suspended() || (self.has_session() && is_loss())
     }
 
-    /// Whether the application has closed the connection of a session.
+    /// Returns whether the application has closed a connection that has a session.
     pub(super) fn is_closing(&self) -> bool {
         let session = self.session.as_ref();
         session.is_some_and(|session| session.closing.is_some())
     }
 
-    /// Whether the connection has a session.
+    /// Returns whether the connection has a session.
     pub(super) fn has_session(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Returns the low 16 bits of the number of the attempt that established the connection, which
-    /// both sides know: 0 for the first connection, and without a session.
+    /// Returns the low 16 bits of the number of the attempt that established the connection. Both
+    /// sides know this number. It is 0 for the first connection, and without a session.
     #[inline]
     pub(super) fn epoch(&self) -> u16 {
         self.session
@@ -317,7 +319,8 @@ impl Core {
             .map_or(0, |session| session.messages.epoch() as u16)
     }
 
-    /// Refuses a send after the end, and puts off one that has to wait for the session.
+    /// Returns an error if the connection has ended or is closing, or `Full` if a send has to wait
+    /// for the session.
     #[inline]
     pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
         let is_open = match &self.session {
@@ -332,8 +335,9 @@ impl Core {
         self.check_session_sendable()
     }
 
-    /// Whether [`check_sendable`](Self::check_sendable) accepts a message, or the state machine
-    /// refuses it.
+    /// Returns whether the caller can pass a message to the state machine directly. Unlike
+    /// [`check_sendable`](Self::check_sendable), this function does not check for a close, because
+    /// after a close the state machine itself refuses messages.
     #[inline(always)]
     pub(super) fn may_be_sendable(&self) -> bool {
         let session = self.session.as_ref();
@@ -354,7 +358,8 @@ impl Core {
         }
     }
 
-    /// Returns the counters of the connection, with those of its predecessors.
+    /// Returns the counters of this connection, added to the counters of all earlier connections of
+    /// the session.
     pub(super) fn statistics(&self) -> Statistics {
         let mut all = self.conn.statistics();
         if self.is_suspended() {
@@ -374,8 +379,9 @@ impl Core {
         }
     }
 
-    /// Stops sending. A suspended session continues until its last message has arrived, or
-    /// `close_timeout` has passed. A working one remembers the close for the next connection.
+    /// Stops sending and starts the close. A suspended session continues until its last message has
+    /// arrived, or `close_timeout` has passed. If the connection is lost during the close, the
+    /// session repeats the close on its next connection.
     pub(super) fn close(&mut self, now: Instant) {
         let blocked = self.blocks_new_messages();
         if let Some(session) = self
@@ -396,7 +402,7 @@ impl Core {
         }
     }
 
-    /// Ends the connection at once, with the application's `code`.
+    /// Ends the connection immediately, with the application's `code`.
     pub(super) fn abort(&mut self, code: u32, now: Instant) {
         if self.is_suspended() {
             return self.cut_off(CloseReason::LocallyAborted);
@@ -421,7 +427,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the peer's Finish came over an earlier connection.
+    /// Records that the peer's Finish has arrived. Returns whether it is the first one in this
+    /// session.
     pub(super) fn take_first_finish(&mut self) -> bool {
         !mem::replace(&mut self.finish_came, true)
     }

@@ -1,4 +1,4 @@
-//! Detects sends that wait for long.
+//! Detects sends that wait for a long time.
 
 use std::{
     sync::Arc,
@@ -8,28 +8,28 @@ use std::{
 use super::{core::Core, link::Link};
 use crate::{config::Config, proto::Stall};
 
-/// The duration of a stall after which it is logged.
+/// The duration after which a stall is logged.
 const LONG: Duration = Duration::from_secs(5);
 
-/// The longest keepalive interval with which only the engine checks for stalls. It checks twice per
-/// interval.
+/// The maximum keepalive interval with which only the engine checks for stalls. The engine checks
+/// twice in each interval.
 const FREQUENT_KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Notices a stall without progress that lasts for [`LONG`], from samples of the connection.
+/// Detects a stall without progress that lasts for [`LONG`], by sampling the connection.
 ///
-/// A waiting send needs no clock and no timer of its own for this.
+/// So a waiting send needs neither clock nor timer for this purpose.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
-    /// The first sample of the present stall.
+    /// The time of the first sample of the current stall.
     since: Option<Instant>,
-    /// The number of messages and operations that had been sent at that sample.
+    /// The number of messages and operations sent before the first sample.
     sent: u64,
     is_reported: bool,
 }
 
 impl StallWatch {
-    /// Takes a sample. Returns whether the caller reports the stall: once for each stall, when it
-    /// has lasted for [`LONG`].
+    /// Takes a sample. Returns true once per stall, when the stall has lasted for [`LONG`] and the
+    /// caller has to log it.
     fn sample(&mut self, is_stalled: bool, sent: u64, now: Instant) -> bool {
         if !is_stalled {
             *self = Self::default();
@@ -54,7 +54,7 @@ impl StallWatch {
 }
 
 impl Core {
-    /// Takes a sample of the stall. Returns its cause if the caller reports it.
+    /// Takes a sample. Returns the cause of the stall if the caller has to log it.
     pub(crate) fn sample_stall(&mut self, now: Instant) -> Option<Stall> {
         let stall = self.conn.stall().filter(|_| !self.blocks_new_messages());
         let sent = match stall {
@@ -70,12 +70,12 @@ impl Core {
 }
 
 impl Link {
-    /// Logs a stall that has lasted for long, once. The caller holds no lock.
+    /// Logs a long stall. The caller holds no lock.
     pub(crate) fn report_stall(&self, stall: Stall) {
         warn_sparsely!(Connection, "{self}: {stall}");
     }
 
-    /// Takes a sample, in a thread that waits for room.
+    /// Takes a sample in a thread that waits for room, and logs a long stall.
     pub(crate) fn check_stall(self: &Arc<Self>) {
         let stall = self.core().sample_stall(Instant::now());
         if let Some(stall) = stall {
@@ -84,13 +84,14 @@ impl Link {
     }
 
     /// Returns the time after which a thread that waits for room calls
-    /// [`check_stall`](Self::check_stall), if the engine checks too seldom.
+    /// [`check_stall`](Self::check_stall); `None` if the checks of the engine suffice.
     pub(crate) fn checks_stalls_after(&self) -> Option<Duration> {
         self.checks_stalls.then_some(LONG / 2)
     }
 }
 
-/// Whether threads check for stalls too. The engine checks when keepalive checks the peer.
+/// Returns whether waiting threads check for stalls. The engine checks only when keepalive checks
+/// the peer, which may be too rare.
 pub(super) fn checks(config: &Config) -> bool {
     let interval = config.keepalive_interval;
     interval.is_none_or(|interval| interval > FREQUENT_KEEPALIVE)

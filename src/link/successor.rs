@@ -1,4 +1,5 @@
-//! The connection that follows a lost one: the session resumes, and sends messages again.
+//! Resumes the session over a new connection after the previous one was lost, and sends messages
+//! again.
 
 use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 
@@ -21,9 +22,10 @@ use crate::{
     transport::Allocator,
 };
 
-/// Calls for the successor of a lost connection.
+/// Functions for the connection that replaces a lost one.
 impl Core {
-    /// Handles an established connection, which begins a session, resumes one, or has none.
+    /// Handles an established connection: it begins a session, resumes a session, or has no
+    /// session.
     pub(super) fn session_established(&mut self) {
         let Some(session) = &mut self.session else {
             return;
@@ -87,7 +89,7 @@ impl Core {
         let Step::Attempt(way) = step else {
             return;
         };
-        // The peer closes the session again over the new connection, and this side answers again.
+        // Over the new connection the peer closes the session again, and this side answers again.
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
@@ -95,7 +97,7 @@ impl Core {
             ways.arrived(Instant::now());
         }
         if session.leaving {
-            // It fails only if the connection has ended.
+            // `ask_to_leave` fails only if the connection has ended.
             let _ = self.conn.ask_to_leave();
         }
         let resent = session.messages.suspended_mut().count() as u64;
@@ -112,7 +114,7 @@ impl Core {
         self.deferred.log(Note::new(Level::Warn, text));
         #[cfg(feature = "tokio")]
         self.deferred.later.push(DeferredAction::EnterRuntime);
-        // The application has released messages since the attempt began.
+        // The application may have released messages since the attempt began.
         self.conn.set_held(session.held, SystemClock);
         if let Some(both) = self.conn.negotiated() {
             self.cork.fit(both.send_eager as usize);
@@ -126,8 +128,8 @@ impl Core {
         self.send_requested_end();
     }
 
-    /// Finishes or closes, if the application has requested it, after the last message was sent
-    /// again.
+    /// Sends Finish or closes the connection, if the application has requested it. Does nothing
+    /// until the last message was sent again.
     fn send_requested_end(&mut self) {
         let Some(session) = self
             .session
@@ -152,15 +154,15 @@ impl Core {
         self.report_room();
     }
 
-    /// Whether messages wait to be sent again on the present connection.
+    /// Returns whether messages have to be sent again on the current connection.
     pub(crate) fn sends_again(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
             matches!(session.state, State::Working(_)) && session.messages.repeats()
         })
     }
 
-    /// Sends the next message again. Returns whether there is another one to send now. The engine's
-    /// thread calls it once for each, and releases the lock in between.
+    /// Sends the next message again. Returns whether there is another message to send. The engine's
+    /// thread calls this function once per message, and releases the lock between two calls.
     pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
         let next = match &mut self.session {
             Some(session) if matches!(session.state, State::Working(_)) => {
@@ -202,7 +204,7 @@ impl Core {
     }
 }
 
-/// Returns the object to which messages of the present connection return their place in the window.
+/// Returns the object to which messages of the current connection return their buffer and credit.
 pub(super) fn owner_of<H: MessageOwner + 'static>(
     ring: &Option<Arc<dyn MessageOwner>>,
     to: &Recipient<'_, H>,

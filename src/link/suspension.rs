@@ -1,5 +1,6 @@
-//! The state between the loss of a session's connection and its successor. The caller holds the
-//! lock of `core`. The engine's thread makes the attempts: see `engine/reactor/sessions.rs`.
+//! The state of a session between the loss of a connection and the next connection. All functions
+//! run under the lock of `core`. The engine's thread makes the attempts: see
+//! `engine/reactor/sessions.rs`.
 
 use std::{
     mem,
@@ -23,18 +24,20 @@ use crate::{
     transport::{Exposed, Posted},
 };
 
-/// The wait before the second attempt. It doubles after each attempt.
+/// The wait before the second round of attempts. It doubles after each round, up to
+/// [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(25);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// The next step of the engine's thread for a suspended session.
+/// The next step of the engine's thread for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Remove the transport.
     Remove,
-    /// Begin an attempt, if this side connects, or wait for the peer until the deadline.
+    /// On the active side, begin an attempt. On the passive side, wait for the peer until the
+    /// deadline.
     Attempt,
-    /// Try whether this way works.
+    /// Test whether this way over RDMA works.
     TryRdma(Way, ResumeRequest),
     Nothing,
 }
@@ -43,13 +46,13 @@ pub(crate) enum Next {
 pub(crate) struct Resume {
     pub(crate) way: Way,
     pub(crate) request: ResumeRequest,
-    /// The remaining time of the session.
+    /// The remaining time before the session expires.
     pub(crate) left: Duration,
 }
 
-/// Whether an attempt that ended for this reason is the last one. A wrong number from the peer ends
-/// only its attempt. The answer of another program ends the session only if the way `is_known` to
-/// have led to the peer.
+/// Returns whether the session ends when an attempt has ended for this `reason`. A protocol
+/// violation of the peer ends only the attempt. The answer of another program ends the session only
+/// if the way `is_known`, that is, an earlier connection over it has reached the peer.
 fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
     match reason {
         CloseReason::SessionLost
@@ -67,11 +70,11 @@ fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
     }
 }
 
-/// Calls for the loss of a connection.
+/// Functions for the loss of a connection.
 impl Core {
-    /// Returns the end of a connection, unless its session survives it.
+    /// Returns the end of the connection, or `None` if its session survives.
     pub(super) fn survive(&mut self, mut ended: Ended) -> Option<Ended> {
-        // If the peer closes at once, it does not get the messages that wait to be sent again.
+        // If messages have to be sent again, the peer has closed without receiving them.
         ended.delivered &= !self.sends_again();
         let over = self.conn.session_over();
         if let Some(ended) = over.and_then(|over| self.conclude(over)) {
@@ -86,8 +89,7 @@ impl Core {
                 if self.established
                     && !session.is_aborted
                     && (self.conn.is_lost(&ended.reason)
-                        // The passive peer cannot request a
-                        // resumption, so this side does.
+                        // The passive peer cannot request a resumption, so this side requests it.
                         || (matches!(session.side, Side::Active(_))
                             && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {
@@ -148,8 +150,8 @@ impl Core {
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
-        // The unreported ids belong to the last messages that this connection sent. Later kept
-        // messages were not sent over it.
+        // The ids without a report belong to the last messages that were sent over this connection.
+        // Messages that were kept later were not sent over it.
         let mut waiting: Vec<_> = self.order.abandon().collect();
         for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
@@ -159,7 +161,7 @@ impl Core {
                 _ => kept.id = None,
             }
         }
-        // The peer has received the messages that are no longer kept.
+        // The other ids belong to messages that are no longer kept, so the peer has received them.
         for id in waiting {
             report(&mut self.completions, Completion::Sent(id));
         }
@@ -171,8 +173,8 @@ impl Core {
             }
             queues.take_exposed()
         });
-        // The kept large messages are the ones exposed last. The peer has taken the earlier ones,
-        // even if `exposed` still has them.
+        // The kept large messages are the ones that were exposed last. The peer has read the
+        // earlier ones, even if `exposed` still contains them.
         let mut exposed = exposed.into_iter().flatten().rev();
         for (kept, is_large) in session.messages.suspended_mut().rev() {
             if is_large && kept.memory.is_none() {
@@ -180,7 +182,7 @@ impl Core {
             }
         }
         while let Some(gone) = self.unproven.take() {
-            // The session sends the messages again.
+            // The session sends messages again, so only writes are reported here.
             if let CompletedSend::Write(id) = gone {
                 let reason = reason.clone();
                 report(
@@ -221,8 +223,8 @@ impl Core {
         self.report_session_event(suspended);
     }
 
-    /// Reports the failure of the messages that the session has not sent again. `order` has the
-    /// others.
+    /// Reports the failure of the messages that the session has not sent again. `order` contains
+    /// the other messages.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         self.over = self.leave_numbers(reason);
         if let Some(session) = &mut self.session {
@@ -234,7 +236,8 @@ impl Core {
         self.ring = None;
     }
 
-    /// Takes back a message's place in the ring of an earlier connection.
+    /// Handles the release of a message that arrived over an earlier connection. Updates the number
+    /// of such messages that the application still holds.
     pub(super) fn give_back_late(&mut self, place: Place) {
         let (Place::Buffer(_) | Place::Part(_)) = place else {
             return;
@@ -246,7 +249,7 @@ impl Core {
     }
 }
 
-/// Calls of the engine's thread.
+/// Functions that the engine's thread calls.
 impl Core {
     /// Returns the next step of the engine's thread.
     pub(crate) fn next_session_step(&mut self, now: Instant) -> Next {
@@ -262,8 +265,8 @@ impl Core {
         }
     }
 
-    /// Handles that the transport of the last connection was removed. Schedules the next attempt,
-    /// after a wait that is randomised by `fraction`, between 0 and 1.
+    /// Schedules the next attempt, after the transport of the lost connection was removed. The wait
+    /// before the attempt is randomised by `fraction`, a number between 0 and 1.
     pub(crate) fn removed(&mut self, fraction: f64, now: Instant) {
         let Some(session) = &mut self.session else {
             return;
@@ -282,7 +285,7 @@ impl Core {
         }
     }
 
-    /// Returns the time at which the engine's thread handles the connection again.
+    /// Returns the time at which the engine's thread has to handle the connection again.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let session = self.session.as_ref();
         match session.map(|session| (&session.state, &session.side)) {
@@ -303,13 +306,13 @@ impl Core {
         }
     }
 
-    /// Returns the time until which a close waits for messages that are sent again.
+    /// Returns the deadline of a close that waits until messages have been sent again.
     pub(super) fn close_by(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
         session.closing.filter(|_| session.messages.repeats())
     }
 
-    /// Ends a session whose time limit has passed. Returns whether it did.
+    /// Ends a session whose time limit has passed. Returns whether the session ended.
     pub(super) fn expire_session(&mut self, now: Instant) -> bool {
         let late = self.close_by().is_some_and(|deadline| deadline <= now);
         let Some(session) = &mut self.session else {
@@ -328,13 +331,13 @@ impl Core {
         true
     }
 
-    /// Whether a connection is being established that resumes the session.
+    /// Returns whether a connection that resumes the session is being established.
     pub(crate) fn is_resuming(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         suspension.is_some_and(|it| matches!(it.step, Step::Attempt(_)))
     }
 
-    /// Ends a suspended session to make room for newer ones. Returns whether the session was
+    /// Ends a suspended session to make room for newer sessions. Returns whether the session was
     /// suspended.
     pub(crate) fn give_way(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
@@ -345,7 +348,7 @@ impl Core {
         true
     }
 
-    /// Begins an attempt of the active side.
+    /// Begins an attempt of the active side to resume the session.
     pub(crate) fn resume(&mut self, now: Instant) -> Option<Resume> {
         let session = self.session.as_mut()?;
         let way = session.ways()?.present();
@@ -359,14 +362,15 @@ impl Core {
         Some(Resume { way, request, left })
     }
 
-    /// Returns the number of messages of earlier connections that the application has not released.
+    /// Returns the number of messages from earlier connections that the application has not
+    /// released.
     pub(crate) fn held_by_application(&self) -> u16 {
         let held = self.session.as_ref().map_or(0, |session| session.held);
         u16::try_from(held).unwrap_or(u16::MAX)
     }
 
-    /// Begins an attempt over this way, with this state machine. Messages of its connection return
-    /// their place in the window to `ring`.
+    /// Begins an attempt over `way`, with the state machine `conn`. Messages of the new connection
+    /// return their buffers and credits to `ring`.
     pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn MessageOwner>) {
         let mut last = mem::replace(&mut self.conn, conn);
         self.conn.resume_control_messages(&mut last);
@@ -376,32 +380,32 @@ impl Core {
         }
     }
 
-    /// Returns the number of the present connection in the session, from 0.
+    /// Returns the index of the current connection in its session, from 0.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Whether both sides of a request offer a session.
+    /// Returns whether both this side and the peer's request offer a session.
     pub(crate) fn offers_session(&self) -> bool {
         self.session.is_some() && self.conn.has_session()
     }
 
-    /// Begins a session on the passive side, which accepts a first request and has chosen this
-    /// identity.
+    /// Begins a session on the passive side. This side accepts a first request and has chosen the
+    /// session id.
     pub(crate) fn begin_session(&mut self, id: SessionId) {
         if let Some(session) = &mut self.session {
             session.id = Some(id);
         }
     }
 
-    /// Accepts a first request on the passive side, without a session.
+    /// Accepts a first request on the passive side without a session.
     pub(crate) fn decline_session(&mut self) {
         self.session = None;
         self.conn.decline_session();
     }
 
     /// Accepts the peer's request to resume the session. Returns the number of messages that this
-    /// side has received, or `None` before the last connection has been removed.
+    /// side has received, or `None` if the lost connection is not removed yet.
     pub(crate) fn accept_attempt(&mut self) -> Option<u32> {
         let session = self.session.as_mut()?;
         match session.suspension()?.step {
@@ -410,7 +414,7 @@ impl Core {
         }
     }
 
-    /// Ends a connection that the peer has given up, unless the session is suspended already.
+    /// Ends a connection that the peer has abandoned, unless the session is already suspended.
     pub(crate) fn lose(&mut self, now: Instant) {
         if !self.is_suspended() {
             self.conn.handle_cm_event(CmInput::Disconnected, now);

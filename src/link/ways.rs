@@ -1,4 +1,4 @@
-//! The ways to the peer of a session: its addresses, and the transport to each.
+//! The ways to the peer of a session. A way is an address of the peer and a transport to it.
 
 use std::{
     fmt,
@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{proto::ResumeRequest, transport_choice::Transport};
 
-/// The delay before the first trial of RDMA. It doubles after each trial that fails.
+/// The delay before the first trial of RDMA. It doubles after each failed trial.
 const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
 const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
-/// The greatest number of rounds that lengthen the wait while the peer is busy.
+/// The maximum number of rounds that lengthen the wait while the peer is busy.
 const MOST_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
@@ -26,39 +26,38 @@ pub(crate) struct Way {
     pub(crate) transport: Transport,
 }
 
-/// The way of a connection, and the address of this side. They change when the session resumes.
+/// The way of a connection, and the local address. Both can change when the session resumes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) way: Way,
     pub(super) local: SocketAddr,
 }
 
-/// The ways of the side that connects.
+/// The ways of the active side of a session, which connects.
 pub(crate) struct Ways {
-    /// The ways, at least one, in the order of attempts. The first way is that of the first
-    /// connection.
+    /// The ways, at least one, in the order of attempts. The first connection uses the first way.
     all: Vec<Way>,
-    /// Whether a connection over each way has reached the peer.
+    /// For each way, whether a connection over it has reached the peer.
     known: Vec<bool>,
-    /// The index of the way of the present connection or attempt.
+    /// The index of the way that the current connection or attempt uses.
     at: usize,
-    /// When the present connection was established.
+    /// The time when the current connection was established.
     since: Instant,
     trial: Trial,
     /// The delay before the next trial.
     wait: Duration,
-    /// The index of the way that was tried last.
+    /// The index of the way that was tested last.
     last_tried: usize,
 }
 
-/// A trial of a way over RDMA, while the connection uses TCP.
+/// The test of a way over RDMA while the connection uses TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
     No,
     Due(Instant),
-    /// The engine's thread tries the way.
+    /// The engine's thread is testing the way.
     Trying,
-    /// The way works, and the connection over TCP ends for it.
+    /// The way works, so the connection over TCP ends and the session resumes over RDMA.
     Found,
 }
 
@@ -69,7 +68,7 @@ impl Way {
 }
 
 impl Route {
-    /// Creates a route. Without a local address it has `0.0.0.0:0`.
+    /// Creates a route. A missing local address becomes `0.0.0.0:0`.
     pub(super) fn new(way: Way, local: Option<SocketAddr>) -> Self {
         let local = local.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
         Self { way, local }
@@ -96,7 +95,7 @@ impl Ways {
         }
     }
 
-    /// Appends these ways, before the first connection is established.
+    /// Appends further ways, before the first connection is established.
     pub(super) fn add(&mut self, others: impl IntoIterator<Item = Way>) {
         for way in others {
             if !self.all.contains(&way) {
@@ -104,28 +103,28 @@ impl Ways {
                 self.known.push(false);
             }
         }
-        // The first trial is then of the first way.
+        // With this value, the first trial tests the first way over RDMA.
         self.last_tried = self.all.len() - 1;
     }
 
-    /// Returns the way of the present connection or attempt.
+    /// Returns the way of the current connection or attempt.
     pub(super) fn present(&self) -> Way {
         self.all[self.at]
     }
 
-    /// Whether the present way has led to the peer before.
+    /// Returns whether an earlier connection over the current way has reached the peer.
     pub(super) fn is_known(&self) -> bool {
         self.known[self.at]
     }
 
-    /// Records a failed attempt. The next attempt uses the next way.
+    /// Records a failed attempt, and selects the next way.
     pub(super) fn failed(&mut self) {
         self.at = (self.at + 1) % self.all.len();
     }
 
-    /// Returns the number of attempts that determines the next wait, after the peer was busy at the
-    /// last of `attempts`. The peer may only be waiting until its own connection is silent, so the
-    /// next attempt uses the same way after a short wait.
+    /// Returns the number of attempts from which the next wait is computed, after the peer was busy
+    /// at the last of `attempts`. The peer may only be waiting until its own connection is silent.
+    /// So the next attempt uses the same way, after a short wait.
     pub(super) fn busy(&self, attempts: u32) -> u32 {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         attempts
@@ -134,14 +133,14 @@ impl Ways {
             .saturating_mul(len)
     }
 
-    /// Returns the number of times that `attempts` have gone over all ways, and whether some ways
-    /// are left in the present round.
+    /// Returns the number of complete rounds over all ways in `attempts`, and whether the current
+    /// round is incomplete.
     pub(super) fn rounds(&self, attempts: u32) -> (u32, bool) {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         (attempts / len, !attempts.is_multiple_of(len))
     }
 
-    /// Records that a connection over the present way was established.
+    /// Records that a connection over the current way was established.
     pub(super) fn arrived(&mut self, now: Instant) {
         self.known[self.at] = true;
         self.since = now;
@@ -153,7 +152,8 @@ impl Ways {
         };
     }
 
-    /// Records the loss of the connection. Returns whether it ended because a better way works.
+    /// Records the loss of the connection. Returns whether it was ended because a way over RDMA
+    /// works.
     pub(super) fn lost(&mut self, now: Instant) -> bool {
         let is_rdma = self.present().transport == Transport::Rdma;
         if is_rdma && now.duration_since(self.since) >= MAX_TRIAL_DELAY {
@@ -167,7 +167,7 @@ impl Ways {
         found
     }
 
-    /// Returns the time of the next trial.
+    /// Returns the time of the next trial; `None` if no trial is scheduled.
     pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match self.trial {
             Trial::Due(at) => Some(at),
@@ -175,7 +175,7 @@ impl Ways {
         }
     }
 
-    /// Begins a trial if one is due, and returns its way.
+    /// Begins a trial if one is due, and returns the way to test.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<Way> {
         if self.next_trial_at()? > now {
             return None;
@@ -188,7 +188,8 @@ impl Ways {
         Some(self.all[self.last_tried])
     }
 
-    /// Ends a trial. Returns whether the present connection ends, because the way over RDMA works.
+    /// Ends a trial. Returns whether the current connection has to end, because the way over RDMA
+    /// works.
     pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
         if self.trial != Trial::Trying {
             return false;
@@ -202,17 +203,17 @@ impl Ways {
     }
 }
 
-/// Calls for the ways of a session.
+/// Functions for the ways of a session.
 impl Core {
-    /// Adds ways to the way of the first connection.
+    /// Adds further ways to the way of the first connection.
     pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
         if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
             ways.add(others);
         }
     }
 
-    /// Begins a trial of RDMA if one is due. The peer refuses the request as late, which proves the
-    /// way and changes nothing.
+    /// Begins a trial of RDMA if one is due. The trial sends an outdated request to resume. The
+    /// peer refuses it as late, which proves that the way works, and the session does not change.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
@@ -226,7 +227,8 @@ impl Core {
         Some((way, request))
     }
 
-    /// Whether the connection works and is not about to end.
+    /// Returns whether the session may change its connection: the connection works, and neither
+    /// side is ending it.
     fn may_move(&self) -> bool {
         let is_contended = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
         self.established
@@ -236,8 +238,8 @@ impl Core {
             && self.session.as_deref().is_some_and(is_contended)
     }
 
-    /// Ends a trial. If the way `works`, the present connection ends, and the session resumes over
-    /// that way.
+    /// Ends a trial. If the way `works`, the current connection ends, and the session resumes over
+    /// the tested way.
     pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();
         let ways = self.session.as_mut().and_then(|session| session.ways());
@@ -246,7 +248,7 @@ impl Core {
         }
     }
 
-    /// Returns the time of the next trial of RDMA.
+    /// Returns the time of the next trial of RDMA; `None` if no trial is scheduled.
     pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match &self.session.as_ref()?.side {
             Side::Active(ways) if self.may_move() => ways.next_trial_at(),
@@ -328,7 +330,7 @@ mod tests {
         ways.arrived(now);
         assert_eq!(ways.next_trial_at(), None);
         assert!(!ways.end_trial(true, now), "a late answer");
-        // The wait stays long if the connection over RDMA lasted for less than a minute.
+        // The wait is reset only if the connection over RDMA lasted for at least a minute.
         for (worked, wait) in [(59, 60), (60, 1)] {
             now += Duration::from_secs(worked);
             assert!(!ways.lost(now));

@@ -1,14 +1,14 @@
 //! The memory budget that all connections of a process share for the large messages of their peers.
 //!
-//! The bytes of a chunk are charged right before the chunk is read, so a message that does not
-//! arrive holds almost nothing. A chunk waits if there is no room. The waiting hosts take turns,
-//! and no host gets more than three quarters of a bound. Messages that have partially arrived could
-//! block each other, so one of them at a time may exceed the bound until it is complete. Short
-//! messages have a reserve.
+//! The bytes of a chunk are charged immediately before the chunk is read, so an announced message
+//! occupies almost no memory until its bytes arrive. If the budget has no room, the read of the
+//! chunk waits. The peer hosts that wait take turns, and no host gets more than three quarters of a
+//! limit. Partially received messages could block each other. Therefore one message at a time may
+//! exceed the limit until it is complete. Short messages have a reserve.
 //!
 //! The lock of the budget is the innermost lock: no other lock is taken while it is held. A
 //! connection whose claim is granted gets a notice through the mailbox of its engine, because the
-//! thread that returned memory may hold the locks of another connection.
+//! thread that released memory may hold the locks of another connection.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,29 +23,30 @@ use crate::{
     proto::{Gauge, Host, Part, SHORTEST_CHUNK},
 };
 
-/// The memory limits of the process, with their users.
+/// The memory limits of the process, and the connections that use memory.
 pub(crate) struct Budget {
     limits: EngineLimits,
     accounts: Mutex<Accounts>,
 }
 
 struct Accounts {
-    /// Bytes that are pinned for the reads in progress.
+    /// The bytes that are pinned for reads in progress.
     pinned: Gauge,
-    /// Bytes of messages that are being read, or were read and are not released yet.
+    /// The bytes of messages that are being read, or were read and are not yet released.
     held: Gauge,
-    /// The bytes of short messages for which `held` had no room at once.
+    /// The bytes of short messages for which `held` had no room.
     reserve: Gauge,
-    /// Bytes that stay pinned for later reads.
+    /// The number of bytes that stay pinned between reads.
     kept: u64,
-    /// The ids of clients for which the system had no memory, although the budget had granted it.
+    /// The ids of clients whose claim the budget granted, but for which the operating system had no
+    /// memory.
     waiting_for_system: VecDeque<u64>,
     clients: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
     next: u64,
 }
 
-/// The budget that engines with the default limits share. The reference is weak, because the
-/// default limits may differ after the last of these engines has ended.
+/// The budget that engines with the default limits share. The reference is weak: after the last of
+/// these engines has ended, the default limits are computed again.
 static SHARED: PerProcess<Mutex<Weak<Budget>>> = PerProcess::new(Mutex::default);
 
 /// The category of a charge.
@@ -88,8 +89,8 @@ impl Budget {
         &self.limits
     }
 
-    /// Returns the number of bytes that are pinned for reads or reserved for that, and the number
-    /// of bytes of held messages.
+    /// Returns the number of bytes that are pinned, or reserved to stay pinned, for reads, and the
+    /// number of bytes of held messages.
     pub(crate) fn in_use(&self) -> (u64, u64) {
         let accounts = lock(&self.accounts);
         (
@@ -98,8 +99,8 @@ impl Budget {
         )
     }
 
-    /// Adds a connection with this host. When its claim is granted, its engine gets a
-    /// [`NoticeKind::Feed`] with the connection's key.
+    /// Registers a connection whose peer is on `host`. When a claim of the connection is granted,
+    /// its engine gets a [`NoticeKind::Feed`] with the connection's key.
     pub(crate) fn client(
         self: &Arc<Self>,
         mailbox: &Arc<Mailbox<Notice>>,
@@ -117,8 +118,8 @@ impl Budget {
         }
     }
 
-    /// Releases `bytes`. If the bytes were `used`, and not only granted, the system now has memory
-    /// for another connection.
+    /// Releases `bytes`. If they were `used`, that is, allocated and not only granted, the
+    /// operating system may have memory for another connection.
     fn give_back(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match kind {
@@ -127,16 +128,16 @@ impl Budget {
             ChargeKind::Reserve => accounts.reserve.release(host, bytes),
             ChargeKind::Kept => accounts.kept -= bytes,
         }
-        // The system may give the freed memory to another connection. One connection at a time is
-        // notified: if the memory is too little for it, it is probably too little for the next.
+        // The operating system may give the freed memory to another connection. Only one connection
+        // is notified at a time. If the memory does not suffice for this connection, it probably
+        // does not suffice for the next one either.
         let waiting_for_system = used
             .then(|| accounts.waiting_for_system.pop_front())
             .flatten();
         Self::notify(accounts, waiting_for_system);
     }
 
-    /// Notifies the clients whose claims were granted, and the client that waits for memory of the
-    /// system, if there is one.
+    /// Notifies the clients whose claims were granted, and the client `waiting_for_system`, if any.
     fn notify(mut accounts: MutexGuard<'_, Accounts>, waiting_for_system: Option<u64>) {
         let mut served = accounts.pinned.served();
         served.append(&mut accounts.held.served());
@@ -151,8 +152,8 @@ impl Budget {
             .collect();
         drop(accounts);
         for (mailbox, key) in whom {
-            // The send fails if the engine has ended. That needs no handling: its connections leave
-            // the budget when they are dropped.
+            // The send fails if the engine has ended. This is not an error, because the engine's
+            // connections are removed from the budget when they are dropped.
             mailbox.send(Notice {
                 key,
                 kind: NoticeKind::Feed,
@@ -169,20 +170,21 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// A connection that uses the budget. It has at most one waiting claim of each kind at a time.
+/// A connection that uses the budget. At any time, at most one of its claims of each kind is
+/// waiting.
 #[derive(Debug)]
 pub(crate) struct BudgetClient {
     budget: Arc<Budget>,
     id: u64,
-    /// The host at the other end.
+    /// The peer's host.
     host: Host,
 }
 
 impl BudgetClient {
-    /// Claims the next `bytes` of a message and adds them to its charge. Returns `false` if the
-    /// connection has to wait for them; it repeats the call after its notice.
+    /// Claims the next `bytes` of a message, and adds them to the message's charge. Returns `false`
+    /// if the connection has to wait. It then repeats the call after the notice.
     ///
-    /// A short message, of up to 64 KiB, does not wait for long ones.
+    /// A short message, of up to 64 KiB, does not wait for long messages.
     pub(crate) fn hold(&self, charge: &mut Option<Charge>, bytes: u64, part: Part) -> bool {
         let (id, host) = (self.id, self.host);
         let mut accounts = lock(&self.budget.accounts);
@@ -203,8 +205,8 @@ impl BudgetClient {
         has
     }
 
-    /// Claims `bytes` to pin for a read, or takes the bytes of a granted claim. Returns `None` if
-    /// the connection has to wait.
+    /// Claims `bytes` to pin for a read, or uses an earlier claim that was granted. Returns `None`
+    /// if the connection has to wait.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
         let mut accounts = lock(&self.budget.accounts);
         let (id, host) = (self.id, self.host);
@@ -213,8 +215,8 @@ impl BudgetClient {
         has.then(|| self.charge(ChargeKind::Pinned, bytes))
     }
 
-    /// Claims `bytes` for a copy of unread bytes of a stream, without waiting. Copies use at most
-    /// half of the budget; the other half is for messages.
+    /// Claims `bytes` for a copy of unread stream bytes, without waiting. Copies use at most half
+    /// of the budget, so that the other half remains for messages.
     pub(crate) fn copy(&self, bytes: u64) -> Option<Charge> {
         let most = self.budget.limits.held / 2;
         let mut accounts = lock(&self.budget.accounts);
@@ -223,13 +225,13 @@ impl BudgetClient {
         has.then(|| self.charge(ChargeKind::Held, bytes))
     }
 
-    /// Whether other connections wait for memory that messages of this connection's host use.
+    /// Returns whether other connections wait for memory that messages of this peer host occupy.
     pub(crate) fn is_contended(&self) -> bool {
         lock(&self.budget.accounts).held.is_contended_at(self.host)
     }
 
-    /// Claims `bytes` that stay pinned for later reads, without waiting. Returns `None` if they are
-    /// not free now.
+    /// Claims `bytes` that stay pinned for later reads, without waiting. Returns `None` if the
+    /// budget has no room for them now.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
         let mut accounts = lock(&self.budget.accounts);
@@ -242,7 +244,8 @@ impl BudgetClient {
         Some(self.charge(ChargeKind::Kept, bytes))
     }
 
-    /// Requests a notification for when other clients return memory, because the system had none.
+    /// Requests a notice when another client releases memory. Called after the operating system had
+    /// no memory for this client.
     pub(crate) fn await_memory(&self) {
         let mut accounts = lock(&self.budget.accounts);
         if !accounts.waiting_for_system.contains(&self.id) {
@@ -284,20 +287,20 @@ impl Drop for BudgetClient {
     }
 }
 
-/// A part of the budget, which is released when this is dropped.
+/// A number of bytes of the budget. Dropping the charge releases them.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     kind: ChargeKind,
     host: Host,
     bytes: u64,
-    /// Whether the system has allocated the memory.
+    /// Whether the operating system has allocated the memory.
     used: bool,
 }
 
 impl Charge {
-    /// Releases the charge, and notifies no other connection, because the system had no memory for
-    /// this charge and so has none for another.
+    /// Releases the charge without a notice to another connection: the operating system had no
+    /// memory for this charge, so it has none for another one.
     pub(crate) fn cancel(mut self) {
         self.used = false;
     }

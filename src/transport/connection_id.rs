@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{config::Config, error::Error, status::OsError, transport_choice::Transport};
 
-/// Returns the address from which a connector with this configuration connects to `peer`, if the
-/// application chose one.
+/// Returns the local address from which a connector with this configuration connects to `peer`;
+/// `None` if the application has not chosen one.
 pub(super) fn source(config: &Config, peer: SocketAddr) -> Result<Option<SocketAddr>, NoTransport> {
     match config.source {
         Some(source) if source.is_ipv4() != peer.is_ipv4() => {
@@ -38,7 +38,7 @@ pub(crate) enum ConnectionId {
 }
 
 impl ConnectionId {
-    /// Creates the id of the connection with this key, which connects over this transport.
+    /// Creates the id for an outgoing connection with this key over this transport.
     pub(crate) fn new(
         transport: Transport,
         manager: &ConnectionManager,
@@ -54,7 +54,7 @@ impl ConnectionId {
         })
     }
 
-    /// Creates the id of a peer's request, as the connection with this key.
+    /// Creates the id for a peer's request. The connection has this `key`.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         match request {
             #[cfg(feature = "rdma")]
@@ -76,8 +76,8 @@ impl ConnectionId {
         })
     }
 
-    /// Creates the id of the connection with this key, which will connect to `peer`. After a
-    /// failure, [`take_problem`](Self::take_problem) may return a more specific error.
+    /// Creates the transport's id for the connection with this key, which will connect to `peer`.
+    /// After a failure, [`take_problem`](Self::take_problem) may return a more specific error.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,
@@ -95,11 +95,11 @@ impl ConnectionId {
         })
     }
 
-    /// Requests this ACK timeout from the device, which may ignore it.
+    /// Requests the configured ACK timeout from the device, which may ignore the request.
     pub(crate) fn set_ack_timeout(&mut self, key: u64, config: &Config) {
         by_transport!(self, {
             Rdma(id) => id.set_ack_timeout(key, config),
-            // Over TCP the timeout is set with the other options of the socket.
+            // Over TCP the timeout is set together with the other socket options.
             Tcp(_) => {},
             Memory(_) => {},
         })
@@ -162,7 +162,8 @@ impl ConnectionId {
     }
 
     /// Closes the descriptor that a TCP listener reserved for this connection, so that the caller
-    /// can next create the connection's own descriptor.
+    /// can create the connection's own descriptor even if the process has reached its descriptor
+    /// limit.
     pub(crate) fn release_reserve(&mut self) {
         by_transport!(self, {
             Rdma(_) => {},
@@ -171,8 +172,8 @@ impl ConnectionId {
         })
     }
 
-    /// Creates the queues. After a failure, [`take_problem`](Self::take_problem) may return a more
-    /// specific error.
+    /// Creates the queues of the connection. After a failure, [`take_problem`](Self::take_problem)
+    /// may return a more specific error.
     pub(crate) fn create_transport(
         &mut self,
         manager: &mut ConnectionManager,
@@ -187,12 +188,12 @@ impl ConnectionId {
         })
     }
 
-    /// Destroys the id, together with its unread events.
+    /// Destroys the id and its unread events.
     pub(crate) fn discard(&mut self) {
         by_transport!(self, all id => id.discard())
     }
 
-    /// Returns this side's address, or `0.0.0.0:0` if the system does not know it.
+    /// Returns the local address, or `0.0.0.0:0` if it is not known.
     pub(crate) fn local_addr(&self) -> SocketAddr {
         let known = by_transport!(self, {
             Rdma(id) => id.local_addr(),
@@ -202,7 +203,7 @@ impl ConnectionId {
         known.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
-    /// Whether the connection uses the object or port that an event is about.
+    /// Returns whether the connection uses the object or port to which a device event applies.
     pub(crate) fn is_affected_by(&self, event: &DeviceEvent) -> bool {
         by_transport!(self, {
             Rdma(id) => id.is_affected_by(event),
@@ -217,8 +218,8 @@ impl ConnectionId {
         by_transport!(self, all id => id.take_problem())
     }
 
-    /// Whether a step of accepting failed with this error because the peer has withdrawn its
-    /// request. The event about that may arrive later.
+    /// Returns whether `error`, with which a step of accepting failed, means that the peer has
+    /// withdrawn its request. The corresponding event may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         by_transport!(self, all id => id.is_withdrawn(error))
     }

@@ -15,16 +15,16 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The bit that marks epoll tokens of devices. The other bits are the device's number.
+/// The bit that marks epoll tokens of devices. The other bits are the number of the device.
 pub(crate) const DEVICE: u64 = 1 << 63;
 
 /// The connection managers of an engine, one for each transport.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
-    /// The connection manager of RDMA, or the error of its creation.
+    /// The connection manager for RDMA, or the error of its creation.
     #[cfg(feature = "rdma")]
     rdma: Result<rdma::ConnectionManager, OsError>,
-    /// `None` in an engine without a thread.
+    /// The connection manager for TCP; `None` in an engine without a thread.
     tcp: Option<tcp::ConnectionManager>,
     pub(super) memory: in_memory::ConnectionManager,
 }
@@ -32,13 +32,13 @@ pub(crate) struct ConnectionManager {
 /// A report of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// A peer requests a connection.
+    /// A peer has requested a connection.
     Request(ConnectRequest),
     /// An event of a connection or a listener.
     Event(Event),
 }
 
-/// A peer's request for a connection, for which no objects have been created yet.
+/// A peer's connection request, for which no objects have been created yet.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum ConnectRequest {
@@ -48,26 +48,26 @@ pub(crate) enum ConnectRequest {
     Memory(in_memory::ConnectRequest),
 }
 
-/// An event of the connection or the listener with this key.
+/// An event for the connection or listener whose key it contains.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum Event {
     #[cfg(feature = "rdma")]
     Rdma(rdma::Event),
-    /// Over TCP, or in memory.
+    /// An event of a TCP or in-memory connection.
     Tcp(tcp::Event),
 }
 
 impl ConnectionManager {
-    /// The error of a program that was built without RDMA.
+    /// The error of calls that need RDMA in a program that was built without it.
     #[cfg(not(feature = "rdma"))]
     pub(super) const NO_RDMA: OsError = OsError::new("rdma_create_event_channel", libc::ENOSYS);
 
-    /// The error of an engine without a thread, which watches no descriptor.
+    /// The error of calls that need a descriptor in an engine without a thread, which watches none.
     const NO_THREAD: OsError = OsError::new("epoll_wait", libc::EOPNOTSUPP);
 
-    /// Creates the connection managers. If that of RDMA fails, calls that need it return its error.
-    /// The connections of the engine send it these notices.
+    /// Creates the connection managers. If the manager for RDMA cannot be created, calls that need
+    /// it return the error of its creation. In-memory connections send their notices to `notices`.
     pub(crate) fn new(notices: &Arc<Mailbox<Notice>>) -> Result<Self, OsError> {
         Ok(Self {
             #[cfg(feature = "rdma")]
@@ -77,7 +77,8 @@ impl ConnectionManager {
         })
     }
 
-    /// Makes the managers of an engine without a thread: connections within the process only.
+    /// Creates the managers of an engine without a thread, which supports only in-memory
+    /// connections.
     pub(crate) fn in_memory(notices: &Arc<Mailbox<Notice>>) -> Self {
         Self {
             #[cfg(feature = "rdma")]
@@ -101,8 +102,8 @@ impl ConnectionManager {
         self.rdma.as_mut().map_err(|error| *error)
     }
 
-    /// Adds the descriptor of a device's events to the engine's epoll while the device is in use,
-    /// with a token that contains [`DEVICE`].
+    /// Makes the engine's epoll watch the event descriptor of each device while the device is in
+    /// use. The epoll token contains [`DEVICE`].
     pub(crate) fn watch_devices(&mut self, epolls: &Arc<Epolls>) {
         #[cfg(feature = "rdma")]
         if let Ok(rdma) = &mut self.rdma {
@@ -110,7 +111,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Takes the next event of the device with this number, if there is one.
+    /// Returns the next event of the device with this number, if there is one.
     pub(crate) fn poll_device(&self, device: u64) -> Option<DeviceEvent> {
         #[cfg(feature = "rdma")]
         let event = self.rdma.as_ref().ok()?.devices.poll(device);
@@ -119,12 +120,13 @@ impl ConnectionManager {
         event
     }
 
-    /// Whether the connections within the process have reports, which make no descriptor readable.
+    /// Returns whether in-memory connections have reports. No descriptor becomes readable for them.
     pub(crate) fn has_memory_reports(&self) -> bool {
         self.memory.has_reports()
     }
 
-    /// Returns each transport's descriptor, which is readable while there are reports.
+    /// Returns one descriptor for each transport that has one. It is readable while the transport
+    /// has reports.
     pub(crate) fn fds(&self) -> impl Iterator<Item = (Transport, BorrowedFd<'_>)> {
         let tcp = self.tcp.iter();
         let fds = tcp.map(|tcp| (Transport::Tcp, tcp.as_fd()));
@@ -136,7 +138,7 @@ impl ConnectionManager {
         fds
     }
 
-    /// Takes the transport's next report, if there is one.
+    /// Returns the next report of the transport, if there is one.
     pub(crate) fn poll(&self, transport: Transport) -> Result<Option<Report>, OsError> {
         match transport {
             #[cfg(not(feature = "rdma"))]
@@ -191,7 +193,7 @@ impl ConnectRequest {
         })
     }
 
-    /// Returns the key of the listener that the request is for.
+    /// Returns the key of the listener to which the request was sent.
     pub(crate) fn listener(&self) -> Option<u64> {
         by_transport!(self, {
             Rdma(request) => request.listener(),
@@ -213,12 +215,12 @@ impl ConnectRequest {
         by_transport!(self, all request => request.private_data())
     }
 
-    /// Returns the numbers of concurrent READs that the peer offers.
+    /// Returns the maximum numbers of concurrent READs that the peer offers.
     pub(crate) fn reads(&self) -> ReadDepth {
         by_transport!(self, all request => request.reads())
     }
 
-    /// Rejects it.
+    /// Rejects the request.
     pub(crate) fn reject(self, private_data: &[u8]) {
         by_transport!(self, all request => request.reject(private_data))
     }
@@ -229,12 +231,12 @@ impl Event {
         by_transport!(self, event => event.key())
     }
 
-    /// Whether the peer has disconnected.
+    /// Returns whether the event reports that the peer has disconnected.
     pub(crate) fn is_disconnect(&self) -> bool {
         by_transport!(self, event => event.is_disconnect())
     }
 
-    /// Returns the cause if the event ends its listener.
+    /// Returns the cause if the event ends its listener; otherwise `None`.
     pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
         by_transport!(self, {
             Rdma(event) => event.listener_lost(),
@@ -242,7 +244,7 @@ impl Event {
         })
     }
 
-    /// Returns the event as an input of the state machine.
+    /// Converts the event to an input of the state machine.
     pub(crate) fn input(&self) -> CmInput<'_> {
         by_transport!(self, event => event.input())
     }

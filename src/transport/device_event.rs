@@ -2,14 +2,14 @@ use std::sync::Arc;
 
 use crate::proto::DeviceFault;
 
-/// An event by which a device reports something about itself, a port or an object.
+/// An asynchronous event that a device reports about itself, a port or an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceEvent {
-    /// The number of the device among the open ones of this process.
+    /// The number of the device, unique among the devices that this process has opened.
     pub(crate) device: u64,
     /// The name of the device.
     pub(crate) name: Arc<str>,
-    /// The name of the event without its prefix, for instance `PORT_ERR`.
+    /// The name of the event without its prefix, for example `PORT_ERR`.
     pub(crate) event: Arc<str>,
     pub(crate) effect: Effect,
 }
@@ -17,19 +17,19 @@ pub(crate) struct DeviceEvent {
 /// The effect of an event on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The link of this port was lost: the path of its connections is suspected.
+    /// The link of this port was lost: the state machines of its connections suspect the path.
     Suspect { port: u8 },
-    /// The link of this port is back, which ends the suspicion.
+    /// The link of this port is up again, which ends the suspicion.
     Trust { port: u8 },
-    /// An object failed, and its connections end.
+    /// An object failed. The connections that use it end.
     End(Object, DeviceFault),
-    /// Addresses of the device changed, which the log reports.
+    /// Addresses of the device changed. The engine only logs this.
     Addresses,
-    /// The event is a part of normal operation.
+    /// The event is part of normal operation and is ignored.
     Nothing,
 }
 
-/// An object that an event is about.
+/// The object to which an event applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Object {
     Device,

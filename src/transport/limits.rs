@@ -9,16 +9,16 @@ use crate::{
 
 /// Limits for the memory that an [`Engine`](crate::Engine) uses for its peers' large messages.
 ///
-/// All connections of the engine share them. A message above the eager size is announced before it
-/// is read, and an announcement costs the peer nothing; so memory is used as bytes arrive, and
-/// within these limits. Connections that reach a limit wait in fair order. Nothing is lost, because
-/// their peers' `send` waits. [`Config::large_memory`](crate::Config::large_memory) bounds the
-/// share of one connection.
+/// All connections of the engine share these limits. A message above the eager size is announced
+/// before it is read, and the peer can announce messages at no cost. So the engine allocates memory
+/// only as bytes arrive, and within these limits. Connections that reach a limit wait in a fair
+/// order. No message is lost, because the peer's `send` waits too.
+/// [`Config::large_memory`](crate::Config::large_memory) limits the share of one connection.
 ///
-/// The defaults are computed when the first engine that uses them is started, from the process's
-/// limit on locked memory and the usable memory: the memory of the machine, or the limit of the
-/// control groups (`memory.max`, `memory.limit_in_bytes`) if that is lower. All engines
-/// with the default, such as [`Engine::shared`](crate::Engine::shared), share one budget.
+/// The defaults are computed when the first engine that uses them is started. They depend on the
+/// process's limit on locked memory and on the usable memory: the memory of the machine, or the
+/// limit of the control group (`memory.max`, `memory.limit_in_bytes`) if it is lower. All engines
+/// with the default limits, such as [`Engine::shared`](crate::Engine::shared), share one budget.
 ///
 /// # Examples
 ///
@@ -38,26 +38,29 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineLimits {
-    /// The number of bytes that may be pinned for reading at a time.
+    /// The maximum number of bytes that are pinned for reads at a time.
     ///
-    /// Half of them are for chunks of messages, each during its read. The other half is for memory
-    /// that connections keep registered for later messages
-    /// ([`Config::registration_cache`](crate::Config::registration_cache)). Below 8 MiB, messages
-    /// are read in shorter chunks than the usual 1 MiB. No value is too small: one chunk of at most
-    /// 64 KiB is always read.
+    /// Half of this memory is for chunks of messages, each pinned during its read. The other half
+    /// is for memory that connections keep registered for later messages
+    /// ([`Config::registration_cache`](crate::Config::registration_cache)). If the value is below 8
+    /// MiB, messages are read in chunks that are shorter than the usual 1 MiB. Any value works: one
+    /// chunk of at most 64 KiB can always be read.
     ///
-    /// Default: a quarter of the limit on locked memory (`ulimit -l`), at most an eighth of the
-    /// usable memory, so that there is room for the buffers of connections.
+    /// Default: a quarter of the limit on locked memory (`ulimit -l`), but at most an eighth of the
+    /// usable memory, so that memory remains for the buffers of connections.
     #[cfg_attr(feature = "serde", serde(with = "crate::config::as_number"))]
     pub pinned: u64,
 
-    /// The number of bytes of messages that are being read, or received and not yet dropped.
+    /// The maximum number of bytes of messages that are being read, or were received and not yet
+    /// dropped.
     ///
-    /// Unread bytes of [`Stream`](crate::Stream)s count as well, and use up to half of this.
+    /// Unread bytes of [`Stream`](crate::Stream)s count as well. They use at most half of this
+    /// memory.
     ///
-    /// A message takes its bytes as they are read, in chunks of 64 KiB to 1 MiB. The messages of
-    /// one host use at most two thirds of this. An eighth is for messages of up to 64 KiB that find
-    /// no other room. One message at a time may exceed these bounds, so that it becomes complete.
+    /// The bytes of a message are charged as they are read, in chunks of 64 KiB to 1 MiB. The
+    /// messages of one host use at most two thirds of this memory. An eighth is reserved for
+    /// messages of up to 64 KiB for which there is no other room. One message at a time may exceed
+    /// these limits, so that it can be completed.
     ///
     /// Default: a quarter of the usable memory.
     #[cfg_attr(feature = "serde", serde(with = "crate::config::as_number"))]
@@ -70,7 +73,7 @@ impl Default for EngineLimits {
         let lockable = if may_lock_anything() {
             u64::MAX
         } else {
-            // A limit that cannot be read counts as unlimited.
+            // If the limit cannot be read, the memory counts as unlimited.
             getrlimit(Resource::RLIMIT_MEMLOCK).map_or(u64::MAX, |(soft, _)| soft)
         };
         Self::of(memory, lockable)
@@ -85,23 +88,23 @@ impl EngineLimits {
         }
     }
 
-    /// Returns the number of bytes that may be pinned for reads in progress.
+    /// Returns the maximum number of bytes that are pinned for reads in progress.
     pub(crate) fn pinned_for_reads(&self) -> u64 {
         self.pinned - self.pinned_for_keeping()
     }
 
-    /// Returns the number of bytes that may stay pinned for later reads.
+    /// Returns the maximum number of bytes that stay pinned between reads.
     pub(crate) fn pinned_for_keeping(&self) -> u64 {
         self.pinned / 2
     }
 
-    /// Returns the number of bytes of `held` that are for short messages alone.
+    /// Returns the number of bytes of `held` that are reserved for short messages.
     pub(crate) fn held_by_short(&self) -> u64 {
         self.held / 8
     }
 
-    /// Returns the length of the longest chunk, which is short enough for several connections to
-    /// read at a time.
+    /// Returns the maximum length of a chunk in bytes. It is short enough for several connections
+    /// to read at the same time.
     pub(crate) fn longest_chunk(&self) -> u64 {
         let share = self.pinned_for_reads() / 4;
         let power = share.checked_ilog2().map_or(1, |log| 1 << log);
@@ -109,8 +112,8 @@ impl EngineLimits {
     }
 }
 
-/// Returns whether the limit on locked memory does not apply to this process: it has `CAP_IPC_LOCK`
-/// in the initial user namespace.
+/// Returns whether the process is exempt from the limit on locked memory: it has `CAP_IPC_LOCK` in
+/// the initial user namespace.
 fn may_lock_anything() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let namespace = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -15,7 +15,7 @@ pub(crate) enum ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. Incoming requests carry the listener's `key`.
+    /// Listens on an address. Incoming requests contain the listener's `key`.
     pub(crate) fn bind(
         transport: Transport,
         manager: &ConnectionManager,
@@ -39,7 +39,7 @@ impl ListenId {
         }
     }
 
-    /// Whether the address belongs to a device, or is the unspecified address.
+    /// Returns whether the address belongs to a device, or is the unspecified address.
     pub(crate) fn has_device(&self) -> bool {
         by_transport!(self, {
             Rdma(id) => id.has_device(),

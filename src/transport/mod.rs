@@ -1,33 +1,33 @@
 //! Carries frames between two processes.
 //!
-//! A transport is a queue pair with its objects. The layers above post work requests and poll
-//! completions; none of them names a queue pair, a memory region or a connection manager's id. All
-//! transports share `queues` and `memory`; each has queue pairs, completions, registrations and
-//! connection establishment of its own. A type that each transport has, such as `ListenId`, has a
-//! file of the same name in `rdma`, in `tcp` and in this folder or one of those two, which has the
-//! enum of all. Connections within a process ([`in_memory`]) use the memory and the keys of `tcp`,
-//! so some of these enums have no variant for them.
+//! A transport consists of a queue pair and its related objects. The layers above post work
+//! requests and poll completions. They do not refer to a queue pair, a memory region or a
+//! connection manager's id. All transports share `queues` and `memory`. Each transport has its own
+//! queue pairs, completions, registrations and connection establishment. A type that each transport
+//! implements, such as `ListenId`, is defined in files of the same name in `rdma` and `tcp`. A
+//! third file of this name, in this folder or a shared one, contains the enum of all
+//! implementations. In-process connections ([`in_memory`]) use the memory and the keys of `tcp`, so
+//! some of these enums have no variant for them.
 //!
-//! A transport guarantees, for the message layer:
+//! A transport guarantees the following to the message layer:
 //!
-//! * **Sends** are reliable and arrive in the order in which they were posted, each whole, in the
-//!   receive buffer that was posted first. The bytes of a slot belong to the transport from the
-//!   post until a completion covers the slot. Unsignalled sends are covered by the next signalled
-//!   one.
+//! * **Sends** are reliable. Each send arrives complete, in the order of posting, in the receive
+//!   buffer that was posted first. The bytes of a slot belong to the transport from the post until
+//!   a completion covers the slot. The next signalled send covers unsignalled sends before it.
 //! * **Receives** are numbered buffers. Each is posted once, completes once, and then belongs to
 //!   the caller until it is posted again. A frame that arrives without a posted receive ends the
-//!   connection; credits prevent that.
+//!   connection; credits prevent this.
 //! * **Reads, writes and atomic operations** reach exactly the bytes that the other side has
-//!   exposed or put into a region, with the rights that it granted, until it revokes them. Any
-//!   other access fails and ends the connection. They complete in the order of posting, together
-//!   with sends.
-//! * **Completions** are polled, by one thread at a time. After [`arm`](PollSide::arm) the next
+//!   exposed or registered as a region, with the access rights that it granted, until it revokes
+//!   them. Any other access fails and ends the connection. These operations complete in the order
+//!   of posting, together with sends.
+//! * **Completions** are polled by one thread at a time. After [`arm`](PollSide::arm) the next
 //!   completion makes the events' file descriptor readable, once. An earlier completion does not,
 //!   so a thread arms, polls once more, and then sleeps.
-//! * **Failure is orderly**: the first failed request completes with the reason, all later ones
-//!   complete as flushed. After the drain markers are posted, all earlier work requests complete,
-//!   and then the markers do. After the queues were destroyed the device accesses none of the
-//!   memory, even of work requests that have not completed.
+//! * **Failures** are reported in order: the first failed request completes with the reason, and
+//!   all later requests complete as flushed. After the drain markers are posted, all earlier work
+//!   requests complete, and then the markers complete. After the queues are destroyed, the device
+//!   no longer accesses any of the memory, even for work requests that have not completed.
 //! * **Memory** for large messages of the peer is pinned chunk by chunk, within the process's
 //!   [budget](Budget).
 #![cfg_attr(
@@ -35,8 +35,9 @@
     allow(dead_code, unused_variables, reason = "what RDMA alone needs")
 )]
 
-/// Matches on the transport of a value, whose type has the variants `Rdma` and `Tcp`, and perhaps
-/// `Memory`. Without the feature `rdma` there is no `Rdma`. `all` does the same for all three.
+/// Matches on the transport of a value whose type has the variants `Rdma` and `Tcp`, and in some
+/// types `Memory`. Without the `rdma` feature, the `Rdma` arm is removed. `all` applies one arm to
+/// all three variants.
 macro_rules! by_transport {
     ($value:expr, $inner:ident => $body:expr) => {
         by_transport!($value, { Rdma($inner) => $body, Tcp($inner) => $body })

@@ -2,8 +2,8 @@ use std::net::SocketAddr;
 
 use crate::{error::Error, status::OsError};
 
-/// The error of a transport, or its id, that could not be created: one for the state machine, and a
-/// more specific one for the application.
+/// The error of a transport or connection id that could not be created: one error for the state
+/// machine, and optionally a more specific one for the application.
 #[derive(Debug)]
 pub(crate) struct NoTransport {
     pub(crate) error: OsError,
@@ -11,7 +11,8 @@ pub(crate) struct NoTransport {
 }
 
 impl NoTransport {
-    /// Creates the error for a field whose value the system or the device refused.
+    /// Creates the error for a configuration field whose value the system or the device has
+    /// refused.
     pub(super) fn refused(
         field: &'static str,
         value: impl ToString,
@@ -28,7 +29,7 @@ impl NoTransport {
         }
     }
 
-    /// Creates the error for a refused traffic class of packets.
+    /// Creates the error for a traffic class that the system has refused.
     pub(super) fn without_traffic_class(value: u8, error: OsError) -> Self {
         let allowed = format!("only None on this system: {error}");
         Self::refused("traffic_class", value, allowed, error)
@@ -42,13 +43,15 @@ impl NoTransport {
         }
     }
 
-    /// Stores the error for the application, and returns the one for the state machine.
+    /// Stores the error for the application in `problem`, and returns the error for the state
+    /// machine.
     pub(super) fn store(self, problem: &mut Option<Error>) -> OsError {
         *problem = self.problem;
         self.error
     }
 
-    /// Returns the error for the application: `problem`, or the result of `otherwise` without one.
+    /// Returns the error for the application: `problem` if there is one, otherwise the result of
+    /// `otherwise`.
     pub(crate) fn into_error(self, otherwise: impl FnOnce(OsError) -> Error) -> Error {
         self.problem.unwrap_or_else(|| otherwise(self.error))
     }

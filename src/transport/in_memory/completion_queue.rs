@@ -9,7 +9,7 @@ pub(crate) struct CompletionQueue {
     wire: Arc<Wire>,
     side: Side,
     batch: Vec<Done>,
-    /// Whether the last poll left completions.
+    /// Whether more completions remained after the last poll.
     has_more: bool,
     capacity: usize,
 }
@@ -34,12 +34,12 @@ impl CompletionQueue {
         self.has_more
     }
 
-    /// Returns the completion with this number in the last batch.
+    /// Returns the completion at this index of the last batch.
     pub(crate) fn done(&self, number: usize) -> Done {
         self.batch[number].clone()
     }
 
-    /// Returns the buffer and the length, if this completion is that of a frame.
+    /// Returns the buffer and the length of a received frame; `None` for other completions.
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
         self.batch[number].frame()
     }

@@ -24,20 +24,21 @@ pub(crate) struct ConnectionId {
     peer: Option<SocketAddr>,
     local: SocketAddr,
     side: Side,
-    /// Between two attempts there is none.
+    /// The connection; `None` between two attempts.
     wire: Option<Arc<Wire>>,
-    /// Why making the transport failed, in more detail than the state machine keeps.
+    /// The detailed error of a failed call, for the application. The state machine gets only an
+    /// `OsError`.
     problem: Option<Error>,
 }
 
-/// The peer has left.
+/// The error of `accept` after the peer has left.
 const GONE: OsError = OsError::new("accept", libc::ECONNRESET);
 
-/// The id has no connection between two attempts.
+/// The error of a call that needs the connection between two attempts.
 const NO_WIRE: OsError = OsError::new("connect", libc::ENOTCONN);
 
 impl ConnectionId {
-    /// For the connection with this key, which is to connect.
+    /// Creates the object for an outgoing connection with this key.
     pub(crate) fn new(manager: &ConnectionManager, key: u64) -> Self {
         Self {
             key,
@@ -50,7 +51,7 @@ impl ConnectionId {
         }
     }
 
-    /// Takes a peer's request on, as the connection with this key.
+    /// Creates the object for a peer's request. The connection has this `key`.
     pub(crate) fn of_request(mut request: ConnectRequest, key: u64) -> Self {
         Self {
             key,
@@ -63,24 +64,25 @@ impl ConnectionId {
         }
     }
 
-    /// Makes the connection that `connect` offers to the listener on this address.
+    /// Creates a connection, which [`connect`](Self::connect) offers to the listener on the address
+    /// `peer`.
     pub(crate) fn create_id(&mut self, peer: SocketAddr) {
         self.peer = Some(peer);
         self.local = ConnectionManager::new_address(peer);
         self.wire = Some(Wire::new());
     }
 
-    /// An address needs no resolving.
+    /// Reports the address as resolved immediately, because there is nothing to resolve.
     pub(crate) fn resolve_addr(&self) {
         self.manager.report(self.key, EventKind::AddrResolved);
     }
 
-    /// Nor does a route.
+    /// Reports the route as resolved immediately.
     pub(crate) fn resolve_route(&self) {
         self.manager.report(self.key, EventKind::RouteResolved);
     }
 
-    /// Makes the queues.
+    /// Creates the queues of the connection.
     pub(crate) fn create_transport(
         &mut self,
         config: &Config,
@@ -97,7 +99,7 @@ impl ConnectionId {
         .map_err(|no| no.store(&mut self.problem))
     }
 
-    /// Asks the listener. The connection manager reports the outcome.
+    /// Sends a request to the listener. The connection manager reports the result.
     pub(crate) fn connect(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         let wire = self.wire.as_ref().ok_or(NO_WIRE)?;
         let peer = self.peer.ok_or(NO_WIRE)?;
@@ -115,7 +117,7 @@ impl ConnectionId {
             private_data,
             reads,
         };
-        // The reads have a meaning on the active side only.
+        // Only the active side uses the numbers of READs.
         let none = ReadDepth {
             outgoing: 0,
             incoming: 0,
@@ -127,7 +129,8 @@ impl ConnectionId {
     }
 
     pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        // Between two attempts there is no peer to reject.
+        // Only the passive side of a connection has a peer to reject. Between two attempts there is
+        // none.
         if let (Side::Passive, Some(wire)) = (self.side, &self.wire) {
             reject(wire, &self.manager, private_data);
         }
@@ -146,7 +149,8 @@ impl ConnectionId {
             return;
         };
         let left = match (self.side, wire.leave(self.side)) {
-            // The passive side has a request that was withdrawn.
+            // The passive side has received the request, so it gets a report that the active side
+            // has left.
             (Side::Active, Left::Unanswered(peer)) => Left::Open(peer),
             (_, left) => left,
         };
@@ -154,17 +158,18 @@ impl ConnectionId {
         self.manager.forget(self.key);
     }
 
-    /// This side's address.
+    /// Returns this side's address.
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Why making the transport failed, if it did.
+    /// Takes the detailed error of a failed call, if there is one.
     pub(crate) fn take_problem(&mut self) -> Option<Error> {
         self.problem.take()
     }
 
-    /// Whether accepting failed with this error because the peer has gone: its end is reported.
+    /// Returns whether accepting failed with this error because the peer has left. The end of the
+    /// connection is reported separately.
     pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
         error == GONE
     }
@@ -172,7 +177,8 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no connection, its key may belong to a later id that resumes the session.
+        // If this id has no connection, `discard` does nothing, because a later id that resumes the
+        // session may have the same key.
         self.discard();
     }
 }

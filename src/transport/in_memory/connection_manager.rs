@@ -1,4 +1,4 @@
-//! How connections within the process are set up.
+//! Establishes connections within the process.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,19 +21,19 @@ use crate::{
     },
 };
 
-/// How many READs and atomic operations are outstanding at most, as over TCP.
+/// The maximum number of outstanding READs and atomic operations, the same as over TCP.
 const READS: u8 = 16;
 
-/// The READs that each side serves and has outstanding.
+/// The numbers of READs that each side has outstanding and serves at a time.
 pub(super) const DEPTH: ReadDepth = ReadDepth {
     outgoing: READS,
     incoming: READS,
 };
 
-/// The ports of sides that connect.
+/// The counter for the invented ports of connecting sides.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
-/// The listeners and the reports of one engine. Clones are handles of the same ones.
+/// The listeners and the reports of one engine. Clones are handles of the same manager.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionManager {
     inner: Arc<Inner>,
@@ -59,16 +59,16 @@ pub(crate) enum Report {
     Event(Event),
 }
 
-/// A request for a connection. Its drop rejects it.
+/// A connection request. Dropping it rejects the request.
 #[derive(Debug)]
 pub(crate) struct ConnectRequest {
     listener: u64,
-    /// The made-up address of the connecting side.
+    /// The invented address of the connecting side.
     pub(super) peer: SocketAddr,
-    /// The address that it connects to.
+    /// The address to which the peer connects.
     pub(super) local: SocketAddr,
     private_data: Vec<u8>,
-    /// Until it is answered.
+    /// The connection; `None` after the request was answered.
     wire: Option<Arc<Wire>>,
     pub(super) manager: ConnectionManager,
 }
@@ -84,7 +84,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Takes the next report, if there is one.
+    /// Returns the next report, if there is one.
     pub(crate) fn poll(&self) -> Option<Report> {
         lock(&self.inner.state).reports.pop_front()
     }
@@ -93,9 +93,10 @@ impl ConnectionManager {
         !lock(&self.inner.state).reports.is_empty()
     }
 
-    /// Ends the reports with the engine, and drops pending requests.
+    /// Drops all pending reports and requests when the engine ends.
     pub(crate) fn close(&self) {
-        // The drop of a request reports to the other side.
+        // The lock is released first, because dropping a request reports to the other side and
+        // takes the lock.
         let state = std::mem::take(&mut *lock(&self.inner.state));
         drop(state);
     }
@@ -108,7 +109,8 @@ impl ConnectionManager {
         &self.inner.shared_pools
     }
 
-    /// Returns a made-up address for a side that connects: on the same host, unless that is a name.
+    /// Returns an invented address for a connecting side. It has the IP address of `peer`, or the
+    /// loopback address if the host of `peer` is a name.
     pub(super) fn new_address(peer: SocketAddr) -> SocketAddr {
         let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
         let ip = if Shown(peer).is_name() {
@@ -127,7 +129,8 @@ impl ConnectionManager {
         lock(&self.inner.state).listeners.remove(&address);
     }
 
-    /// Asks the listener on `peer` for a connection. Returns `false` if there is none.
+    /// Sends a request to the listener on the address `peer`. Returns `false` if there is no
+    /// listener.
     pub(super) fn ask(
         &self,
         wire: &Arc<Wire>,
@@ -155,7 +158,7 @@ impl ConnectionManager {
         lock(&self.inner.state)
             .reports
             .push_back(Report::Event(event));
-        // The engine looks for reports when it has taken its notices.
+        // This notice makes the engine check for reports.
         let kind = NoticeKind::Poll;
         self.inner.notices.send(Notice { key, kind });
     }
@@ -164,7 +167,7 @@ impl ConnectionManager {
         self.report(key, EventKind::Disconnected);
     }
 
-    /// The other side of a connection has left it.
+    /// Reports to a peer that the other side has left the connection.
     pub(super) fn left(&self, left: Left) {
         match left {
             Left::Unanswered(peer) => {
@@ -175,7 +178,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Reports nothing more of this connection.
+    /// Drops all pending reports of this connection.
     pub(super) fn forget(&self, key: u64) {
         let mut state = lock(&self.inner.state);
         state
@@ -185,7 +188,7 @@ impl ConnectionManager {
 }
 
 impl ConnectRequest {
-    /// The key of the listener that was asked.
+    /// Returns the key of the listener to which the request was sent.
     pub(crate) fn listener(&self) -> u64 {
         self.listener
     }
@@ -198,19 +201,19 @@ impl ConnectRequest {
         &self.private_data
     }
 
-    /// The READs that the peer offers.
+    /// Returns the maximum numbers of concurrent READs that the peer offers.
     pub(crate) fn reads(&self) -> ReadDepth {
         DEPTH
     }
 
-    /// Rejects it.
+    /// Rejects the request.
     pub(crate) fn reject(mut self, private_data: &[u8]) {
         if let Some(wire) = self.wire.take() {
             reject(&wire, &self.manager, private_data);
         }
     }
 
-    /// Takes the connection.
+    /// Takes the connection out of the request.
     pub(super) fn take(&mut self) -> Option<Arc<Wire>> {
         self.wire.take()
     }
@@ -224,7 +227,7 @@ impl Drop for ConnectRequest {
     }
 }
 
-/// Ends a connection that the passive side does not accept.
+/// Rejects a connection on the passive side, and reports the rejection to the peer.
 pub(super) fn reject(wire: &Wire, manager: &ConnectionManager, private_data: &[u8]) {
     let Left::Unanswered(peer) = wire.leave(Side::Passive) else {
         return;

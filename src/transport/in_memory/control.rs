@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Injects faults into a connection, for tests. After each call the caller must make the engine
-/// handle the notices of the connection.
+/// handle the connection's notices.
 #[derive(Clone, Debug)]
 pub(crate) struct WireControl {
     wire: Arc<Wire>,
@@ -28,17 +28,17 @@ impl WireControl {
         self.wire.disconnect(&self.manager);
     }
 
-    /// Delays the requests of this side.
+    /// Holds this side's requests back until [`release`](Self::release) is called.
     pub(crate) fn hold(&self) {
         self.wire.hold(self.side);
     }
 
-    /// Ends the delay, and carries out the requests that have waited.
+    /// Carries out the requests that were held back, and no longer holds requests back.
     pub(crate) fn release(&self) {
         self.wire.release(self.side);
     }
 
-    /// Returns the number of requests of this side that wait.
+    /// Returns the number of this side's requests that are held back.
     pub(crate) fn held(&self) -> usize {
         self.wire.waiting(self.side)
     }

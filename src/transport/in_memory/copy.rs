@@ -6,20 +6,21 @@ use crate::{os::SharedBytes, transport::tcp::Span};
 
 const WORD: usize = size_of::<u64>();
 
-/// How many bytes are copied at a time: whole words.
+/// The number of bytes that are copied at a time, a multiple of the word size.
 const CHUNK: usize = 4096;
 
 /// Copies memory that other threads may read or write at the same time.
 ///
 /// # Safety
 ///
-/// There are `len` initialised bytes at `from` and at `to`, in whole aligned words, such as those
-/// of a [`Mapping`](crate::os::Mapping), and there is no reference to these words.
+/// Both `from` and `to` point to `len` bytes. All aligned words that contain these bytes are
+/// initialised memory, for example of a [`Mapping`](crate::os::Mapping), and there is no reference
+/// to these words.
 pub(super) unsafe fn copy_shared(from: *mut u8, to: *mut u8, len: usize) {
     let mut chunk = [0; CHUNK];
     for start in (0..len).step_by(CHUNK) {
         let chunk = &mut chunk[..CHUNK.min(len - start)];
-        // SAFETY: the caller vouches for the bytes.
+        // SAFETY: the caller guarantees the conditions on the bytes.
         let source = unsafe { words(from.wrapping_add(start), chunk.len()) };
         // SAFETY: as above.
         let target = unsafe { words(to.wrapping_add(start), chunk.len()) };
@@ -30,26 +31,26 @@ pub(super) unsafe fn copy_shared(from: *mut u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies the bytes of a send from its slot to the receive.
+/// Copies a frame from the send slot to the memory of the receive.
 ///
 /// # Safety
 ///
-/// The bytes of both belong to the caller alone, and the receive is long enough.
+/// No other code accesses the bytes of the slot or of the receive, and the receive is long enough.
 pub(super) unsafe fn copy_frame(from: Span, to: *mut u8) {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller guarantees the conditions on both.
     unsafe { ptr::copy_nonoverlapping(from.start, to, from.len) };
 }
 
-/// Returns the whole words that have these bytes, as the owner of the memory treats them, and the
-/// offset of the first byte.
+/// Returns the whole words that contain these bytes, and the offset of the first byte. The owner of
+/// the memory also accesses it in whole words.
 ///
 /// # Safety
 ///
-/// That of [`copy_shared`], for the time that the caller uses the result.
+/// The conditions of [`copy_shared`] hold while the caller uses the result.
 unsafe fn words<'a>(start: *mut u8, len: usize) -> Option<(SharedBytes<'a>, usize)> {
     let before = start.addr() % WORD;
     let first = NonNull::new(start.wrapping_sub(before))?;
-    // SAFETY: the caller vouches for whole words.
+    // SAFETY: the caller guarantees whole, initialised words.
     let bytes = unsafe { SharedBytes::new(first, (before + len).next_multiple_of(WORD)) };
     Some((bytes, before))
 }

@@ -23,7 +23,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Makes buffers and queues for a side of a connection, which has this `key`.
+/// Creates the buffers and queues for one side of a connection. The connection has this `key`.
 pub(super) fn create_transport(
     (wire, side): (&Arc<Wire>, Side),
     manager: &ConnectionManager,
@@ -59,8 +59,7 @@ pub(super) fn create_transport(
     let qp = QueuePair::new(wire, side, receives, manager);
     let qp = queues::QueuePair::Memory(qp);
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
-    // This is the last step, so that no earlier failure has to return the receives that it
-    // reserves.
+    // The receives are reserved in the last step, so that no failed step has to return them.
     if let Some(shared) = &shared
         && !shared.account.open(config.receive_window)
     {

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::transport::no_transport::NoTransport;
 
-/// An address on which connections of this engine are accepted, until this is dropped.
+/// An address on which an engine accepts in-memory connections. Dropping it ends the listener.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     manager: ConnectionManager,
@@ -11,8 +11,8 @@ pub(crate) struct ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address, which the caller has claimed for the process. Requests that come in
-    /// name the listener by `key`.
+    /// Listens on an address that the caller has reserved in this process. Incoming requests
+    /// contain the listener's `key`.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,

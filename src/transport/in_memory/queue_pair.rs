@@ -42,12 +42,13 @@ impl QueuePair {
         }
     }
 
-    /// Returns the control of faults.
+    /// Returns the handle for fault injection.
     pub(crate) fn control(&self) -> &WireControl {
         &self.control
     }
 
-    /// Moves to the error state: posted work requests are flushed, and no receive follows.
+    /// Moves the queue pair to the error state: posted work requests are flushed, and no further
+    /// frame is received.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.wire.fail(self.side);
         Ok(())
@@ -57,31 +58,32 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// Until it completes or the queue pair is destroyed, the memory is mapped and no code accesses
-    /// it.
+    /// The memory stays mapped, and no code accesses it, until the receive has completed or the
+    /// queue pair is destroyed.
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         let to = span(sge);
         self.receives.post(Receive { id, to });
         Ok(())
     }
 
-    /// Has the queue post the receives from number `next` on, one piece of memory at a time, when
-    /// no other receive is left.
+    /// Makes the queue post the receives from index `next` on only when no other receive is left,
+    /// one piece of memory at a time.
     ///
     /// # Safety
     ///
-    /// Until the queue pair is destroyed, it alone accesses the memory of the receives that have
-    /// not completed.
+    /// No other code accesses the memory of receives that have not completed, until the queue pair
+    /// is destroyed.
     pub(crate) unsafe fn post_on_demand(&self, buffers: Weak<Buffers>, next: u32) {
         self.receives.post_on_demand(Unposted { buffers, next });
     }
 
-    /// Posts a work request on the send queue, with at most one element, which is not inline.
+    /// Posts a work request on the send queue. The request has at most one memory element, which is
+    /// not inline.
     ///
     /// # Safety
     ///
-    /// Until a completion covers it or the queue pair is destroyed, the memory lies in whole pages
-    /// that stay mapped, and no reference to it conflicts with the request.
+    /// Until a completion covers the request or the queue pair is destroyed, the memory stays
+    /// mapped in whole pages, and no reference to the memory conflicts with the request.
     pub(crate) unsafe fn post_send(
         &self,
         id: WorkId,
@@ -94,12 +96,13 @@ impl QueuePair {
         PostError::PollBoth
     }
 
-    /// Posts a frame. It copies the frame to the memory that `slot` returns, if the peer cannot
-    /// receive it now.
+    /// Posts a frame. If the peer cannot receive the frame now, copies it to the memory that `slot`
+    /// returns.
     ///
     /// # Safety
     ///
-    /// As for [`post_send`](Self::post_send), with that memory, which has the frame's length.
+    /// The memory from `slot` has the length of the frame, and meets the conditions of
+    /// [`post_send`](Self::post_send).
     pub(crate) unsafe fn post_frame(
         &self,
         id: WorkId,
@@ -114,24 +117,24 @@ impl QueuePair {
             Ok(slot) => span(Some(slot)),
             Err(error) => return error.into(),
         };
-        // SAFETY: the caller vouches for the slot.
+        // SAFETY: the caller guarantees the conditions on the slot.
         unsafe { frame.copy_to(memory.start) };
         self.post(id, SendOp::Send, memory, signalled);
         PostError::PollBoth
     }
 
-    /// Posts frames of one message, as [`post_frame`](Self::post_frame) does.
+    /// Posts the frames of one message in the same way as [`post_frame`](Self::post_frame).
     ///
     /// # Safety
     ///
-    /// As for `post_frame`, for each of them.
+    /// The conditions of `post_frame` hold for each frame.
     pub(crate) unsafe fn post_frames(
         &self,
         frames: &[(WorkId, Frame<'_>, bool)],
         slot: impl Fn(usize) -> Result<Sge, OsError>,
     ) -> PostError {
         for (number, (id, frame, signalled)) in frames.iter().enumerate() {
-            // SAFETY: the caller vouches for the slots.
+            // SAFETY: the caller guarantees the conditions on the slots.
             let posted = unsafe { self.post_frame(*id, *frame, || slot(number), *signalled) };
             if let PostError::Failed(_) = posted {
                 return posted;

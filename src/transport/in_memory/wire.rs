@@ -21,14 +21,14 @@ use crate::{
     },
 };
 
-/// A connection within the process. Its lock is the last in the order of a connection's locks, but
-/// for those of the keys and of the mailbox.
+/// A connection within the process. Its lock is the last one in a connection's lock order, except
+/// for the locks of `Keys` and of the mailbox.
 #[derive(Debug)]
 pub(super) struct Wire {
     state: Mutex<State>,
 }
 
-/// The number of a side.
+/// One of the two sides of a connection, used as an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// The side that connects.
@@ -41,53 +41,54 @@ pub(super) enum Side {
 struct State {
     stage: Stage,
     ends: [Option<End>; 2],
-    /// By side: whether its requests wait.
+    /// For each side, whether its requests are held back.
     held: [bool; 2],
 }
 
-/// How far the connection is: it is never less far than before.
+/// The stage of a connection. A connection never returns to an earlier stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     #[default]
     SettingUp,
     /// The queue pairs exchange frames.
     Open,
-    /// Both sides have a report of the end.
+    /// The connection has ended, and the end was reported to both sides.
     Over,
 }
 
 /// One side's queues.
 #[derive(Debug)]
 pub(super) struct End {
-    /// The connection's number in its process.
+    /// The number of the connection, unique in its process.
     key: u64,
     notices: Arc<Mailbox<Notice>>,
     receives: Arc<ReceiveQueue>,
-    /// Whether the receives are this connection's own.
+    /// Whether the receives belong to this connection alone.
     own_receives: bool,
     keys: Arc<Keys>,
     phase: Phase,
-    /// Requests that were not carried out, oldest first.
+    /// Posted requests that have not been carried out, oldest first.
     requests: VecDeque<Request>,
     done: VecDeque<Done>,
-    /// Whether a notice is on its way.
+    /// Whether the engine has a notice that it has not handled yet.
     is_rung: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Working,
-    /// Posted work requests come back.
+    /// The queue pair is in the error state: posted work requests complete as flushed.
     Failed,
-    /// The queue pair is destroyed, and the memory of its work requests may be gone.
+    /// The queue pair is destroyed. The memory of its work requests may have been freed.
     Destroyed,
 }
 
-/// The failure of a request.
+/// The reason why a request failed.
 enum Fault {
-    /// The request fails with this status, and both queue pairs fail.
+    /// The request completes with this status, and both queue pairs enter the error state.
     Refused(WcStatus),
-    /// The system has no memory for a receive of the peer. The request stays.
+    /// The operating system has no memory for a receive of the peer. The request stays in the
+    /// queue.
     OutOfMemory(OsError),
 }
 
@@ -120,7 +121,7 @@ impl End {
         }
     }
 
-    /// Has the engine poll the queue.
+    /// Sends the engine a notice to poll the queue.
     fn ring(&mut self) {
         if !self.is_rung {
             self.is_rung = true;
@@ -131,8 +132,8 @@ impl End {
         }
     }
 
-    /// A request was carried out. It completes even if it is not signalled, because no signalled
-    /// one may follow.
+    /// Completes a request that was carried out. An unsignalled request completes too, because
+    /// possibly no signalled request follows it.
     fn finish(&mut self, id: WorkId) {
         if let WorkId::Send(slot) = id {
             self.done.push_back(Done::Sent { slot });
@@ -140,7 +141,7 @@ impl End {
         }
     }
 
-    /// Moves to the error state.
+    /// Moves the queue pair to the error state.
     fn fail(&mut self) {
         if self.phase == Phase::Working {
             self.phase = Phase::Failed;
@@ -148,7 +149,7 @@ impl End {
         self.ring();
     }
 
-    /// Takes back everything that was posted.
+    /// Completes all posted requests as flushed, and all receives too if they are not shared.
     fn flush(&mut self) {
         let requests = self.requests.drain(..);
         self.done
@@ -180,7 +181,7 @@ impl End {
         }
     }
 
-    /// Takes the receive for a frame of this length.
+    /// Takes a receive for a frame of `len` bytes. Fails if there is no receive or it is too short.
     fn receive_for(&mut self, len: usize) -> Result<Receive, Fault> {
         let receive = self.take_receive()?;
         if len <= receive.to.len {
@@ -196,17 +197,18 @@ impl End {
         Err(Fault::Refused(WcStatus::REM_INV_REQ_ERR))
     }
 
-    /// A frame lies in this receive.
+    /// Completes the receive into which a frame was copied.
     fn received(&mut self, receive: Receive, len: usize) {
         if let WorkId::Recv(buffer) = receive.id {
-            // A frame is far shorter than 4 GiB.
+            // The cast is lossless, because a frame is far shorter than 4 GiB.
             let len = len as u32;
             self.done.push_back(Done::Received { buffer, len });
             self.ring();
         }
     }
 
-    /// Returns the memory that the peer names. No bytes need no right, as over RDMA.
+    /// Returns the memory to which the peer's request refers. As over RDMA, a request for 0 bytes
+    /// needs no access right.
     fn exposed(
         &self,
         at: RemoteAddr,
@@ -216,7 +218,7 @@ impl End {
         if len == 0 {
             return Ok(None);
         }
-        // An operation is shorter than 4 GiB.
+        // The cast is lossless, because an operation is shorter than 4 GiB.
         let part = self.keys.find(at.rkey, at.addr, len as u32, right);
         part.map(Some)
             .ok_or(Fault::Refused(WcStatus::REM_ACCESS_ERR))
@@ -237,7 +239,7 @@ impl State {
         self.ends[side as usize].as_mut()
     }
 
-    /// Returns this side's end and the peer's, if requests are carried out.
+    /// Returns this side's end and the peer's end; `None` if requests cannot be carried out now.
     fn open_pair(&mut self, side: Side) -> Option<(&mut End, &mut End)> {
         if self.stage != Stage::Open || self.held[side as usize] {
             return None;
@@ -246,7 +248,7 @@ impl State {
         pair.filter(|(own, peer)| own.phase == Phase::Working && peer.phase == Phase::Working)
     }
 
-    /// Carries out the posted requests of a side.
+    /// Carries out the posted requests of one side.
     fn run(&mut self, side: Side) {
         while let Some((own, peer)) = self.open_pair(side) {
             let Some(request) = own.requests.pop_front() else {
@@ -281,7 +283,7 @@ fn execute(request: &Request, peer: &mut End) -> Result<(), Fault> {
         SendOp::Send if request.id == WorkId::DrainSend => {}
         SendOp::Send => {
             let receive = peer.receive_for(memory.len)?;
-            // SAFETY: the slot and the receive are the queue pairs' alone until they complete.
+            // SAFETY: only the queue pairs access the slot and the receive until they complete.
             unsafe { copy_frame(memory, receive.to.start) };
             peer.received(receive, memory.len);
         }
@@ -301,8 +303,8 @@ fn execute(request: &Request, peer: &mut End) -> Result<(), Fault> {
             let part = peer.exposed(at, memory.len, Right::Read)?;
             if let Some(part) = part {
                 let start = part.start().ok_or(NO_ACCESS)?;
-                // SAFETY: the part is mapped while its start is held. The target is memory of the
-                // request. Both are accessed as shared bytes.
+                // SAFETY: the part stays mapped while `start` is held. The target is the request's
+                // own memory. Both are accessed as shared bytes.
                 unsafe { copy_shared(start.get().as_ptr(), memory.start, memory.len) };
             }
         }
@@ -324,21 +326,21 @@ fn write(request: &Request, at: RemoteAddr, peer: &End) -> Result<(), Fault> {
     let memory = request.memory;
     if let Some(part) = peer.exposed(at, memory.len, Right::Write)? {
         let start = part.start().ok_or(NO_ACCESS)?;
-        // SAFETY: the part is mapped while its start is held, and the source is memory of the
-        // request. Both are accessed as shared bytes.
+        // SAFETY: the part stays mapped while `start` is held. The source is the request's own
+        // memory. Both are accessed as shared bytes.
         unsafe { copy_shared(memory.start, start.get().as_ptr(), memory.len) };
     }
     Ok(())
 }
 
-/// Changes a word of the peer, and puts the old value into the memory of the request.
+/// Changes a word in the peer's memory, and copies the old value into the request's memory.
 fn change(request: &Request, at: RemoteAddr, change: Change, peer: &End) -> Result<(), Fault> {
     let part = peer.exposed(at, size_of::<u64>(), Right::Atomic)?;
     let old = part.and_then(|part| apply(change, &part));
     let mut old = old.ok_or(NO_ACCESS)?;
     let len = size_of_val(&old).min(request.memory.len);
-    // SAFETY: the value is one aligned word of this function. The target is memory of the request,
-    // which is accessed as shared bytes.
+    // SAFETY: the source is one aligned word on this function's stack. The target is the request's
+    // own memory, which is accessed as shared bytes.
     unsafe { copy_shared((&raw mut old).cast(), request.memory.start, len) };
     Ok(())
 }
@@ -354,15 +356,15 @@ impl Wire {
         lock(&self.state)
     }
 
-    // By the connection's ids.
+    // Functions that the connection's ids call.
 
-    /// Adds the queues of a side.
+    /// Adds the queues of one side.
     pub(super) fn join(&self, side: Side, end: End) {
         self.state().ends[side as usize] = Some(end);
     }
 
-    /// Opens the connection, which the passive side has accepted. Returns the key of the active
-    /// side, unless that has left.
+    /// Opens the connection after the passive side has accepted it. Returns the key of the active
+    /// side; `None` if the active side has left.
     pub(super) fn open(&self) -> Option<u64> {
         let mut state = self.state();
         if state.stage != Stage::SettingUp {
@@ -375,12 +377,12 @@ impl Wire {
         Some(key)
     }
 
-    /// Ends the connection. Returns the stage before.
+    /// Ends the connection. Returns the previous stage.
     fn end(&self) -> Stage {
         std::mem::replace(&mut self.state().stage, Stage::Over)
     }
 
-    /// Ends the connection, with reports for both sides.
+    /// Ends the connection and reports the end to both sides.
     pub(super) fn disconnect(&self, manager: &ConnectionManager) {
         if self.end() == Stage::Over {
             return;
@@ -391,7 +393,7 @@ impl Wire {
         }
     }
 
-    /// Ends the connection because this side has left it. Returns the stage before and the key of
+    /// Ends the connection because `side` has left it. Returns the previous stage and the key of
     /// the peer.
     pub(super) fn leave(&self, side: Side) -> Left {
         let stage = self.end();
@@ -408,7 +410,7 @@ impl Wire {
         [0, 1].map(|side| state.ends[side].as_ref().map(|end| end.key))
     }
 
-    // By the queue pair of a side.
+    // Functions that one side's queue pair calls.
 
     pub(super) fn post(&self, side: Side, request: Request) {
         let mut state = self.state();
@@ -421,8 +423,8 @@ impl Wire {
         }
     }
 
-    /// Copies a frame to a receive of the peer, if that is possible now. Returns `false` if the
-    /// caller posts it as a request.
+    /// Copies a frame directly to a receive of the peer. Returns `false` if this is not possible
+    /// now, so that the caller has to post the frame as a request.
     pub(super) fn pass(&self, side: Side, id: WorkId, frame: Frame<'_>) -> bool {
         let mut state = self.state();
         let Some((own, peer)) = state.open_pair(side) else {
@@ -438,21 +440,22 @@ impl Wire {
             peer.receives.post(receive);
             return false;
         }
-        // SAFETY: the receive is long enough, and the queue pair's alone until it completes.
+        // SAFETY: the receive is long enough, and only the queue pair accesses it until it
+        // completes.
         unsafe { frame.copy_to(receive.to.start) };
         peer.received(receive, frame.len);
         own.finish(id);
         true
     }
 
-    /// Moves this side's queue pair to its error state.
+    /// Moves this side's queue pair to the error state.
     pub(super) fn fail(&self, side: Side) {
         if let Some(end) = self.state().end(side) {
             end.fail();
         }
     }
 
-    /// Ends all access to the memory of a side's queue pair, which is gone.
+    /// Ends all access to the memory of one side's queue pair, which is being destroyed.
     pub(super) fn destroy(&self, side: Side) {
         if let Some(end) = self.state().end(side) {
             end.phase = Phase::Destroyed;
@@ -460,7 +463,7 @@ impl Wire {
         }
     }
 
-    // For tests.
+    // Functions for tests.
 
     pub(super) fn hold(&self, side: Side) {
         self.state().held[side as usize] = true;
@@ -476,9 +479,9 @@ impl Wire {
         self.state().end(side).map_or(0, |end| end.requests.len())
     }
 
-    // By the thread that polls.
+    // Functions that the polling thread calls.
 
-    /// Takes completions, up to the length of `batch`. Returns whether there are more.
+    /// Fills `batch` with completions, at most [`BATCH`]. Returns whether there are more.
     pub(super) fn poll(&self, side: Side, batch: &mut Vec<Done>) -> bool {
         batch.clear();
         let mut state = self.state();
@@ -495,12 +498,12 @@ impl Wire {
     }
 }
 
-/// The peer of a side that has left.
+/// The peer of a side that has left the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// The peer waits for the connection to be established.
+    /// The peer with this key waits for the connection to be established.
     Unanswered(u64),
     Open(u64),
-    /// The peer has a report of the end, or does not exist.
+    /// The peer does not exist, or the end was already reported to it.
     Nobody,
 }

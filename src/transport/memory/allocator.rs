@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Allocates the memory that the application uses on one connection, until the connection's
-/// transport ends.
+/// transport is removed.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     domain: Domain,
@@ -21,8 +21,8 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// Keeps at most `keep` bytes of free memory. `windows` is the budget for memory that stays
-    /// registered, if large messages may be lent by memory windows.
+    /// Creates an allocator that keeps at most `keep` bytes of free memory. `windows` is the budget
+    /// for memory that stays registered, if memory windows can expose large messages.
     pub(crate) fn new(domain: Domain, keep: u64, windows: Option<Arc<BudgetClient>>) -> Self {
         Self {
             outbound: OutboundPool::new(keep, domain.pins(), domain.numa_node(), windows),
@@ -30,8 +30,8 @@ impl Allocator {
         }
     }
 
-    /// Allocates memory that peers may access as `access` says. Operations of this side may write
-    /// to it, too. `epoch` is that of the connection.
+    /// Allocates memory that peers may access with the rights in `access`. Operations of this side
+    /// may also write to it. `epoch` is the connection's epoch.
     pub(crate) fn region(
         &self,
         len: usize,
@@ -45,7 +45,7 @@ impl Allocator {
         ))
     }
 
-    /// Whether operations on this connection may use the region.
+    /// Returns whether operations on this connection may use the region.
     pub(crate) fn made(&self, region: &Region) -> bool {
         self.domain.has(&region.memory)
     }
@@ -60,13 +60,14 @@ impl Allocator {
         self.outbound.get(len)
     }
 
-    /// Whether the buffer belongs to this connection.
+    /// Returns whether this allocator made the buffer.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
         buffer.is_of(&self.outbound)
     }
 
-    /// Lends a buffer to the peer, which can read it with its key: at once, or after its window was
-    /// bound. An error returns the buffer.
+    /// Exposes a buffer to the peer, which can read it with the key of the result. If the result
+    /// has a window, the peer can read the buffer only after the window was bound. An error returns
+    /// the buffer.
     pub(crate) fn expose(
         &self,
         buffer: OutboundBuffer,
@@ -78,7 +79,7 @@ impl Allocator {
         self.domain.device_counters()
     }
 
-    /// Returns free memory to the system now, and memory in use as soon as it becomes free.
+    /// Returns free memory to the system now, and memory in use as soon as it is released.
     pub(crate) fn close(&self) {
         self.outbound.close();
     }

@@ -8,7 +8,7 @@ use crate::{proto::TransportTraits, remote_access::RemoteAccess, status::OsError
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
 
-/// A protection domain: only connections of the same domain reach its memory.
+/// A protection domain. Only connections in the same domain can access its memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Domain {
     #[cfg(feature = "rdma")]
@@ -17,7 +17,7 @@ pub(crate) enum Domain {
 }
 
 impl Domain {
-    /// Whether `memory` is registered in this domain.
+    /// Returns whether `memory` is registered in this domain.
     pub(super) fn has(&self, memory: &Registration) -> bool {
         match (self, memory) {
             #[cfg(feature = "rdma")]
@@ -28,7 +28,7 @@ impl Domain {
         }
     }
 
-    /// Allocates memory, zeroed and page aligned, that this side may write and peers may access
+    /// Allocates zeroed, page-aligned memory. This side may write to it, and peers may access it
     /// with the rights in `remote`.
     pub(crate) fn allocate(
         &self,
@@ -41,8 +41,8 @@ impl Domain {
         })
     }
 
-    /// Allocates memory, zeroed and page aligned, for frames. It is read only after the completions
-    /// of its receives.
+    /// Allocates zeroed, page-aligned memory for frames. This side reads received bytes only after
+    /// the receive has completed.
     pub(crate) fn allocate_buffers(&self, len: usize) -> Result<Registration, OsError> {
         by_transport!(self, {
             Rdma(domain) => Ok(Registration::Rdma(domain.allocate_buffers(len)?)),
@@ -50,11 +50,11 @@ impl Domain {
         })
     }
 
-    /// Registers memory that the caller owns, to read into it.
+    /// Registers memory that the caller owns, as the target of reads.
     ///
     /// # Safety
     ///
-    /// Until the last handle has been dropped the `len` bytes at `start` stay mapped and
+    /// Until the last handle has been dropped, the `len` bytes at `start` stay mapped and
     /// initialised, and no reference to them exists while the device reads into them.
     pub(super) unsafe fn register_read_target(
         &self,
@@ -79,7 +79,7 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// Until the last handle has been dropped the `len` bytes at `start` stay mapped, initialised
+    /// Until the last handle has been dropped, the `len` bytes at `start` stay mapped, initialised
     /// and unchanged.
     pub(super) unsafe fn expose(
         &self,
@@ -100,12 +100,12 @@ impl Domain {
         })
     }
 
-    /// Registers memory that the caller owns, without access for peers, and allocates a window for
-    /// parts of it. Returns `None` if the transport has no windows.
+    /// Registers memory that the caller owns, without access for peers, and allocates a memory
+    /// window for parts of it. Returns `None` if the transport has no windows.
     ///
     /// # Safety
     ///
-    /// Until the last handle and the window have been dropped the `len` bytes at `start` stay
+    /// Until the last handle and the window have been dropped, the `len` bytes at `start` stay
     /// mapped and initialised. They stay unchanged while the window is bound to them.
     pub(super) unsafe fn expose_by_window(
         &self,
@@ -125,8 +125,8 @@ impl Domain {
         })
     }
 
-    /// Registers a part of a region of this domain again to read into it, if that needs a
-    /// registration of its own.
+    /// Registers a part of a region again, as the target of a read, if the device needs a separate
+    /// registration for this purpose. Otherwise returns `None`.
     pub(crate) fn read_target(
         &self,
         memory: &Registration,
@@ -143,7 +143,8 @@ impl Domain {
         }
     }
 
-    /// Whether registered memory is locked, and so counts towards the limit on locked memory.
+    /// Returns whether registered memory is locked, so that it counts towards the limit on locked
+    /// memory.
     pub(super) fn pins(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
@@ -151,7 +152,7 @@ impl Domain {
         })
     }
 
-    /// Returns the NUMA node on which memory is allocated, if the transport prefers one.
+    /// Returns the NUMA node on which memory is allocated; `None` if the transport prefers no node.
     pub(super) fn numa_node(&self) -> Option<u32> {
         by_transport!(self, {
             Rdma(domain) => domain.numa_node(),
@@ -159,7 +160,7 @@ impl Domain {
         })
     }
 
-    /// Whether peers may write to the memory into which this side reads.
+    /// Returns whether peers could write to the memory into which this side reads, as over iWARP.
     pub(super) fn peers_write_read_targets(&self) -> bool {
         by_transport!(self, {
             Rdma(domain) => domain.peers_write_read_targets(),
@@ -167,7 +168,7 @@ impl Domain {
         })
     }
 
-    /// Returns the length in bytes of the longest one-sided operation.
+    /// Returns the maximum length of a one-sided operation in bytes.
     pub(crate) fn longest_operation(&self) -> u64 {
         by_transport!(self, {
             Rdma(domain) => domain.longest_operation(),
@@ -175,7 +176,7 @@ impl Domain {
         })
     }
 
-    /// Returns the traits of the device for the state machine.
+    /// Returns the properties of the device that the state machine needs.
     pub(crate) fn traits(&self) -> TransportTraits {
         by_transport!(self, {
             Rdma(domain) => domain.traits(),
@@ -200,9 +201,9 @@ impl Domain {
     }
 }
 
-/// Memory that is registered with a transport. The device may read or change the bytes, and so may
-/// peers that have the right to. Clones refer to the same registration, which ends when the last
-/// one is dropped.
+/// Memory that is registered with a transport. The device may read or change its bytes, and so may
+/// peers with the corresponding right. Clones refer to the same registration, which ends when the
+/// last clone is dropped.
 #[derive(Clone, Debug)]
 pub(crate) enum Registration {
     #[cfg(feature = "rdma")]
@@ -215,26 +216,26 @@ impl Registration {
         by_transport!(self, region => region.len())
     }
 
-    /// Returns the address of the first byte, as used in work requests of peers.
+    /// Returns the address of the first byte, which the peer uses in its work requests.
     pub(crate) fn addr(&self) -> u64 {
         by_transport!(self, region => region.addr())
     }
 
-    /// Returns the key for this side's work requests.
+    /// Returns the local key, for this side's work requests.
     pub(crate) fn lkey(&self) -> u32 {
         by_transport!(self, {
             Rdma(region) => region.lkey(),
-            // Queue pairs over TCP need no key.
+            // Queue pairs over TCP need no local key.
             Tcp(_) => 0,
         })
     }
 
-    /// Returns the key for peers.
+    /// Returns the remote key, for the peer's work requests.
     pub(crate) fn rkey(&self) -> u32 {
         by_transport!(self, region => region.rkey())
     }
 
-    /// Returns the first byte, valid until the last handle is dropped.
+    /// Returns a pointer to the first byte. It is valid until the last handle is dropped.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         by_transport!(self, region => region.as_ptr())
     }
@@ -243,7 +244,7 @@ impl Registration {
     ///
     /// # Panics
     ///
-    /// If they do not fit.
+    /// Panics if the bytes do not fit.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         by_transport!(self, region => region.copy_in(offset, bytes))
     }
@@ -252,25 +253,25 @@ impl Registration {
     ///
     /// # Panics
     ///
-    /// If the range does not fit.
+    /// Panics if the range exceeds the memory.
     pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         by_transport!(self, region => region.copy_out(offset, bytes))
     }
 }
 
-/// Counters of a device, for all its connections, including those of other processes.
+/// Counters of a device. They cover all its connections, including those of other processes.
 ///
-/// A counter that the driver does not have is `None`. [`DeviceCounters::of`] reads them.
+/// A counter that the driver does not support is `None`. [`DeviceCounters::of`] reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceCounters {
     /// The number of times that a receiver was not ready, at either end of a connection.
     ///
-    /// A receive was missing. The library keeps receives posted, so its connections add nothing
-    /// here.
+    /// A receiver is not ready when it has posted no receive. The library always keeps receives
+    /// posted, so its own connections do not increase this counter.
     pub rnr_naks: Option<u64>,
-    /// The number of times that packets were sent again.
+    /// The number of retransmitted packets.
     ///
-    /// They, or their acknowledgements, were lost or late.
+    /// A packet is retransmitted if the packet or its acknowledgement was lost or late.
     pub retransmissions: Option<u64>,
 }

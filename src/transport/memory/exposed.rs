@@ -1,23 +1,25 @@
-//! Large messages that are lent to the peer, each with a key of its own.
+//! Large messages that are exposed to the peer, each with its own key.
 //!
-//! A message is either registered alone, or it lies in memory that stays registered without access
-//! for peers, and a memory window gives access to its bytes. A window is bound by a work request
-//! before the announcement, and invalidated by another one when the peer has taken the message. So
-//! after the first messages none needs a system call. Only a device whose windows have passed a
-//! test has them (`rdma/windows.rs`). In other cases messages are registered:
+//! There are two ways to expose a message. Either its bytes are registered separately. Or the
+//! message lies in memory that stays registered without access for peers, and a memory window gives
+//! access to its bytes. A work request binds the window before the announcement. Another work
+//! request invalidates the window when the peer has read the message. So after the first messages,
+//! no system call is needed. Windows are used only if the device has passed a test
+//! (`rdma/windows.rs`). Even then messages are registered separately in these cases:
 //!
-//! * all windows that the send queue has places for are in use;
-//! * the message is longer than an eighth of the memory that the connection keeps, so that the
-//!   memory would not stay registered;
-//! * the budget has no room for memory that stays registered, or the system refuses it.
+//! * all windows for which the send queue has room are in use;
+//! * the message is longer than an eighth of the memory that the connection keeps, so the memory
+//!   would not stay registered;
+//! * the budget has no room for memory that stays registered, or the system refuses the
+//!   registration.
 //!
-//! A window is of type 2B, so only the queue pair with which it is bound uses its key. The peer can
-//! invalidate it, and so ends its own connection. A window gets another key with each bind, and is
-//! freed before its keys repeat.
+//! The windows are of type 2B: the key is valid only on the queue pair to which the window is
+//! bound. The peer could invalidate the window, but this would end its own connection. Each bind
+//! changes the window's key. The window is freed before its keys repeat.
 //!
-//! [`Exposed`] is the owner of the memory. It returns no references to the bytes. Its memory goes
-//! back to the pool with its window only if the window was never bound, or after the invalidation
-//! has completed. Otherwise the window is freed first, which ends the access as well.
+//! [`Exposed`] owns the memory, and returns no references to the bytes. The memory returns to the
+//! pool together with its window only if the window was never bound or its invalidation has
+//! completed. Otherwise the window is freed first, which also ends the peer's access.
 #![allow(unsafe_code)]
 
 use std::sync::{
@@ -33,22 +35,22 @@ use super::{
 pub(crate) use crate::transport::rdma::MemoryWindow as Window;
 use crate::{proto::Descriptor, transport::budget::Charge};
 
-/// The greatest number of windows of a connection that are in use. Half of them are for messages
-/// that the peer has not taken, the others for those whose windows are being invalidated.
+/// The maximum number of a connection's windows in use. Half of them are for messages that the peer
+/// has not read, the other half for messages whose windows are being invalidated.
 pub(crate) const WINDOWS: u32 = 8;
 
-/// A window of a transport without windows.
+/// The type of a window in a build without windows. It has no values.
 #[cfg(not(feature = "rdma"))]
 #[derive(Debug)]
 pub(crate) enum Window {}
 
-/// Memory that stays registered, with its window. The fields are dropped in order: the kernel
-/// deregisters no region to which a window is bound.
+/// Memory that stays registered, and its window. The window is dropped before the region, because
+/// the kernel does not deregister a region to which a window is bound.
 #[derive(Debug)]
 pub(super) struct Windowed {
     window: Window,
     region: Registration,
-    /// The number of binds until the keys of the window would repeat.
+    /// The number of remaining binds before the window's keys would repeat.
     keys_left: u8,
     _kept: Charge,
 }
@@ -58,23 +60,23 @@ impl Windowed {
         Box::new(Self {
             window,
             region,
-            // A bind chooses the low 8 bits of the key. Each message has another key.
+            // Each bind, so each message, uses another value of the low 8 bits of the key.
             keys_left: u8::MAX,
             _kept: kept,
         })
     }
 }
 
-/// The number of windows of a connection that are in use.
+/// The number of a connection's windows in use.
 #[derive(Debug, Default)]
 pub(super) struct InUse(Arc<AtomicU32>);
 
-/// A place for a window among those in use.
+/// The permission to use one window. Dropping it decrements the number of windows in use.
 #[derive(Debug)]
 struct Permit(Arc<AtomicU32>);
 
 impl InUse {
-    /// Takes a place, if there is one.
+    /// Returns a permit if fewer than [`WINDOWS`] windows are in use.
     fn take(&self) -> Option<Permit> {
         let more = |count| (count < WINDOWS).then_some(count + 1);
         let order = Ordering::Relaxed;
@@ -89,17 +91,18 @@ impl Drop for Permit {
     }
 }
 
-/// A message that the peer may READ. The peer has access to exactly the bytes of the message.
+/// A message that the peer can read. The peer has access to exactly the bytes of the message.
 #[derive(Debug)]
 pub(crate) struct Exposed {
-    /// Dropped before `memory`, because the peer cannot read the bytes after that.
+    /// The peer's access. It is dropped before `memory`, so that the peer cannot access freed
+    /// memory.
     exposure: Exposure,
     memory: OutboundBuffer,
 }
 
 #[derive(Debug)]
 enum Exposure {
-    /// The registration of these bytes alone.
+    /// A registration of exactly the bytes of the message.
     Registered(Registration),
     Windowed {
         windowed: Box<Windowed>,
@@ -117,7 +120,7 @@ impl Exposed {
         }
     }
 
-    /// Lends a buffer by a window. Returns the buffer if that is impossible.
+    /// Exposes a buffer by a memory window. Returns the buffer as an error if this is impossible.
     pub(super) fn windowed(
         mut memory: OutboundBuffer,
         domain: &Domain,
@@ -152,8 +155,8 @@ impl Exposed {
         }
     }
 
-    /// Returns the window that the caller binds, or whose invalidation it posts, with its region
-    /// and the number of bytes to lend.
+    /// Returns the window, its region and the number of bytes to expose, if there is a window. The
+    /// caller posts the bind or the invalidation of the window.
     pub(crate) fn window(&mut self) -> Option<(&mut Window, &Registration, usize)> {
         match &mut self.exposure {
             Exposure::Registered(_) => None,
@@ -167,7 +170,7 @@ impl Exposed {
         }
     }
 
-    /// Whether a bind of the window was posted.
+    /// Returns whether a bind of the window was posted.
     pub(crate) fn is_bound(&self) -> bool {
         match self.exposure {
             Exposure::Registered(_) => false,
@@ -175,7 +178,7 @@ impl Exposed {
         }
     }
 
-    /// Ends the access of the peer and returns the memory. The key becomes invalid.
+    /// Ends the peer's access, and returns the memory. The key becomes invalid.
     pub(crate) fn take_back(self) -> OutboundBuffer {
         let Self {
             exposure,
@@ -192,7 +195,7 @@ impl Exposed {
         memory
     }
 
-    /// Returns the memory with its window to the pool. The invalidation of the window has
+    /// Returns the memory and its window to the pool after the invalidation of the window has
     /// completed.
     pub(crate) fn invalidated(self) {
         let Self {

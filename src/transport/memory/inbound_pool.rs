@@ -1,19 +1,20 @@
 //! Memory into which the peer's large messages are read.
 //!
-//! A message has one mapping of its whole length. Its pages are made accessible as chunks are read,
-//! so an announcement costs address space only. The device may access only the *steps* of the
-//! mapping: each step is registered right before the first read into it, and deregistered when that
-//! has completed. If the connection's cache and the process's budget have room for the whole
-//! message, its steps stay registered, and the mapping serves further messages, because registering
-//! takes time. On iWARP peers could write to registered memory, so no step stays registered there.
+//! Each message has one mapping of its whole length. The mapping becomes accessible in parts as
+//! chunks are read, so the announcement of a message reserves only address space. The device can
+//! access only the *steps* of the mapping. Each step is registered immediately before the first
+//! read into it, and deregistered when this read has completed. If the connection's cache and the
+//! process's budget have room for the whole message, its steps stay registered and later messages
+//! reuse the mapping, because registering takes time. On iWARP no step stays registered, because
+//! peers could write to it.
 //!
-//! This file creates references to memory that was registered. That is sound because an
-//! [`InboundBuffer`] is owned: while reads into it are in progress it is in the requests in flight
-//! of [`WorkQueues`](crate::transport::queues::WorkQueues), in which no code reads its bytes. It is
-//! taken out of them when all reads have completed, or after the queue pair is destroyed. Steps
-//! that stay registered allow only the local device to write, which writes for posted reads alone.
-//! A registration holds the pages themselves. So even a registration that could not be ended never
-//! refers to memory that is mapped later at the same address.
+//! This module creates references to memory that was registered. This is sound because an
+//! [`InboundBuffer`] is owned. While reads into it are in progress, it is stored with the requests
+//! in flight of [`WorkQueues`](crate::transport::queues::WorkQueues), whose code does not read its
+//! bytes. It is removed from there when all reads have completed, or after the queue pair is
+//! destroyed. Only the local device can write to steps that stay registered, and it writes only for
+//! posted reads. A registration pins the physical pages. So even a registration that could not be
+//! ended never refers to memory that is mapped later at the same address.
 #![allow(unsafe_code)]
 
 use std::{
@@ -29,19 +30,20 @@ use crate::{
     transport::budget::{BudgetClient, Charge},
 };
 
-/// The greatest length of mappings that are rounded up to a power of two, so that they fit many
-/// messages.
+/// The maximum length in bytes of mappings whose length is rounded up to a power of two, so that
+/// they fit more messages.
 const LARGEST_CLASS: usize = 16 << 20;
-/// Longer mappings are made accessible in steps of this number of bytes, as messages arrive.
+/// The step in bytes in which longer mappings are made accessible while a message arrives.
 const USABLE_STEP: usize = 1 << 20;
-/// The greatest number of free mappings that are kept, so that a search through them stays cheap.
+/// The maximum number of free mappings that are kept, so that a search through them stays fast.
 const MAX_KEPT: usize = 16;
 
-/// Allocates the memory into which one connection reads large messages, and keeps some free memory.
+/// Allocates the memory into which one connection reads large messages, and keeps some free
+/// mappings.
 pub(crate) struct InboundPool {
     domain: Domain,
     client: Arc<BudgetClient>,
-    /// The greatest number of bytes that are kept.
+    /// The maximum total length in bytes of the mappings that are kept.
     limit: u64,
     spare: Mutex<Spare>,
 }
@@ -50,25 +52,25 @@ pub(crate) struct InboundPool {
 struct Spare {
     /// The free mappings, longest first.
     free: Vec<Memory>,
-    /// The number of bytes in free mappings, and in mappings in use that are kept afterwards.
+    /// The number of bytes in free mappings, and in mappings in use that will be kept.
     kept: u64,
-    /// Whether free memory is returned to the system at once.
+    /// Whether free memory is returned to the system immediately.
     closed: bool,
 }
 
 /// A mapping and its registered steps.
 struct Memory {
-    /// Dropped before the mapping and the charge.
+    /// The registered steps. Dropped before the mapping and the charge.
     steps: Vec<Step>,
     mapping: Mapping,
-    /// The number of bytes from the start of the mapping that are accessible.
+    /// The number of accessible bytes, from the start of the mapping.
     usable: usize,
-    /// The charge to the budget for the memory, if its steps stay registered.
+    /// The charge to the budget, if the steps stay registered.
     kept: Option<Charge>,
 }
 
 impl Memory {
-    /// Makes at least the first `end` bytes accessible, and up to a step more.
+    /// Makes at least the first `end` bytes of the mapping accessible.
     fn make_usable(&mut self, end: usize) -> Result<(), OsError> {
         if end > self.usable {
             let end = end.next_multiple_of(USABLE_STEP).min(self.mapping.len());
@@ -84,8 +86,8 @@ struct Step {
     region: Registration,
     offset: usize,
     len: usize,
-    /// The charge to the budget for the region, if the region is deregistered after its read.
-    /// Dropped after the region.
+    /// The charge to the budget, if the region is deregistered after its read. Dropped after the
+    /// region.
     _pinned: Option<Charge>,
 }
 
@@ -111,8 +113,8 @@ impl InboundPool {
         })
     }
 
-    /// Returns a buffer for a message of `len` bytes. It uses memory only for the parts that are
-    /// [prepared](InboundBuffer::prepare).
+    /// Returns a buffer for a message of `len` bytes. Memory is allocated only for the parts that
+    /// are [prepared](InboundBuffer::prepare).
     pub(crate) fn place(self: &Arc<Self>, len: usize) -> Result<Box<InboundBuffer>, OsError> {
         let memory = match self.take(len) {
             Some(memory) => memory,
@@ -135,7 +137,8 @@ impl InboundPool {
                 }
             }
         };
-        // The buffer is boxed, because a channel reserves a place for each message that may arrive.
+        // The buffer is boxed to keep completions small, because a channel reserves memory for each
+        // message that may arrive.
         Ok(Box::new(InboundBuffer {
             memory: Some(memory),
             len,
@@ -145,30 +148,29 @@ impl InboundPool {
         }))
     }
 
-    /// Charges a copy of `len` bytes to the budget, or returns `None` if it has no room for them
-    /// now.
+    /// Charges a copy of `len` bytes to the budget. Returns `None` if the budget has no room now.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
         self.client.copy(len)
     }
 
-    /// Requests a notification for when other connections have returned memory, because the system
-    /// had none.
+    /// Requests a notice when another connection releases memory. Called after the operating system
+    /// had no memory.
     pub(crate) fn await_memory(&self) {
         self.client.await_memory();
     }
 
-    /// Whether other connections wait for memory that messages of the peer host use.
+    /// Returns whether other connections wait for memory that messages of the peer's host occupy.
     pub(crate) fn is_contended(&self) -> bool {
         self.client.is_contended()
     }
 
-    /// Cancels the wait for memory.
+    /// Cancels the waiting claims of the connection.
     pub(crate) fn leave(&self) {
         self.client.leave();
     }
 
-    /// Takes the shortest free mapping that is long enough, unless more than half of it would be
-    /// unused.
+    /// Takes the shortest free mapping that is long enough, unless it is longer than twice the
+    /// length of a new mapping.
     fn take(&self, len: usize) -> Option<Memory> {
         let most = class(len).saturating_mul(2);
         let mut spare = lock(&self.spare);
@@ -181,8 +183,8 @@ impl InboundPool {
         Some(spare.free.remove(at))
     }
 
-    /// Charges `bytes` that stay registered, or returns `None` if there is no room. Frees kept
-    /// mappings, which were too short, to make room.
+    /// Charges `bytes` that stay registered. Returns `None` if there is no room. To make room,
+    /// frees the mappings that are kept, because they were too short for the message.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;
@@ -217,7 +219,7 @@ impl InboundPool {
         }
     }
 
-    /// Returns all free memory to the system. Returns whether there was any.
+    /// Returns all free memory to the system. Returns whether any memory was free.
     fn give_up_free(&self) -> bool {
         let mut spare = lock(&self.spare);
         let free = std::mem::take(&mut spare.free);
@@ -229,7 +231,7 @@ impl InboundPool {
         !free.is_empty()
     }
 
-    /// Returns free memory to the system, and later memory as soon as it is free.
+    /// Returns free memory to the system now, and memory in use as soon as it is released.
     pub(crate) fn close(&self) {
         self.leave();
         lock(&self.spare).closed = true;
@@ -253,19 +255,20 @@ fn class(len: usize) -> usize {
     } else {
         len.checked_next_multiple_of(SHORTEST_CHUNK as usize)
     };
-    // A length that cannot be rounded up cannot be mapped, and mmap(2) returns the error.
+    // If the length cannot be rounded up, mmap(2) cannot map it either, and returns the error.
     class.unwrap_or(len)
 }
 
-/// The memory into which one large message is read, and from which the application reads it.
+/// The memory of one large message: the library reads the peer's bytes into it, and the application
+/// accesses them there.
 pub(crate) struct InboundBuffer {
-    /// `None` only while it is dropped.
+    /// The mapping; `None` only during the drop.
     memory: Option<Memory>,
     len: usize,
-    /// The number of bytes charged to `held`, without the rest of their last page.
+    /// The number of message bytes that are charged to the budget. `held` contains whole pages.
     charged: usize,
     pool: Arc<InboundPool>,
-    /// After the memory.
+    /// The charge to the budget. Dropped after the memory.
     held: Option<Charge>,
 }
 
@@ -274,9 +277,9 @@ impl InboundBuffer {
         self.len
     }
 
-    /// Prepares up to `len` bytes at `offset` for a read, and returns their number. Returns `None`
-    /// if the budget has no room for them, and requests a notification for when it has. The caller
-    /// prepares pieces in their order.
+    /// Prepares up to `len` bytes at `offset` for a read. Returns the number of prepared bytes.
+    /// Returns `None` if the budget has no room; a notice follows when it has room. The caller
+    /// prepares the parts of a message in ascending order.
     pub(crate) fn prepare(&mut self, offset: usize, len: usize) -> Result<Option<usize>, OsError> {
         assert!(
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len),
@@ -291,15 +294,15 @@ impl InboundBuffer {
         let covers = |step: &&Step| (step.offset..step.end()).contains(&offset);
         if let Some(step) = memory.steps.iter().find(covers) {
             let ready = step.end() - offset;
-            // A step that begins before this chunk may be in use by the last chunk. A step that
-            // begins here and is too short is registered again.
+            // A step that begins before this chunk may still be in use by the read of the previous
+            // chunk. A step that begins with this chunk and is too short is registered again.
             if ready >= len || step.offset < offset {
                 return Ok(Some(ready.min(len)));
             }
         }
         let capacity = memory.mapping.len() - offset;
         let (long, pinned) = match &memory.kept {
-            // The step has the greatest length that a later message in this mapping may need.
+            // The step gets the maximum length that a later message in this mapping may need.
             Some(_) => (
                 len.next_power_of_two()
                     .max(SHORTEST_CHUNK as usize)
@@ -319,19 +322,20 @@ impl InboundBuffer {
             }
         };
         memory.make_usable(offset + long)?;
-        // No read into the memory from `offset` on is in progress.
+        // The steps that are removed are not in use, because no read at or after `offset` is in
+        // progress.
         memory
             .steps
             .retain(|step| step.end() <= offset || step.offset >= offset + long);
-        // SAFETY: `long` bytes from `offset` on lie inside of the mapping.
+        // SAFETY: the `long` bytes at `offset` lie inside the mapping.
         let start = unsafe { memory.mapping.start().as_ptr().add(offset) };
         let domain = &self.pool.domain;
-        // SAFETY: the mapping outlives the registration, whose only handle lies in the step: steps
-        // are dropped before their mapping. There is no reference to the bytes while the device may
-        // write them, and no other code knows them (top of this file).
+        // SAFETY: the mapping outlives the registration, whose only handle is in the step, because
+        // steps are dropped before their mapping. No reference to the bytes exists while the device
+        // may write them, and no other code accesses them (see the top of this file).
         let register = || unsafe { domain.register_read_target(start, long) };
         let region = match register() {
-            // Releases the free memory of this connection and tries again.
+            // After a lack of memory, free this connection's unused mappings and try again.
             Err(error) if error.errno == libc::ENOMEM && self.pool.give_up_free() => register(),
             result => result,
         };
@@ -354,8 +358,9 @@ impl InboundBuffer {
         }
     }
 
-    /// Copies bytes to their place in the message. Returns false if the budget has no room for
-    /// them, and requests a notification for when it has. The caller copies bytes in their order.
+    /// Copies bytes to their position in the message. Returns false if the budget has no room; a
+    /// notice follows when it has room. The caller copies the bytes of a message in ascending
+    /// order.
     pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) -> Result<bool, OsError> {
         let end = offset + bytes.len();
         assert!(
@@ -370,14 +375,14 @@ impl InboundBuffer {
         };
         memory.make_usable(end)?;
         let to = memory.mapping.start().as_ptr().wrapping_add(offset);
-        // SAFETY: the first `end` bytes of the mapping are memory. There is no reference to them
-        // while the message is incomplete, and the device writes none, because no read into this
-        // message is posted.
+        // SAFETY: the first `end` bytes of the mapping are accessible. No reference to them exists
+        // while the message is incomplete, and the device does not write to them, because no read
+        // into this message is posted.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(true)
     }
 
-    /// Charges the first `end` bytes to the budget. Returns whether it has room for them.
+    /// Charges the first `end` bytes to the budget. Returns whether the budget has room for them.
     fn hold(&mut self, end: usize) -> bool {
         let pages = |len: usize| len.next_multiple_of(4096) as u64;
         if end <= self.charged {
@@ -393,7 +398,7 @@ impl InboundBuffer {
         has
     }
 
-    /// Returns the first byte of a prepared chunk, and its key.
+    /// Returns a pointer to a prepared chunk, and its local key.
     pub(crate) fn chunk(&self, offset: usize, len: usize) -> Option<(*mut u8, u32)> {
         let steps = self.memory.as_ref().map(|memory| &memory.steps)?;
         let step = steps
@@ -403,7 +408,7 @@ impl InboundBuffer {
         Some((start, step.region.lkey()))
     }
 
-    /// Handles that the read of the chunk at `offset` has completed.
+    /// Handles the completion of the read of the chunk at `offset`.
     pub(crate) fn chunk_read(&mut self, offset: usize) {
         if let Some(memory) = &mut self.memory
             && memory.kept.is_none()
@@ -412,15 +417,15 @@ impl InboundBuffer {
         }
     }
 
-    /// Returns the whole message, once it has been read.
+    /// Returns the bytes of the message. All of them have been read.
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(memory) = &self.memory else {
             return &[];
         };
         assert!(self.len <= memory.usable, "all chunks were prepared");
-        // SAFETY: the first `usable` bytes of the mapping are memory, zeroed when it was made, and
-        // outlive `self`; the device does not write them while there is a reference (top of this
-        // file).
+        // SAFETY: the first `usable` bytes of the mapping are accessible, were zeroed when it was
+        // created, and outlive `self`. The device does not write to them while a reference exists
+        // (see the top of this file).
         unsafe { slice::from_raw_parts(memory.mapping.start().as_ptr(), self.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that is registered with a transport: for messages on their way in and out, and for peers.
+//! Registered memory: for received messages, for messages to send, and for one-sided operations.
 
 mod allocator;
 mod domain;

@@ -1,17 +1,17 @@
-//! Memory for messages that the application fills itself, and for copies of those above the eager
-//! size.
+//! Memory for messages that the application fills itself, and for copies of messages above the
+//! eager size.
 //!
-//! A peer can read exactly the bytes of a large message, with a key of its own, from before the
-//! message is announced until the peer has taken it. Before that and afterwards it can read
-//! nothing, even with the keys that it remembers. [`exposed`](super::exposed) has the two ways to
-//! that.
+//! A peer can read exactly the bytes of a large message, with a key of its own, from shortly before
+//! the announcement until the message was read. Before and afterwards the peer can read nothing,
+//! even if it uses the keys of earlier messages. [`exposed`](super::exposed) describes the two ways
+//! to ensure this.
 //!
 //! A connection keeps some free memory for its next messages, because mapping memory takes time.
 //!
-//! This file creates references to memory that peers read at times. That is sound because an
-//! [`OutboundBuffer`] is owned, so only its holder accesses it, and it returns references to its
-//! bytes only while no peer has access. An [`Exposed`] returns none, and ends the access before it
-//! returns the buffer. The device only reads.
+//! This module creates references to memory that peers can read at times. This is sound because an
+//! [`OutboundBuffer`] is owned, so only its owner accesses it, and it returns references to its
+//! bytes only while no peer has access. An [`Exposed`] returns no references, and ends the access
+//! before it returns the buffer. The device only reads the memory.
 #![allow(unsafe_code)]
 
 use std::{
@@ -31,26 +31,26 @@ use crate::{
     transport::budget::BudgetClient,
 };
 
-/// The length of the smallest piece. Mapping a smaller one would take the same time.
+/// The minimum length of a piece in bytes. Mapping a shorter piece would take the same time.
 const SMALLEST: usize = 64 << 10;
-/// The greatest length of pieces that are rounded up to a power of two, so that they fit many
-/// messages. Longer pieces are rounded up to whole pages.
+/// The maximum length in bytes of pieces whose length is rounded up to a power of two, so that they
+/// fit more messages. The length of longer pieces is rounded up to whole pages.
 const LARGEST_CLASS: usize = 16 << 20;
-/// The greatest number of free pieces that are kept, so that a search through them stays cheap.
+/// The maximum number of free pieces that are kept, so that a search through them stays fast.
 const MAX_KEPT: usize = 16;
 
-/// Allocates memory for messages, and keeps free memory up to a bound.
+/// Allocates memory for messages, and keeps free memory up to a limit.
 pub(crate) struct OutboundPool {
     /// The process that created the pool.
     process: Process,
-    /// Whether exposed memory is registered with a device, and so pinned.
+    /// Whether exposed memory is registered with a device and therefore pinned.
     pins: bool,
-    /// The NUMA node on which memory is allocated, if the transport prefers one.
+    /// The NUMA node on which memory is allocated; `None` if the transport prefers no node.
     node: Option<u32>,
-    /// The greatest number of bytes that are kept.
+    /// The maximum number of free bytes that are kept.
     limit: u64,
-    /// The budget for memory that stays registered, if messages may be lent by windows, which the
-    /// send queue then has places for.
+    /// The budget for memory that stays registered. `None` if messages cannot be exposed by memory
+    /// windows, for whose work requests the send queue needs additional slots.
     windows: Option<Arc<BudgetClient>>,
     /// The windows in use.
     pub(super) in_use: InUse,
@@ -58,16 +58,16 @@ pub(crate) struct OutboundPool {
 }
 
 struct Free {
-    /// The free pieces, in the order of their last use.
+    /// The free pieces, least recently used first.
     pieces: Vec<Piece>,
     bytes: u64,
-    /// Whether free memory is returned to the system at once.
+    /// Whether free memory is returned to the system immediately.
     closed: bool,
 }
 
-/// Memory for a message.
+/// Memory for one message.
 struct Piece {
-    /// The registration, which is dropped before the mapping, if the memory stays registered.
+    /// The registration and the window, if the memory stays registered. Dropped before the mapping.
     windowed: Option<Box<Windowed>>,
     mapping: Mapping,
 }
@@ -130,13 +130,13 @@ impl OutboundPool {
         Ok(mapping)
     }
 
-    /// Whether messages may be lent by windows.
+    /// Returns whether messages can be exposed by memory windows.
     pub(super) fn has_windows(&self) -> bool {
         self.windows.is_some()
     }
 
-    /// Registers a piece that stays registered, and allocates its window. Returns `None` if
-    /// messages in it are registered alone.
+    /// Registers a piece so that it stays registered, and allocates its window. Returns `None` if
+    /// messages in this piece have to be registered separately.
     fn windowed(&self, mapping: &Mapping, domain: &Domain) -> Option<Box<Windowed>> {
         let client = self.windows.as_ref()?;
         let len = mapping.len();
@@ -144,16 +144,18 @@ impl OutboundPool {
             return None;
         }
         let kept = client.keep(len as u64)?;
-        // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Windowed`
-        // is dropped before its mapping and hands out no handle of the region. A window is bound
-        // only by `Exposed`, during which no reference to the bytes exists (top of this file).
+        // SAFETY: the bytes stay mapped and initialised until the region is dropped, because
+        // `Windowed` is dropped before its mapping and returns no handle of the region. Only
+        // `Exposed` binds the window, and no reference to the bytes exists while it does (see the
+        // top of this file).
         let windowed = unsafe { domain.expose_by_window(mapping.start().as_ptr(), len) };
         let (region, window) = windowed.ok()??;
         Some(Windowed::new(region, window, kept))
     }
 
-    /// Takes the shortest free piece that has room for `len` bytes, and of two the registered one.
-    /// Returns `None` if each of them exceeds twice the class of `len`.
+    /// Takes the shortest free piece with room for `len` bytes. Prefers registered pieces of equal
+    /// length. Returns `None` if no piece is long enough, or all are longer than twice a new piece
+    /// for `len` bytes.
     fn take(&self, len: usize) -> Option<Piece> {
         let most = class(len).saturating_mul(2);
         let mut free = lock(&self.free);
@@ -170,8 +172,8 @@ impl OutboundPool {
         let len = piece.mapping.len();
         let mut dropped = Vec::new();
         let mut free = lock(&self.free);
-        // A registered piece replaces others, because it took two system calls more. Those without
-        // a registration go first, then the least recently used one.
+        // A registered piece replaces others, because creating it took two more system calls.
+        // Unregistered pieces are removed first, then the least recently used ones.
         while piece.windowed.is_some() && !free.has_room(len, self.limit) && !free.pieces.is_empty()
         {
             let unregistered = free.pieces.iter().position(|one| one.windowed.is_none());
@@ -188,7 +190,7 @@ impl OutboundPool {
         drop(dropped);
     }
 
-    /// Returns free memory to the system, and later memory as soon as it is free.
+    /// Returns free memory to the system now, and memory in use as soon as it is released.
     pub(crate) fn close(&self) {
         let mut free = lock(&self.free);
         free.closed = true;
@@ -207,19 +209,20 @@ impl fmt::Debug for OutboundPool {
     }
 }
 
-/// Returns the length of a piece for `len` bytes.
+/// Returns the length of a new piece for `len` bytes.
 fn class(len: usize) -> usize {
     if len <= LARGEST_CLASS {
         len.max(SMALLEST).next_power_of_two()
     } else {
-        // A length that cannot be rounded up cannot be mapped, and mmap(2) returns the error.
+        // If the length cannot be rounded up, mmap(2) cannot map it either, and returns the error.
         len.checked_next_multiple_of(4096).unwrap_or(len)
     }
 }
 
-/// Memory that only the holder of this accesses. It returns to its pool when dropped.
+/// Memory for one message, which only its owner accesses. Dropping it returns the memory to its
+/// pool.
 pub(crate) struct OutboundBuffer {
-    /// `None` only while it is dropped.
+    /// The memory; `None` only during the drop.
     piece: Option<Piece>,
     len: usize,
     pool: Arc<OutboundPool>,
@@ -230,12 +233,12 @@ impl OutboundBuffer {
         self.len
     }
 
-    /// Uses only the first `len` bytes.
+    /// Shortens the message to the first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Whether the buffer belongs to `pool`, and so to the connection of the pool.
+    /// Returns whether the buffer belongs to `pool`, so to the connection of this pool.
     pub(crate) fn is_of(&self, pool: &Arc<OutboundPool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
@@ -244,8 +247,9 @@ impl OutboundBuffer {
         let Some(piece) = &self.piece else {
             return &[];
         };
-        // SAFETY: the piece is at least `len` bytes long, zeroed when it was mapped, and outlives
-        // `self`; no code writes it while there is a reference (top of this file).
+        // SAFETY: the piece is at least `len` bytes long, was zeroed when it was mapped, and
+        // outlives `self`. No code writes to it while a reference exists (see the top of this
+        // file).
         unsafe { slice::from_raw_parts(piece.mapping.start().as_ptr(), self.len) }
     }
 
@@ -253,11 +257,11 @@ impl OutboundBuffer {
         let Some(piece) = &self.piece else {
             return &mut [];
         };
-        // SAFETY: as in `bytes`, and `self` is borrowed mutably, so this is the only reference.
+        // SAFETY: as in `bytes`. Also, `self` is borrowed mutably, so this is the only reference.
         unsafe { slice::from_raw_parts_mut(piece.mapping.start().as_ptr(), self.len) }
     }
 
-    /// Lends these bytes to the peers of queue pairs in `domain`, which can read them with the key
+    /// Exposes the bytes to the peers of queue pairs in `domain`, which can read them with the key
     /// of the result. An error returns the buffer.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let memory = match Exposed::windowed(self, domain) {
@@ -268,9 +272,9 @@ impl OutboundBuffer {
             .piece
             .as_ref()
             .map_or(std::ptr::null_mut(), |piece| piece.mapping.start().as_ptr());
-        // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Exposed`
-        // drops it first and hands out no handle of it; no reference to them exists until then (top
-        // of this file).
+        // SAFETY: the bytes stay mapped and initialised until the region is dropped, because
+        // `Exposed` drops the region before the memory and returns no handle of it. Until then no
+        // reference to the bytes exists (see the top of this file).
         match unsafe { domain.expose(start, memory.len) } {
             Ok(region) => Ok(Exposed::registered(region, memory)),
             Err(error) => Err((memory, error)),
@@ -281,7 +285,8 @@ impl OutboundBuffer {
         &self.pool
     }
 
-    /// Takes the registration of the piece, or makes one if the piece may stay registered.
+    /// Takes the registration of the piece. Registers the piece if it is not registered yet and may
+    /// stay registered.
     pub(super) fn take_windowed(&mut self, domain: &Domain) -> Option<Box<Windowed>> {
         let piece = self.piece.as_mut()?;
         piece
@@ -290,7 +295,7 @@ impl OutboundBuffer {
             .or_else(|| self.pool.windowed(&piece.mapping, domain))
     }
 
-    /// Returns the registration of the piece, whose window is not bound.
+    /// Puts back the registration of the piece, whose window is not bound.
     pub(super) fn put_windowed(&mut self, windowed: Box<Windowed>) {
         if let Some(piece) = &mut self.piece {
             piece.windowed = Some(windowed);
@@ -306,8 +311,9 @@ impl Drop for OutboundBuffer {
         if self.pool.process.is_this() {
             self.pool.put_back(piece);
         } else {
-            // In a child the memory is a copy, and a thread of the parent may hold the lock of the
-            // pool or the budget.
+            // In a child process the memory is a copy. The registration is leaked, because its drop
+            // would take the locks of the pool or the budget, which a thread of the parent may have
+            // held at the fork.
             let _leaked = ManuallyDrop::new(piece.windowed.take());
         }
     }

@@ -1,6 +1,6 @@
-//! A part of a receive buffer. It creates references to memory that the device writes. That is
-//! sound because a [`RecvSlice`] is created from a receive that has completed, and the buffer is
-//! posted again only once the slice has been dropped: see
+//! A part of a receive buffer. This module creates references to memory that the device writes.
+//! This is sound because a [`RecvSlice`] is created only after the receive has completed, and the
+//! buffer is posted again only after the slice has been dropped: see
 //! [`WorkQueues`](crate::transport::queues::WorkQueues).
 #![allow(unsafe_code)]
 
@@ -8,14 +8,14 @@ use std::{fmt, ops::Deref, slice};
 
 use super::domain::Registration;
 
-/// A part of a receive buffer whose receive has completed.
+/// Returns the bytes of a receive buffer whose receive has completed.
 pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -> &[u8] {
     // SAFETY: the callers checked `offset` and `len` against the layout, so the address lies inside
     // the region's allocation.
     let start = unsafe { memory.as_ptr().add(offset) };
-    // SAFETY: the bytes were zeroed at allocation, live until the region ends, and are not written:
-    // the device has completed the receive, which is posted again only after the slice is gone (top
-    // of this file).
+    // SAFETY: the bytes were zeroed at allocation, and live until the region is dropped. The device
+    // does not write to them, because the receive has completed and is posted again only after the
+    // slice was dropped (see the top of this file).
     unsafe { slice::from_raw_parts(start, len) }
 }
 
@@ -23,15 +23,15 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
 pub(crate) struct RecvSlice {
     memory: Registration,
     offset: usize,
-    /// 32 bits suffice, because a frame is far shorter than 4 GiB. The field is small because each
-    /// place of a channel has room for a slice.
+    /// The length in bytes. 32 bits suffice, because a frame is far shorter than 4 GiB. The field
+    /// is small because each slot of a channel has room for a slice.
     len: u32,
     buffer: u32,
 }
 
 impl RecvSlice {
     /// Creates a slice of `len` bytes at `offset` of a region that is long enough, in the receive
-    /// buffer with this number.
+    /// buffer with this index.
     #[inline]
     pub(crate) fn new(memory: Registration, buffer: u32, offset: usize, len: u32) -> Self {
         Self {
@@ -42,12 +42,13 @@ impl RecvSlice {
         }
     }
 
-    /// The number of the receive buffer.
+    /// Returns the index of the receive buffer.
     pub(crate) fn buffer(&self) -> u32 {
         self.buffer
     }
 
-    /// Narrows the slice to a part. The state machine has checked that the part lies inside.
+    /// Narrows the slice to a part. The state machine has checked that the part lies inside the
+    /// slice.
     #[inline(always)]
     pub(crate) fn part(self, offset: u32, len: u32) -> Self {
         assert!(

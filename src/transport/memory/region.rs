@@ -3,19 +3,20 @@ use std::{array::TryFromSliceError, fmt};
 use super::domain::Registration;
 use crate::remote_access::RemoteAccess;
 
-/// Memory that peers may access by one-sided operations, without any call by this side's program.
+/// Memory that peers can access by one-sided operations, without any call of this side's program.
 ///
-/// [`OneSided::region`](crate::OneSided::region) registers it with the rights that the peer gets,
-/// for that connection only: no other peer can reach it. The peer needs the region's
-/// [`remote`](Self::remote) for access; a right that it does not have cannot be used.
+/// [`OneSided::region`](crate::OneSided::region) registers the memory with certain access rights
+/// for the peer. It is registered for one connection only: no other peer can access it. The peer
+/// needs the region's [`remote`](Self::remote) descriptor for access, and cannot exceed the granted
+/// rights.
 ///
-/// A peer with the right to write may change bytes at any time, so there are no references into the
-/// memory: bytes are copied in and out. The two programs must agree on their accesses, for instance
-/// by messages or by [`write_with_imm`](crate::OneSided::write_with_imm).
+/// A peer with the right to write can change bytes at any time. So the memory cannot be borrowed;
+/// bytes are copied in and out. The two programs must coordinate their accesses, for example by
+/// messages or by [`write_with_imm`](crate::OneSided::write_with_imm).
 ///
-/// Clones are handles of the same region. It is deregistered when the last one is dropped and the
-/// operations of this side that use it are done. After that an operation of the peer on it fails,
-/// and ends the connection on which it was started.
+/// Clones are handles of the same region. It is deregistered when the last handle is dropped and
+/// this side's operations on it have completed. If the peer accesses the region afterwards, its
+/// operation fails and its connection ends.
 #[derive(Clone)]
 pub struct Region {
     pub(crate) memory: Registration,
@@ -32,7 +33,7 @@ impl Region {
         }
     }
 
-    /// Returns the epoch of the connection that made the region.
+    /// Returns the epoch of the connection on which the region was registered.
     pub(crate) fn epoch(&self) -> u16 {
         self.epoch
     }
@@ -44,25 +45,26 @@ impl Region {
         self.memory.len()
     }
 
-    /// Copies `bytes` into the region, at `offset` bytes from its beginning.
+    /// Copies `bytes` into the region, at `offset` bytes from its start.
     ///
     /// # Panics
     ///
-    /// If they do not fit.
+    /// Panics if `bytes` exceed the region.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.memory.copy_in(offset, bytes);
     }
 
-    /// Copies out of the region, from `offset` bytes after its beginning, until `bytes` is full.
+    /// Copies bytes out of the region, from `offset` bytes after its start, until `bytes` is full.
     ///
     /// # Panics
     ///
-    /// If the region ends before.
+    /// Panics if the range exceeds the region.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         self.memory.copy_out(offset, bytes);
     }
 
-    /// Returns the description with which a peer accesses the region: send it in a message.
+    /// Returns the descriptor that a peer needs to access the region. Send it to the peer in a
+    /// message.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
@@ -84,20 +86,20 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A peer's [`Region`], as described by the peer: its address, length, key and rights.
+/// The descriptor of a peer's [`Region`]: its address, length, key and access rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteRegion {
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) rkey: u32,
     pub(crate) access: RemoteAccess,
-    /// The low 16 bits of the number of the attempt that established the connection, 0 for the
+    /// The low 16 bits of the number of the attempt that established the connection; 0 for the
     /// first connection. Both sides of a session count the same attempts.
     pub(crate) epoch: u16,
 }
 
 impl RemoteRegion {
-    /// The size in bytes of the result of [`to_bytes`](Self::to_bytes).
+    /// The size of the serialized descriptor in bytes.
     pub const LEN: usize = 24;
 
     /// Returns the region's length in bytes.
@@ -107,17 +109,17 @@ impl RemoteRegion {
         self.len
     }
 
-    /// Returns the rights that the peer gives.
+    /// Returns the access rights that the peer has granted.
     #[must_use]
     pub fn access(&self) -> RemoteAccess {
         self.access
     }
 
-    /// Serializes the description, to send it in a message.
+    /// Serializes the descriptor, to send it in a message.
     ///
-    /// They are: address `u64`, length `u64`, rkey `u32`, epoch `u16` (the attempt of the session
-    /// that established the connection, 0 for the first connection), rights `u16` (1 read, 2 write,
-    /// 4 atomic), in network byte order.
+    /// The fields are, in network byte order: address `u64`, length `u64`, rkey `u32`, epoch `u16`
+    /// (the attempt of the session that established the connection, 0 for the first connection),
+    /// and access rights `u16` (1 read, 2 write, 4 atomic).
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -129,9 +131,9 @@ impl RemoteRegion {
         bytes
     }
 
-    /// Returns the remote region that [`to_bytes`](Self::to_bytes) wrote.
+    /// Deserializes the result of [`to_bytes`](Self::to_bytes).
     ///
-    /// Any bytes are valid; only an operation shows whether such a region exists.
+    /// Any bytes are accepted. If no such region exists, only an operation on it fails.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let word = |at: usize| {
@@ -151,7 +153,7 @@ impl RemoteRegion {
 impl TryFrom<&[u8]> for RemoteRegion {
     type Error = TryFromSliceError;
 
-    /// Returns the remote region that [`to_bytes`](Self::to_bytes) wrote.
+    /// Deserializes the result of [`to_bytes`](RemoteRegion::to_bytes).
     fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
         bytes.try_into().map(Self::from_bytes)
     }

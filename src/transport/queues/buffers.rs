@@ -17,7 +17,7 @@ pub(crate) struct Buffers {
     pieces: Box<[OnceLock<Registration>]>,
 }
 
-/// The place of a buffer: its piece of memory, and its offset there in bytes.
+/// The location of a buffer: its piece of memory, and its offset in this piece in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(crate) memory: &'a Registration,
@@ -38,7 +38,7 @@ impl Buffers {
         &self.layout
     }
 
-    /// Returns the place of a buffer. Allocates the piece of memory for the first buffer in it.
+    /// Returns the location of a buffer. Allocates its piece of memory if this has not been done.
     #[inline]
     pub(crate) fn allocate(&self, buffer: u32) -> Result<Place<'_>, OsError> {
         let memory = match self.pieces[self.layout.piece_of(buffer)].get() {
@@ -52,15 +52,15 @@ impl Buffers {
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
         let bytes = self.layout.size() * self.layout.same_piece(buffer).len();
         let memory = self.domain.allocate_buffers(bytes)?;
-        // If another thread has allocated the piece first, that piece is used.
+        // If another thread has allocated the piece at the same time, its memory is used.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }
 
-    /// Returns the place of a buffer that was posted.
+    /// Returns the location of a buffer that was posted before.
     ///
     /// # Panics
     ///
-    /// If it never was.
+    /// Panics if the buffer was never posted.
     #[inline(always)]
     pub(super) fn posted(&self, buffer: u32) -> Place<'_> {
         let memory = self.pieces[self.layout.piece_of(buffer)].get();

@@ -3,21 +3,22 @@ use crate::{
     status::{OsError, WcStatus},
 };
 
-/// The number of completions that are taken at a time.
+/// The maximum number of completions that are taken at a time.
 pub(crate) const BATCH: usize = 16;
 
 /// A completion.
 #[derive(Clone, Debug)]
 pub(crate) enum Done {
-    /// A frame lies in this receive buffer.
+    /// A frame of `len` bytes was received in this receive buffer.
     Received { buffer: u32, len: u32 },
-    /// The peer wrote to a region of this side with immediate data, which used this receive buffer.
+    /// The peer wrote to a region of this side with immediate data, which consumed this receive
+    /// buffer.
     Immediate {
         buffer: u32,
         imm_data: u32,
         len: u32,
     },
-    /// The work request of this slot of the send ring has completed, and all earlier ones.
+    /// The work requests in this slot of the send ring and in all earlier slots have completed.
     Sent { slot: u32 },
     /// A receive failed.
     ReceiveFailed {
@@ -25,13 +26,13 @@ pub(crate) enum Done {
         status: WcStatus,
         vendor_err: u32,
     },
-    /// The work request of this slot failed.
+    /// The work request in this slot failed.
     SendFailed {
         slot: u32,
         status: WcStatus,
         vendor_err: u32,
     },
-    /// The oldest invalidation of a window has completed: the peer cannot read that message.
+    /// The oldest invalidation of a window has completed: the peer can no longer read its message.
     Invalidated,
     /// The invalidation of a window failed.
     InvalidationFailed { status: WcStatus, vendor_err: u32 },
@@ -40,12 +41,12 @@ pub(crate) enum Done {
     /// The peer violated a rule of the transport that this side checks. The violation is boxed to
     /// keep the enum small.
     Violated(Box<Violation>),
-    /// The system has no memory for a frame of the peer.
+    /// The operating system has no memory for a frame of the peer.
     OutOfMemory(Box<OsError>),
 }
 
 impl Done {
-    /// Returns the receive buffer and the length of a frame.
+    /// Returns the receive buffer and the length of a received frame; `None` for other completions.
     #[inline]
     pub(crate) fn frame(&self) -> Option<(u32, u32)> {
         match *self {
@@ -62,7 +63,7 @@ impl Done {
         }
     }
 
-    /// Returns the receive buffer that was used.
+    /// Returns the receive buffer that the completion consumed, if any.
     #[inline]
     pub(crate) fn receive_buffer(&self) -> Option<u32> {
         match *self {

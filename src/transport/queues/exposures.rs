@@ -1,22 +1,23 @@
-//! The large messages that are lent to the peer.
+//! The large messages that are exposed to the peer.
 
 use std::{collections::VecDeque, io::IoSlice};
 
 use super::{queue_pair::PostError, work_queues::WorkQueues, work_request::WorkId};
 use crate::{proto::Transmit, transport::memory::Exposed};
 
-/// Large messages whose memory the peer may read. It is kept until the peer cannot.
+/// Large messages whose memory the peer can read. Each message is kept until the peer can no longer
+/// read it.
 #[derive(Debug, Default)]
 pub(super) struct Exposures {
-    /// The messages that the peer has not taken, oldest first.
+    /// The messages that the peer has not read yet, oldest first.
     untaken: VecDeque<Exposed>,
-    /// The messages that the peer has taken.
+    /// The messages that the peer has read.
     taken: Taken<Exposed>,
 }
 
-/// Messages that the peer has taken, oldest first, from the first one on whose window is being
-/// invalidated. `None` stands for a message that the peer can no longer read. Messages are
-/// reported in their order, so it waits for those before it.
+/// Messages that the peer has read, oldest first. The first message is one whose window is being
+/// invalidated. `None` stands for a message that the peer can no longer access. Messages are
+/// reported in order, so such a message waits for the earlier ones.
 #[derive(Debug)]
 struct Taken<T>(VecDeque<Option<T>>);
 
@@ -27,20 +28,21 @@ impl<T> Default for Taken<T> {
 }
 
 impl<T> Taken<T> {
-    /// Adds a message. Returns the number of messages to report.
+    /// Adds a message, or `None`. Returns the number of messages to report.
     fn push(&mut self, invalidating: Option<T>) -> u32 {
         self.0.push_back(invalidating);
         self.report()
     }
 
-    /// Removes the oldest message whose window is being invalidated. Returns it, and the number of
-    /// messages to report.
+    /// Removes the oldest message whose window is being invalidated. Returns this message and the
+    /// number of messages to report.
     fn pop(&mut self) -> (Option<T>, u32) {
         let invalidated = self.0.front_mut().and_then(Option::take);
         (invalidated, self.report())
     }
 
-    /// Removes the oldest messages, up to the first one whose window is being invalidated.
+    /// Removes the messages before the first one whose window is being invalidated. Returns their
+    /// number.
     fn report(&mut self) -> u32 {
         let waits = |one: &Option<T>| one.is_some();
         let count = self.0.iter().position(waits).unwrap_or(self.0.len());
@@ -49,16 +51,16 @@ impl<T> Taken<T> {
 }
 
 impl WorkQueues {
-    /// Announces a large message: binds its window, if it has one, and posts the frame. The message
-    /// is still the caller's, which then calls [`expose`](Self::expose).
+    /// Announces a large message: binds its window, if it has one, and posts the frame. The caller
+    /// keeps the message and then calls [`expose`](Self::expose).
     pub(crate) fn announce(
         &mut self,
         transmit: &Transmit,
         exposed: &mut Exposed,
     ) -> Result<(), PostError> {
         if let Some((window, region, len)) = exposed.window() {
-            // The bind has no completion if it succeeds, and the frame behind it has the same id.
-            // So a bind that fails is handled as the failure of the frame.
+            // The bind completes only if it fails. It has the same id as the frame that follows it,
+            // so its failure is handled as the failure of the frame.
             let id = WorkId::Send(transmit.slot);
             self.qp.bind(id, window, region, len)?;
         }
@@ -66,19 +68,21 @@ impl WorkQueues {
         self.post_send(transmit, &[IoSlice::new(&descriptor)], false)
     }
 
-    /// Keeps a message that was announced until the peer has taken it.
+    /// Keeps an announced message until the peer has read it.
     pub(crate) fn expose(&mut self, exposed: Exposed) {
         self.exposures.untaken.push_back(exposed);
     }
 
-    /// Takes all messages that the peer has not taken, oldest first, after the connection was lost.
+    /// Removes and returns all messages that the peer has not read, oldest first, after the
+    /// connection was lost.
     pub(crate) fn take_exposed(&mut self) -> VecDeque<Exposed> {
         std::mem::take(&mut self.exposures.untaken)
     }
 
-    /// Ends the exposure of the oldest `count` large messages, which the peer has taken. Returns
-    /// the number of messages to report, which the peer can no longer read. The others follow with
-    /// [`invalidated`](Self::invalidated) and [`end_exposures`](Self::end_exposures).
+    /// Ends the exposure of the oldest `count` large messages, which the peer has read. Returns the
+    /// number of messages to report, because the peer can no longer access them. The other messages
+    /// are reported after [`invalidated`](Self::invalidated) or
+    /// [`end_exposures`](Self::end_exposures).
     pub(crate) fn taken(&mut self, count: u32) -> u32 {
         let Exposures { untaken, taken } = &mut self.exposures;
         let mut hidden = 0;
@@ -89,7 +93,7 @@ impl WorkQueues {
             hidden += match posted {
                 Some(Ok(())) => taken.push(Some(exposed)),
                 Some(Err(_)) | None => {
-                    // This deregisters the memory, or frees the window.
+                    // Dropping the message deregisters its memory, or frees its window.
                     drop(exposed);
                     taken.push(None)
                 }
@@ -98,7 +102,7 @@ impl WorkQueues {
         hidden
     }
 
-    /// Handles that the oldest invalidation has completed. Returns the number of messages to
+    /// Handles the completion of the oldest pending invalidation. Returns the number of messages to
     /// report.
     pub(crate) fn invalidated(&mut self) -> u32 {
         let (exposed, hidden) = self.exposures.taken.pop();
@@ -108,7 +112,7 @@ impl WorkQueues {
         hidden
     }
 
-    /// Frees the windows that are being invalidated, because the connection has ended. Returns the
+    /// Frees the windows that are being invalidated, after the connection has ended. Returns the
     /// number of messages to report.
     pub(crate) fn end_exposures(&mut self) -> u32 {
         self.exposures.taken.0.drain(..).count() as u32

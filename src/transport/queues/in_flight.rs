@@ -9,13 +9,13 @@ use crate::{
     },
 };
 
-/// The memory of work requests in flight, apart from the queues' own buffers. It is kept until the
-/// device has completed them.
+/// The memory of work requests in flight, except for the buffers of the queues. It is kept until
+/// the device has completed the requests.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// The work requests by slot of the send ring.
+    /// The work requests, by slot of the send ring.
     pub(crate) slots: SendSlots,
-    /// Allocates the memory for large messages of the peer.
+    /// Allocates the memory for the peer's large messages.
     inbound_pool: Arc<InboundPool>,
     /// The peer's large messages that are being read, by id, oldest first.
     inbound: VecDeque<(u32, Box<InboundBuffer>)>,
@@ -32,16 +32,15 @@ impl InFlight {
 
     /// Reserves memory for the peer's large message with this id.
     pub(crate) fn begin(&mut self, id: u32, len: u64) -> Result<(), OsError> {
-        // A length above `usize` cannot be mapped either, so the mapping of `usize::MAX` bytes
-        // returns the error.
+        // If the length exceeds `usize`, the mapping of `usize::MAX` bytes fails and returns the
+        // error.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let buffer = self.inbound_pool.place(len)?;
         self.inbound.push_back((id, buffer));
         Ok(())
     }
 
-    /// Charges a copy of `len` bytes to the budget, or returns `None` if it has no room for them
-    /// now.
+    /// Charges a copy of `len` bytes to the budget. Returns `None` if the budget has no room now.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
         self.inbound_pool.place_copy(len)
     }
@@ -54,23 +53,24 @@ impl InFlight {
             .map(|(_, buffer)| &mut **buffer)
     }
 
-    /// Takes the oldest large message of the peer, which is complete first.
+    /// Removes and returns the oldest large message of the peer. It is always the first one to be
+    /// complete.
     pub(crate) fn take_inbound(&mut self) -> Option<(u32, Box<InboundBuffer>)> {
         self.inbound.pop_front()
     }
 
-    /// Requests a notice for when other connections have released memory, because the operating
-    /// system has no memory left for READs.
+    /// Requests a notice when another connection releases memory. Called after the operating system
+    /// had no memory for READs.
     pub(crate) fn await_memory(&self) {
         self.inbound_pool.await_memory();
     }
 
-    /// Whether other connections wait for memory that messages of the peer host use.
+    /// Returns whether other connections wait for memory that messages of the peer's host occupy.
     pub(crate) fn is_contended(&self) -> bool {
         self.inbound_pool.is_contended()
     }
 
-    /// Cancels the wait for memory, because no read follows.
+    /// Cancels the waiting claims for memory, because no further read will be posted.
     pub(super) fn stop_reading(&self) {
         self.inbound_pool.leave();
     }

@@ -5,36 +5,35 @@ use crate::{
     transport::memory::WINDOWS,
 };
 
-/// The alignment of buffers in bytes. Each buffer starts on a cache line of its own, so that no two
-/// users of buffers share one.
+/// The alignment of buffers in bytes, so that no two buffers share a cache line.
 const ALIGN: usize = 64;
 
-/// The greatest length in bytes of a piece of memory that holds several buffers.
+/// The maximum length in bytes of a piece of memory with several buffers.
 const PIECE: usize = 256 << 10;
 
-/// The sizes and numbers of a connection's buffers, and their places in memory.
+/// The sizes and numbers of a connection's buffers, and their locations in memory.
 ///
-/// The receive buffers come first, then the send buffers, all of the same size. The number of
-/// buffers in a piece of memory is a power of two; the last piece has the rest.
+/// The receive buffers come first, then the send buffers. All have the same size. Each piece of
+/// memory contains the same number of buffers, a power of two, except for the last piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     size: usize,
-    /// The number of receives that may complete before any is posted again.
+    /// The number of receives that can complete before one is posted again.
     recv_count: u32,
-    /// Whether the receive buffers are shared and so not part of this memory.
+    /// Whether the receive buffers are shared, so that they are not part of this memory.
     shared: bool,
     send_count: u32,
-    /// The number of windows that are in use at a time. Each has a place in the send queue for its
-    /// bind and one for its invalidation.
+    /// The maximum number of windows in use. Each window needs two slots in the send queue: one for
+    /// its bind and one for its invalidation.
     windows: u32,
-    /// The number of buffers in a piece, as the exponent of a power of two.
+    /// The base-2 logarithm of the number of buffers in a piece.
     piece: u32,
 }
 
 impl Layout {
-    /// Computes the layout of the buffers for `params`. Send buffers have the size of this side's
-    /// receive buffers: the peer's limit is not known before its answer, and a longer message is
-    /// refused. All lie in one piece of memory.
+    /// Computes the layout of the buffers for `params`, in one piece of memory. Send buffers have
+    /// the length of the receive buffers, because the peer's limit is not known before its answer.
+    /// Messages that do not fit are refused.
     pub(crate) fn new(params: &Params) -> Self {
         Self {
             size: (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN),
@@ -46,7 +45,7 @@ impl Layout {
         }
     }
 
-    /// Adds places for the work requests of memory windows.
+    /// Adds send queue slots for the work requests of memory windows.
     pub(crate) fn with_windows(self) -> Self {
         Self {
             windows: WINDOWS,
@@ -54,12 +53,12 @@ impl Layout {
         }
     }
 
-    /// Whether there are places for the work requests of memory windows.
+    /// Returns whether the send queue has slots for the work requests of memory windows.
     pub(crate) const fn has_windows(&self) -> bool {
         self.windows > 0
     }
 
-    /// Divides the memory into pieces of at most [`PIECE`] bytes, or of one buffer.
+    /// Divides the memory into pieces of at most [`PIECE`] bytes, but at least one buffer each.
     pub(crate) fn in_pieces(self) -> Self {
         let piece = (PIECE / self.size).checked_ilog2().unwrap_or(0);
         Self { piece, ..self }
@@ -76,7 +75,7 @@ impl Layout {
         buffer & !others..((buffer | others) + 1).min(self.count())
     }
 
-    /// Returns the number of the piece of memory that holds this buffer.
+    /// Returns the index of the piece of memory that contains this buffer.
     #[inline]
     pub(super) fn piece_of(&self, buffer: u32) -> usize {
         (buffer >> self.piece) as usize
@@ -93,29 +92,29 @@ impl Layout {
         first..self.same_piece(first).end.min(self.recv_count)
     }
 
-    /// Returns the depth of a send queue with places for all send buffers, the requests of windows,
+    /// Returns the depth of a send queue with slots for all send buffers, the requests of windows,
     /// and a drain marker.
     pub(crate) const fn send_depth(&self) -> u32 {
         self.send_count + 2 * self.windows + 1
     }
 
-    /// Returns the depth of a receive queue with places for all receive buffers and a drain marker.
+    /// Returns the depth of a receive queue with slots for all receive buffers and a drain marker.
     pub(crate) const fn recv_depth(&self) -> u32 {
         if self.shared { 0 } else { self.recv_count + 1 }
     }
 
-    /// Returns the greatest number of completions that can be in the completion queue at once.
+    /// Returns the maximum number of completions in the completion queue.
     pub(crate) fn completions(&self) -> u32 {
         self.send_count + 2 * self.windows + self.recv_count + 2
     }
 
-    /// Returns the number of the buffer of a slot of the send ring.
+    /// Returns the index of the buffer for a slot of the send ring.
     pub(crate) const fn send_buffer(&self, slot: u32) -> u32 {
         let receives = if self.shared { 0 } else { self.recv_count };
         receives + slot
     }
 
-    /// Returns the length in bytes of each buffer.
+    /// Returns the length of each buffer in bytes.
     pub(crate) const fn size(&self) -> usize {
         self.size
     }
@@ -128,7 +127,7 @@ impl Layout {
         self.send_count
     }
 
-    /// Whether the receive buffers are shared and so not part of this memory.
+    /// Returns whether the receive buffers are shared, so that they are not part of this memory.
     pub(crate) const fn is_shared(&self) -> bool {
         self.shared
     }
@@ -141,7 +140,7 @@ mod tests {
     use super::*;
     use crate::{config::Config, transport::EngineLimits, transport_choice::Transport};
 
-    /// The table in the documentation of [`Config`] has these results.
+    /// Checks the results in the table of [`Config`]'s documentation.
     #[test]
     fn documentation_states_connections_per_lock_limit() {
         let documentation = include_str!("../../config.rs");

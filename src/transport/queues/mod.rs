@@ -1,4 +1,4 @@
-//! The queues of a connection over any transport: its buffers and slots, its work requests with
+//! The queues of a connection over any transport: its buffers and slots, its work requests and
 //! their memory, and its completions.
 
 mod buffers;

@@ -1,4 +1,4 @@
-//! One-sided operations. This file checks them; the two devices carry them out.
+//! One-sided operations. This module checks the operations; the devices of both sides execute them.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ impl OneSidedOp {
         }
     }
 
-    /// Returns the right that the peer must have granted.
+    /// Returns the access right that the peer must have granted.
     fn needs(self) -> RemoteAccess {
         match self {
             Self::Read => RemoteAccess::READ,
@@ -58,17 +58,18 @@ impl OneSidedOp {
 pub(crate) struct Checked {
     pub(crate) op: SendOp,
     pub(crate) memory: Registration,
-    /// The part of the memory.
+    /// The part of the memory, as a byte range.
     pub(crate) range: Range<usize>,
     pub(crate) id: u64,
-    /// The epoch of both regions. The connection may be lost before the operation is posted.
+    /// The epoch of both regions. It is checked again when the operation is posted, because the
+    /// connection may be lost in between.
     pub(crate) epoch: u16,
 }
 
 impl Checked {
-    /// Checks bounds, rights and support on this side, for the connection with this `epoch`.
-    /// Without an allocator the connection has ended or is suspended, and the operation itself
-    /// fails or waits.
+    /// Checks bounds, access rights and support on this side, for the connection with this `epoch`.
+    /// The allocator is `None` if the connection has ended or is suspended. In this case posting
+    /// the operation fails or waits.
     pub(crate) fn new(
         (allocator, epoch): (Option<&Allocator>, u16),
         op: OneSidedOp,
@@ -120,18 +121,18 @@ impl Checked {
         })
     }
 
-    /// Whether the operation uses a receive of the peer.
+    /// Returns whether the operation consumes a receive of the peer.
     pub(crate) fn takes_receive(&self) -> bool {
         matches!(self.op, SendOp::WriteWithImm(..))
     }
 
-    /// Returns the number of bytes that the operation moves.
+    /// Returns the number of bytes that the operation transfers.
     pub(crate) fn len(&self) -> usize {
         self.range.len()
     }
 }
 
-/// Returns the memory on which an operation works, and the part of it.
+/// Returns the memory of this side that the operation accesses, and the byte range in it.
 fn target(
     allocator: Option<&Allocator>,
     is_read: bool,
@@ -153,7 +154,7 @@ fn target(
     Ok((region.memory.clone(), range))
 }
 
-/// Refuses a range that does not lie completely inside of `limit`.
+/// Returns an error if the range exceeds `limit`.
 fn within(what: &'static str, start: u64, len: u64, limit: u64) -> Result<(), Error> {
     if start.checked_add(len).is_some_and(|end| end <= limit) {
         return Ok(());

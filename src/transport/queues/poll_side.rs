@@ -13,18 +13,19 @@ use crate::{
     transport::{in_memory, tcp},
 };
 
-/// The polling end of a connection's completion queue, for one thread at a time.
+/// The handle with which one thread at a time polls a connection's completion queue.
 #[derive(Debug)]
 pub(crate) struct PollSide {
     queue: CompletionQueue,
-    /// `None` if the peer is in this process: its thread delivers completions.
+    /// The source of events; `None` if the peer is in this process, because its thread delivers
+    /// completions.
     events: Option<Arc<CompletionEvents>>,
-    /// Whether an empty queue means that all receives have completed. That is so for shared
-    /// receives, which have no marker.
+    /// Whether an empty queue means that all receives have completed. This is the case for shared
+    /// receives, which have no drain marker.
     drains_when_empty: bool,
 }
 
-/// Completions, of whichever transport.
+/// The completion queue of one of the transports.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -37,8 +38,8 @@ pub(crate) enum CompletionQueue {
     Memory(in_memory::CompletionQueue),
 }
 
-/// The source of the event for the next completion after [`PollSide::arm`]. Its file descriptor is
-/// readable while there are events.
+/// The source of events. After [`PollSide::arm`] the next completion raises an event. The file
+/// descriptor is readable while there are events.
 #[derive(Debug)]
 pub(crate) enum CompletionEvents {
     #[cfg(feature = "rdma")]
@@ -55,8 +56,8 @@ impl PollSide {
         }
     }
 
-    /// Takes up to [`BATCH`](super::BATCH) completions, which [`done`](Self::done) then returns.
-    /// Returns their number.
+    /// Takes up to [`BATCH`](super::BATCH) completions, and returns their number.
+    /// [`done`](Self::done) then returns the completions.
     #[inline]
     pub(crate) fn poll(&mut self, answers: Answers) -> Result<usize, OsError> {
         by_transport!(CompletionQueue, &mut self.queue, {
@@ -66,7 +67,7 @@ impl PollSide {
         })
     }
 
-    /// Whether there may be more than the `count` that were taken last.
+    /// Returns whether the queue may contain more completions after a poll that took `count`.
     #[inline]
     pub(crate) fn has_more(&self, count: usize) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -76,7 +77,7 @@ impl PollSide {
         })
     }
 
-    /// Whether the last poll took nothing because another thread is receiving.
+    /// Returns whether the last poll took nothing because another thread is receiving.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -86,7 +87,7 @@ impl PollSide {
         })
     }
 
-    /// Returns a completion of the last poll. Their numbers begin at 0.
+    /// Returns a completion of the last poll, by its index from 0.
     #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         by_transport!(CompletionQueue, &self.queue, {
@@ -96,8 +97,9 @@ impl PollSide {
         })
     }
 
-    /// Returns the receive buffer and the length of the frame, if the completion with this number
-    /// is that of a frame. `None` if [`done`](Self::done) has to tell.
+    /// Returns the receive buffer and the length of the frame, if the completion at this index
+    /// reports a received frame. Otherwise returns `None`, and the caller calls
+    /// [`done`](Self::done).
     #[inline]
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
         by_transport!(CompletionQueue, &self.queue, {
@@ -112,15 +114,15 @@ impl PollSide {
     pub(crate) fn arm(&self) -> Result<(), OsError> {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(queue) => queue.arm(),
-            // The socket is readable while there are bytes, without a request.
+            // The socket is readable while it has bytes. No request is needed.
             Tcp(_) => Ok(()),
-            // The peer's thread has the queue polled.
+            // The peer's thread makes this side's engine poll the queue.
             Memory(_) => Ok(()),
         })
     }
 
-    /// Whether the fd stays readable, independently of polls, because the connection is about to
-    /// end.
+    /// Returns whether the fd stays readable regardless of polls, because the connection is about
+    /// to end.
     pub(crate) fn has_ended(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(_) => false,
@@ -129,7 +131,7 @@ impl PollSide {
         })
     }
 
-    /// Returns the number of completions that the queue can hold.
+    /// Returns the maximum number of completions in the queue.
     pub(crate) fn capacity(&self) -> usize {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(queue) => queue.capacity(),
@@ -138,17 +140,17 @@ impl PollSide {
         })
     }
 
-    /// Returns the events; `None` if no event reports completions.
+    /// Returns the source of events; `None` if no event reports completions.
     pub(crate) fn events(&self) -> Option<&Arc<CompletionEvents>> {
         self.events.as_ref()
     }
 
-    /// Records that all receives have completed once the queue is empty.
+    /// Records that an empty queue now means that all receives have completed.
     pub(crate) fn drains_when_empty(&mut self) {
         self.drains_when_empty = true;
     }
 
-    /// Returns whether the empty queue means that all receives have completed. It returns true
+    /// Returns whether an empty queue means that all receives have completed. Returns true only
     /// once.
     pub(crate) fn is_drained(&mut self) -> bool {
         std::mem::take(&mut self.drains_when_empty)
@@ -156,7 +158,7 @@ impl PollSide {
 }
 
 impl CompletionEvents {
-    /// Returns the limit of hops that a program may change; `None` if the route determines it.
+    /// Returns the hop limit, which a program can change; `None` if the route determines it.
     pub(crate) fn hop_limit(&self) -> Option<tcp::HopLimit<'_>> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -164,8 +166,8 @@ impl CompletionEvents {
         })
     }
 
-    /// Reserves the arriving bytes for this thread, which is about to wait for them. Returns `None`
-    /// if it cannot wait, or bytes may have arrived already.
+    /// Locks the receiver for this thread, which is about to wait for bytes. Returns `None` if the
+    /// thread cannot wait, or bytes may have arrived already.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -181,8 +183,8 @@ impl AsFd for CompletionEvents {
 }
 
 impl Events for CompletionEvents {
-    /// Takes one event. There may be more, but the caller arms and polls afterwards, and so finds
-    /// the completions of all events.
+    /// Takes one event. There may be more events. The caller arms and polls afterwards, so it finds
+    /// all their completions.
     fn clear(&self) {
         by_transport!(self, {
             Rdma(events) => events.clear(),

@@ -32,11 +32,11 @@ pub(crate) enum QueuePair {
     Memory(in_memory::QueuePair),
 }
 
-/// The outcome of a call that posts work, if it is not done with that.
+/// The result of a post after which the caller has more to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
-    /// The work was posted, and both sides are in this process. The caller has the engine drive the
-    /// connection once it has released its locks, and so has both queues polled.
+    /// The work was posted, and both sides are in this process. After it has released its locks,
+    /// the caller must make the engine drive the connection, so that both queues are polled.
     PollBoth,
     /// The work was not posted.
     Failed(OsError),
@@ -48,7 +48,7 @@ impl From<OsError> for PostError {
     }
 }
 
-/// The queue for receives of several connections.
+/// A queue for the receives of several connections.
 #[derive(Debug)]
 pub(crate) enum SharedReceiveQueue {
     #[cfg(feature = "rdma")]
@@ -57,8 +57,8 @@ pub(crate) enum SharedReceiveQueue {
 }
 
 impl QueuePair {
-    /// Returns the length of the longest message whose bytes are copied into the work request;
-    /// `None` if none are.
+    /// Returns the maximum length in bytes of a frame that is copied into the work request; `None`
+    /// if the transport has no inline data.
     pub(super) fn max_inline(&self) -> Option<usize> {
         by_transport!(self, {
             Rdma(qp) => Some(qp.max_inline()),
@@ -67,7 +67,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns the control of faults, if the peer is in this process.
+    /// Returns the fault control, if the peer is in this process.
     pub(super) fn control(&self) -> Option<&in_memory::WireControl> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -76,7 +76,7 @@ impl QueuePair {
         })
     }
 
-    /// Sets the RNR timer. The caller is about to establish the connection.
+    /// Sets the RNR timer. Called shortly before the connection is established.
     pub(super) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
         by_transport!(self, {
             Rdma(qp) => qp.set_min_rnr_timer(),
@@ -85,13 +85,13 @@ impl QueuePair {
         })
     }
 
-    /// Moves to the error state: posted work requests are flushed, and no further shared receives
-    /// are taken.
+    /// Moves the queue pair to the error state: posted work requests are flushed, and no further
+    /// shared receives are consumed.
     pub(super) fn fail(&self) -> Result<(), OsError> {
         by_transport!(self, all qp => qp.fail())
     }
 
-    /// Returns the counters of bytes, if this side's program moves them instead of a device.
+    /// Returns the byte counters; `None` if a device and not this process transfers the bytes.
     pub(super) fn moved(&self) -> Option<MovedBytes> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -100,8 +100,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves the queue pair to its error state if other threads may be executing its calls. Returns
-    /// whether no thread is executing one, so that it may be destroyed.
+    /// Returns whether no other thread is executing a call of the queue pair, so that it can be
+    /// destroyed. If a thread may be executing one, moves the queue pair to the error state.
     pub(super) fn is_released(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
@@ -114,9 +114,9 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The receives are the queue pair's own, and there is a place for one more. Until it completes
-    /// or the queue pair is destroyed, the memory is registered and no code accesses it. No other
-    /// thread posts on the queue pair at the same time.
+    /// The queue pair uses no shared receives, and its receive queue has room for one more request.
+    /// The memory stays registered, and no code accesses it, until the receive completes or the
+    /// queue pair is destroyed. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         by_transport!(self, {
@@ -129,11 +129,11 @@ impl QueuePair {
         })
     }
 
-    /// Posts receives in their order. A device takes them in lists, with one call for each.
+    /// Posts receives in order. A device takes several receives with one call.
     ///
     /// # Safety
     ///
-    /// As for [`post_recv`](Self::post_recv), for each of them.
+    /// The conditions of [`post_recv`](Self::post_recv) hold for each receive.
     pub(super) unsafe fn post_recvs(
         &self,
         mut receives: impl Iterator<Item = (WorkId, Sge)>,
@@ -148,13 +148,13 @@ impl QueuePair {
         })
     }
 
-    /// Lets the queue pair post the receives from `next` on when it needs them. A device's queue
-    /// pair cannot do that, so all its receives are posted.
+    /// Lets the queue pair post the receives from `next` on when it needs them. The queue pair of a
+    /// device cannot do this, so all its receives must be posted already.
     ///
     /// # Safety
     ///
-    /// The receives are the queue pair's own. Until it is destroyed, it alone accesses the memory
-    /// of those from `next` on that have not completed.
+    /// The queue pair uses no shared receives. Until it is destroyed, no other code accesses the
+    /// memory of receives from `next` on that have not completed.
     pub(super) unsafe fn post_on_demand(&self, buffers: &Arc<Buffers>, next: u32) {
         by_transport!(self, {
             Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),
@@ -165,12 +165,13 @@ impl QueuePair {
         })
     }
 
-    /// Posts a send whose bytes are copied into the work request: a header and a payload, of at
-    /// most [`max_inline`](Self::max_inline) bytes together.
+    /// Posts a send of a header and a payload, which are copied into the work request. Together
+    /// they have at most [`max_inline`](Self::max_inline) bytes.
     ///
     /// # Safety
     ///
-    /// The send queue has a place for it. No other thread posts on the queue pair at the same time.
+    /// The send queue has room for the request. No other thread posts on the queue pair at the same
+    /// time.
     #[inline(always)]
     pub(super) unsafe fn post_inline(
         &self,
@@ -179,7 +180,7 @@ impl QueuePair {
         signalled: bool,
     ) -> Result<(), PostError> {
         by_transport!(self, {
-            // SAFETY: the caller guarantees the place, and that no other thread posts.
+            // SAFETY: the caller guarantees the room, and that no other thread posts.
             Rdma(qp) => Ok(unsafe { qp.post_inline(id, parts, signalled) }?),
             Tcp(_) => unreachable!("{id:?}: no bytes are inline"),
             Memory(_) => unreachable!("{id:?}: no bytes are inline"),
@@ -191,9 +192,9 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The send queue has a place for it. Until a completion covers it or the queue pair is
-    /// destroyed, the memory is registered, and no access conflicts with the
-    /// device. No other thread posts on the queue pair at the same time.
+    /// The send queue has room for the request. Until a completion covers it or the queue pair is
+    /// destroyed, the memory stays registered, and no access conflicts with those of the device. No
+    /// other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(super) unsafe fn post_send(
         &self,
@@ -214,12 +215,13 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts a frame. The transport sends or copies its parts before this returns. It copies them
-    /// to the memory that `slot` returns.
+    /// Posts a frame. Before it returns, the transport has sent the parts of the frame, or copied
+    /// them to the memory that `slot` returns.
     ///
     /// # Safety
     ///
-    /// As for [`post_send`](Self::post_send), with that memory, which has the frame's length.
+    /// The memory from `slot` has the length of the frame, and meets the conditions of
+    /// [`post_send`](Self::post_send).
     #[inline]
     pub(super) unsafe fn post_frame(
         &self,
@@ -231,7 +233,7 @@ impl QueuePair {
         by_transport!(self, {
             Rdma(qp) => {
                 let slot = slot()?;
-                // SAFETY: the slot is not the device's yet, and the caller guarantees the
+                // SAFETY: the slot was not handed to the device yet, and the caller guarantees the
                 // conditions on its memory.
                 unsafe { frame.copy_to(slot.start) };
                 // SAFETY: the caller guarantees the conditions on the memory.
@@ -246,12 +248,13 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts frames in their order, as [`post_frame`](Self::post_frame) does, with a single call,
-    /// which wakes the peer less often. `slot` returns the memory for the frame with this number.
+    /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame), but with a
+    /// single call, which wakes the peer less often. `slot` returns the memory for the frame at
+    /// this index.
     ///
     /// # Safety
     ///
-    /// As for `post_frame`, for each of them. There is at least one.
+    /// There is at least one frame. The conditions of `post_frame` hold for each frame.
     pub(super) unsafe fn post_frames(
         &self,
         frames: &[(WorkId, Frame<'_>, bool)],
@@ -262,8 +265,8 @@ impl QueuePair {
                 let mut sends = Vec::with_capacity(frames.len());
                 for (number, (id, frame, signalled)) in frames.iter().enumerate() {
                     let slot = slot(number)?;
-                    // SAFETY: the slot is not the device's yet, and the caller guarantees the
-                    // conditions on it.
+                    // SAFETY: the slot was not handed to the device yet, and the caller guarantees
+                    // the conditions on its memory.
                     unsafe { frame.copy_to(slot.start) };
                     sends.push((*id, slot, *signalled));
                 }
@@ -278,7 +281,7 @@ impl QueuePair {
     }
 }
 
-/// Memory windows, which only devices have.
+/// Functions for memory windows, which only devices support.
 impl QueuePair {
     /// Posts an unsignalled bind that lets the peer read the first `len` bytes of `memory`. The
     /// device reports a completion, with `id`, only if the bind fails.
@@ -311,8 +314,8 @@ impl SharedReceiveQueue {
     ///
     /// # Safety
     ///
-    /// The queue has a place for it. Until it completes or the queue is destroyed, the memory is
-    /// registered in the queue's domain and no code accesses it.
+    /// The queue has room for one more receive. The memory stays registered in the queue's domain,
+    /// and no code accesses it, until the receive completes or the queue is destroyed.
     #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         by_transport!(self, {
@@ -323,11 +326,11 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Posts receives in their order. A device takes them in lists, with one call for each.
+    /// Posts receives in order. A device takes several receives with one call.
     ///
     /// # Safety
     ///
-    /// As for [`post_recv`](Self::post_recv), for each of them.
+    /// The conditions of [`post_recv`](Self::post_recv) hold for each receive.
     pub(super) unsafe fn post_recvs(
         &self,
         mut receives: impl Iterator<Item = (WorkId, Sge)>,

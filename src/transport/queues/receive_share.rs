@@ -7,21 +7,22 @@ use crate::{
     status::OsError,
 };
 
-/// One connection's share of the [`SharedReceives`]. It exists beyond the end of the connection,
-/// for messages that the application has not released.
+/// One connection's share of the [`SharedReceives`]. It outlives the connection, for messages that
+/// the application has not released.
 #[derive(Debug)]
 pub(crate) struct ReceiveShare {
     receives: Arc<SharedReceives>,
     /// The connection's key.
     key: u64,
-    /// The number of buffers with messages that the application has not released.
+    /// The number of buffers that contain messages which the application has not released.
     lent: u32,
     /// Whether the buffers have been returned to the pool, after the queue pair was destroyed.
     settled: bool,
 }
 
 impl ReceiveShare {
-    /// Creates the share. The caller has reserved the minimum of a connection.
+    /// Creates the share. The caller has reserved the minimum number of receives for the
+    /// connection.
     pub(crate) fn new(receives: Arc<SharedReceives>, key: u64) -> Self {
         Self {
             receives,
@@ -31,19 +32,19 @@ impl ReceiveShare {
         }
     }
 
-    /// Returns the account of the pool's buffers.
+    /// Returns the account that counts the pool's buffers.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.receives.account
     }
 
-    /// Records that this connection's peer used a buffer.
+    /// Records that a frame for this connection consumed a buffer.
     pub(crate) fn take(&self, buffer: u32) {
         self.receives.take(buffer, self.key);
     }
 
-    /// Polls the completion queue until it is empty, only to record which buffers the peer used.
+    /// Polls the completion queue until it is empty, only to record which buffers were consumed.
     pub(crate) fn take_all(&self, side: &mut PollSide) {
-        // Until the queue is empty or a poll fails.
+        // The loop ends when the queue is empty or a poll fails.
         while let Ok(count @ 1..) = side.poll(Answers::AtOnce) {
             for number in 0..count {
                 if let Some(buffer) = side.done(number).receive_buffer() {
@@ -53,13 +54,13 @@ impl ReceiveShare {
         }
     }
 
-    /// Records that the application gets a message in this buffer.
+    /// Records that the application receives a message in this buffer.
     pub(crate) fn lend(&mut self, buffer: u32) {
         self.receives.lend(buffer);
         self.lent += 1;
     }
 
-    /// Posts a buffer, which the application has released, for any connection.
+    /// Posts a buffer that the application has released. Any connection can use it then.
     pub(crate) fn give_back(&mut self, buffer: u32) -> Result<(), OsError> {
         self.receives.post(buffer)?;
         self.lent -= 1;
@@ -69,8 +70,8 @@ impl ReceiveShare {
         Ok(())
     }
 
-    /// Posts all receives of a destroyed queue pair again, except for those that the application
-    /// holds, and frees the promised ones.
+    /// Posts the receives of a destroyed queue pair again, except for receives whose messages the
+    /// application holds. Returns the reserved receives to the account.
     pub(crate) fn restore_receives(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;

@@ -1,13 +1,13 @@
 use crate::transport::memory::Registration;
 
-/// The record of a work request on the send queue until it is done.
+/// The record of a work request on the send queue, kept until the request is done.
 #[derive(Debug)]
 pub(crate) enum Posted {
     /// A frame whose completion is not reported.
     Frame,
     /// A message whose completion is reported.
     Message,
-    /// A read of a chunk of the large message with this id, at this offset in it.
+    /// A READ of a chunk of the large message with this id, at this offset in the message.
     ReadChunk { id: u32, offset: usize },
     /// A one-sided operation.
     Operation(Operation),
@@ -18,8 +18,8 @@ pub(crate) enum Posted {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) kind: OperationKind,
-    /// The memory of this side that the operation reads or writes, or that gets its answer. Held
-    /// until the device has completed it.
+    /// The memory of this side that the operation reads or writes, including its result. Kept until
+    /// the device has completed the operation.
     pub(crate) memory: Registration,
 }
 
@@ -28,18 +28,19 @@ pub(crate) struct Operation {
 pub(crate) enum Outcome {
     Read,
     Written,
-    /// The earlier value in the peer's memory.
+    /// The old value in the peer's memory.
     Fetched(u64),
 }
 
-/// The kind of a one-sided operation, with its answer.
+/// The kind of a one-sided operation, with the data to find its result.
 #[derive(Debug)]
 pub(crate) enum OperationKind {
     Read,
     Write,
-    /// The device puts the old value into the operation's slot, which is copied to this offset of
-    /// the memory when the operation is done. The device must not write to the memory directly,
-    /// because other operations may use the same bytes, and the application may write them.
+    /// The device writes the old value to the operation's slot. When the operation is done, the
+    /// value is copied to this offset of the memory. The device must not write to the memory
+    /// directly, because other operations may use the same bytes, and the application may write to
+    /// them.
     Atomic {
         offset: usize,
         answer: SlotBytes,
@@ -53,29 +54,29 @@ pub(crate) struct SlotBytes {
     pub(crate) offset: usize,
 }
 
-/// The work requests that the device has, by slot of the send ring.
+/// The posted work requests, by slot of the send ring.
 ///
-/// A completion covers all earlier work requests. But if a driver completes a send as soon as TCP
-/// has accepted its bytes, reads and atomic operations, which the peer's device answers, may
-/// complete after later sends. So they need a completion of their own, and later requests wait for
-/// it. The rest of the library sees requests complete in the order of posting.
+/// A completion covers all earlier work requests. But some drivers complete a send as soon as TCP
+/// has accepted its bytes. Then reads and atomic operations, which the peer's device answers, may
+/// complete after later sends. So they need a completion of their own, and later requests are
+/// reported only after it. The rest of the library sees requests complete in the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     slots: Box<[Slot]>,
     /// The slot after the last completed one.
     oldest: u32,
-    /// The number of slots, from `oldest` on, that completions have covered.
+    /// The number of consecutive slots, from `oldest` on, that completions have covered.
     covered: u32,
-    /// The number of slots that hold something other than [`Posted::Frame`].
+    /// The number of slots that contain anything but [`Posted::Frame`].
     recorded: usize,
-    /// The number of slots that hold one-sided operations.
+    /// The number of slots that contain one-sided operations.
     operations: usize,
 }
 
 #[derive(Debug)]
 struct Slot {
     posted: Posted,
-    /// Whether the request's answer has not arrived yet.
+    /// Whether the answer to the request is still outstanding.
     waits: bool,
 }
 
@@ -101,13 +102,13 @@ impl SendSlots {
         self.slots[slot as usize] = Slot { posted, waits };
     }
 
-    /// How many of them are one-sided operations.
+    /// Returns the number of one-sided operations among the recorded requests.
     pub(crate) fn operations(&self) -> usize {
         self.operations
     }
 
-    /// Takes the completion of the request in `slot` if all slots hold frames whose completions
-    /// are not reported. Returns false if there are other requests: then the caller calls
+    /// Handles the completion of the request in `slot`, if all slots contain frames whose
+    /// completions are not reported. Otherwise returns false, and the caller calls
     /// [`complete`](Self::complete).
     #[inline]
     pub(crate) fn complete_frames(&mut self, slot: u32) -> bool {
@@ -123,12 +124,12 @@ impl SendSlots {
         has_frames_only
     }
 
-    /// Takes the completion of the request in `slot`. [`pop_done`](Self::pop_done) returns the
-    /// requests that it covers.
+    /// Handles the completion of the request in `slot`. [`pop_done`](Self::pop_done) then returns
+    /// the requests that the completion covers.
     pub(crate) fn complete(&mut self, slot: u32) {
         let ahead = self.ahead_of(slot);
         self.covered = self.covered.max(ahead + 1);
-        // Requests are answered in the order of posting.
+        // The peer answers requests in the order of posting, so earlier answers have arrived too.
         if self.slots[slot as usize].waits {
             for before in 0..=ahead {
                 let at = self.at(before);
@@ -137,7 +138,7 @@ impl SendSlots {
         }
     }
 
-    /// Takes the oldest completed request, with its slot.
+    /// Removes and returns the oldest completed request, with its slot.
     pub(crate) fn pop_done(&mut self) -> Option<(u32, Posted)> {
         let slot = self.oldest;
         if self.covered == 0 || self.slots[slot as usize].waits {
@@ -148,14 +149,14 @@ impl SendSlots {
         Some((slot, self.take(slot)))
     }
 
-    /// Takes the failure of the request in `slot`. Earlier requests have completed, except for
-    /// those that wait for an answer, which complete as flushed. [`pop_done`](Self::pop_done)
-    /// returns the completed ones, then [`take`](Self::take) the failed one.
+    /// Handles the failure of the request in `slot`. Earlier requests have completed, except for
+    /// requests without an answer, which complete as flushed. Then [`pop_done`](Self::pop_done)
+    /// returns the completed requests, and [`take`](Self::take) the failed one.
     pub(crate) fn fail(&mut self, slot: u32) {
         self.covered = self.covered.max(self.ahead_of(slot));
     }
 
-    /// Takes the request out of a slot.
+    /// Removes and returns the request in a slot.
     pub(crate) fn take(&mut self, slot: u32) -> Posted {
         let slot = &mut self.slots[slot as usize];
         slot.waits = false;
@@ -165,18 +166,18 @@ impl SendSlots {
         posted
     }
 
-    /// Returns the number of slots before this one that are not known to have completed.
+    /// Returns the number of slots from the oldest one to this one.
     fn ahead_of(&self, slot: u32) -> u32 {
         let count = self.slots.len() as u32;
         (slot + count - self.oldest) % count
     }
 
-    /// Returns the slot `behind` places after the oldest.
+    /// Returns the slot that is `behind` slots after the oldest one.
     fn at(&self, behind: u32) -> usize {
         (self.oldest as usize + behind as usize) % self.slots.len()
     }
 
-    /// Returns the posted requests, oldest first. They stay, because the device may use their
+    /// Returns the posted requests, oldest first, without removing them. The device may use their
     /// memory until its queue pair is destroyed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Posted> {
         let (newer, older) = self.slots.split_at(self.oldest as usize);
@@ -185,7 +186,7 @@ impl SendSlots {
 }
 
 impl Posted {
-    /// Whether the slot records more than that it is in use.
+    /// Returns whether the slot contains anything but [`Posted::Frame`].
     fn is_recorded(&self) -> bool {
         match self {
             Self::Frame => false,
@@ -200,7 +201,7 @@ impl Posted {
         }
     }
 
-    /// Whether the peer's device answers the request.
+    /// Returns whether the peer's device answers the request.
     fn is_answered(&self) -> bool {
         match self {
             Self::ReadChunk { .. } => true,
@@ -275,7 +276,7 @@ mod tests {
         let mut slots = SendSlots::new(6);
         slots.put(1, READ);
         slots.put(3, READ);
-        // The sends behind the reads complete first.
+        // The sends that were posted after the reads complete first.
         slots.complete(2);
         assert_eq!(done(&mut slots), [0]);
         slots.complete(4);

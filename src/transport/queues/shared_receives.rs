@@ -1,18 +1,19 @@
-//! Receive buffers that the connections of an engine on one device share, posted on a shared
-//! receive queue.
+//! Receive buffers that an engine's connections on one device share, posted on a shared receive
+//! queue.
 //!
-//! The queue's own memory region holds them. Handing it to the device is sound because the region
-//! outlives the queue (field order), and because a buffer belongs to the device from
-//! [`SharedReceives::post`] until its completion is polled, and then to the connection that polled
-//! it, which is its [holder](SharedReceives::take) until it posts it again.
+//! The queue's own memory region contains the buffers. Posting a buffer is sound for two reasons.
+//! The region outlives the queue (field order). And a buffer belongs to the device from
+//! [`SharedReceives::post`] until its completion is polled. Then it belongs to the connection that
+//! polled it, its [holder](SharedReceives::take), until the connection posts it again.
 //!
-//! A message may outlive its connection, so its buffer returns to the pool. After the end of a
-//! queue pair all buffers of its holder are posted again, except those of messages that the
-//! application has. Frames of a connection that is being drained, or that has violated the
-//! protocol, return as soon as they are polled. Before a queue pair is destroyed its completion
-//! queue is read to the end, because a driver may discard completions of a destroyed queue pair,
-//! and with them the information which buffers it held. If a driver does not report a receive that
-//! was in progress then, the pool has one buffer less until its last connection ends.
+//! A message can outlive its connection, so its buffer returns to the pool. After the end of a
+//! queue pair all buffers of its holder are posted again, except those whose messages the
+//! application still holds. Frames of a connection that is being drained, or whose peer has
+//! violated the protocol, are posted again as soon as they are polled. Before a queue pair is
+//! destroyed, its completion queue is polled until it is empty: a driver may discard the
+//! completions of a destroyed queue pair, and with them the information which buffers it consumed.
+//! If a driver does not report a receive that was in progress at this time, the pool has one buffer
+//! less until its last connection ends.
 #![allow(unsafe_code)]
 
 use std::{
@@ -34,15 +35,16 @@ use crate::{
     transport::memory::{Domain, Registration},
 };
 
-/// The holder value of a buffer that belongs to the device.
+/// The holder value of a buffer that is posted on the device.
 const POSTED: u64 = 0;
-/// The holder value of a buffer with a message that the application has not released. The other
-/// values are keys of connections.
+/// The holder value of a buffer that contains a message which the application has not released. All
+/// other values are keys of connections.
 const MESSAGE: u64 = u64::MAX;
 
-/// A pool of shared receive buffers, as described at the top of this file.
+/// A pool of shared receive buffers: see the top of this file.
 pub(crate) struct SharedReceives {
-    /// Before `memory`: once it is destroyed the device touches none of the buffers.
+    /// The queue. Dropped before `memory`: after it is destroyed, the device accesses none of the
+    /// buffers.
     queue: SharedReceiveQueue,
     pub(crate) memory: Registration,
     domain: Domain,
@@ -50,13 +52,13 @@ pub(crate) struct SharedReceives {
     size: usize,
     /// The holder of each buffer.
     holders: Box<[AtomicU64]>,
-    /// The counts of promised and free receives.
+    /// The account of reserved and free receives.
     pub(crate) account: Arc<Account>,
 }
 
 impl SharedReceives {
-    /// Creates `count` buffers of `size` bytes, and posts them on a queue of this domain with
-    /// `count` places.
+    /// Creates `count` buffers of `size` bytes, and posts them on a queue of this domain with depth
+    /// `count`.
     pub(crate) fn new(
         domain: Domain,
         queue: SharedReceiveQueue,
@@ -84,7 +86,7 @@ impl SharedReceives {
         &self.domain
     }
 
-    /// Whether the pool matches a configuration of `count` buffers of this size.
+    /// Returns whether the pool has `count` buffers of this size.
     pub(crate) fn is(&self, count: u32, size: usize) -> bool {
         self.holders.len() == count as usize && self.size == size
     }
@@ -102,23 +104,24 @@ impl SharedReceives {
     /// Posts a buffer.
     pub(crate) fn post(&self, buffer: u32) -> Result<(), OsError> {
         let (id, sge) = self.request(buffer);
-        // SAFETY: the queue has a place for each buffer. This one lies in `memory`, which outlives
-        // the queue, and has no other user (top of this file).
+        // SAFETY: the queue has a slot for each buffer. The buffer lies in `memory`, which outlives
+        // the queue, and no other code uses it (see the top of this file).
         unsafe { self.queue.post_recv(id, sge) }
     }
 
-    /// Posts buffers in lists, with one call for each.
+    /// Posts several buffers, with as few calls as possible.
     fn post_all(&self, buffers: impl Iterator<Item = u32>) -> Result<(), OsError> {
         let receives = buffers.map(|buffer| self.request(buffer));
         // SAFETY: as in `post`.
         unsafe { self.queue.post_recvs(receives) }
     }
 
-    /// Returns the work request of a buffer, which the caller hands to the device.
+    /// Returns the work request for a buffer, which the caller then posts.
     #[inline]
     fn request(&self, buffer: u32) -> (WorkId, Sge) {
         self.holders[buffer as usize].store(POSTED, Ordering::Relaxed);
-        // A buffer is at most 1 MiB and a header: `Config::check`.
+        // The cast is lossless, because the length of a buffer is at most 1 MiB plus a header
+        // (`Config::check`).
         let sge = Sge {
             start: self.memory.as_ptr().wrapping_add(self.offset(buffer)),
             len: self.size as u32,
@@ -127,20 +130,21 @@ impl SharedReceives {
         (WorkId::Recv(buffer), sge)
     }
 
-    /// Records that the connection with this key has polled the completion of a buffer, and now
-    /// holds it.
+    /// Records that the connection with this key has polled the completion of a buffer, and is now
+    /// its holder.
     pub(crate) fn take(&self, buffer: u32, key: u64) {
         self.holders[buffer as usize].store(key, Ordering::Relaxed);
     }
 
-    /// Records that a buffer's holder has handed it to the application in a message.
+    /// Records that the holder of a buffer has delivered its message to the application.
     pub(crate) fn lend(&self, buffer: u32) {
         self.holders[buffer as usize].store(MESSAGE, Ordering::Relaxed);
     }
 
     /// Posts the buffers that the connection with this key still holds.
     pub(crate) fn post_all_of(&self, key: u64) -> Result<(), OsError> {
-        // Only its holder changes it, and the caller is the holder of all buffers with this key.
+        // Only the holder of a buffer changes this value, and the caller is the holder of all
+        // buffers with this key.
         let is_held = |holder: &AtomicU64| holder.load(Ordering::Relaxed) == key;
         let held = (0..).zip(&self.holders);
         let held = held.filter(|(_, holder)| is_held(holder));
@@ -157,12 +161,12 @@ impl fmt::Debug for SharedReceives {
     }
 }
 
-/// The pools of shared receives on one device, one for each kind in use.
+/// The pools of shared receives on one device, one for each number and size of buffers in use.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPools(Mutex<Vec<Weak<SharedReceives>>>);
 
 impl SharedPools {
-    /// Returns the pool of this kind, and creates it if there is none.
+    /// Returns the pool with this number and size of buffers. Creates it if there is none.
     pub(crate) fn get(
         &self,
         count: u32,

@@ -1,29 +1,30 @@
-//! The registered buffers of one connection and the queue pair that they are posted on.
+//! The registered buffers of one connection, and the queue pair on which they are posted.
 //!
-//! [`Buffers`] hold the receive buffers, unless they are [shared](super::shared_receives), and the
-//! send buffers. This file hands memory to the device. That is sound for these reasons:
+//! [`Buffers`] contain the send buffers, and also the receive buffers unless they are
+//! [shared](super::shared_receives). This module hands memory to the device. This is sound for the
+//! following reasons:
 //!
-//! * the buffers outlive every work request, because [`WorkQueues`] destroys its queue pair (field
-//!   order) before it releases them;
-//! * a receive buffer belongs to the device from [`WorkQueues::post_recv`] until its completion is
-//!   polled, and otherwise to a [`RecvSlice`], or has no owner; the state machine names each buffer
-//!   once for each completion and asks for it to be posted again once for each, which its simulator
-//!   checks;
-//! * a send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
-//!   its slot; the state machine reuses a slot only after that. The answer of an atomic operation,
-//!   which the device writes there, is read between the two;
-//! * one thread at a time posts, because all functions that post take the queues mutably. So a
-//!   device need not lock the queue pair;
-//! * memory of the application and of arriving large messages that a work request names is kept in
-//!   `in_flight` until the request is done, or the queue pair is destroyed;
-//! * memory of large messages that the peer may read is kept in `exposures` until its registration
+//! * The buffers outlive all work requests, because [`WorkQueues`] drops its queue pair before them
+//!   (field order).
+//! * A receive buffer belongs to the device from [`WorkQueues::post_recv`] until its completion is
+//!   polled. Otherwise it belongs to a [`RecvSlice`], or has no owner. The state machine handles
+//!   each buffer once per completion, and requests to post it again once per completion. The
+//!   simulator of the state machine checks this.
+//! * A send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
+//!   its slot. The state machine reuses the slot only afterwards. The device writes the result of
+//!   an atomic operation there, and it is read after the completion and before the reuse.
+//! * Only one thread at a time posts, because all functions that post borrow the queues mutably. So
+//!   the driver need not lock the queue pair.
+//! * Memory of the application and of arriving large messages to which a work request refers is
+//!   kept in `in_flight` until the request is done, or the queue pair is destroyed.
+//! * Memory of large messages that the peer can read is kept in `exposures` until its registration
 //!   has ended, or its window was invalidated or freed.
 //!
-//! The receives of a new connection are posted in lists, each with one call. Later each is posted
-//! alone, because no two become free together: a message is released by itself, and its receive is
-//! posted before a grant announces it. In a measurement on software RoCE, of one-way and two-way
-//! traffic of short messages, fragments, large messages and a stream, a poll had at most one
-//! control frame to post again, so none of 103,000 receives could have shared a list.
+//! The receives of a new connection are posted in lists, each with one call. Later each receive is
+//! posted alone, because messages are released one by one, and a receive is posted before a grant
+//! announces it. This was measured on software RoCE with one-way and two-way traffic of short
+//! messages, fragments, large messages and a stream. Each poll had at most one control frame whose
+//! receive was posted again, so none of 103,000 receives could have shared a call.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, ops::Range, sync::Arc};
@@ -53,18 +54,20 @@ use crate::{
 /// A connection's queue pair and buffers.
 #[derive(Debug)]
 pub(crate) struct WorkQueues {
-    /// Before `qp`: some drivers destroy no queue pair with which a window is bound.
+    /// The exposed large messages. Dropped before `qp`: some drivers cannot destroy a queue pair to
+    /// which a window is bound.
     pub(super) exposures: Exposures,
-    /// Before `buffers`: once it is destroyed the device touches none of them.
+    /// The queue pair. Dropped before `buffers`: after it is destroyed, the device accesses none of
+    /// them.
     pub(super) qp: QueuePair,
     receives: Receives,
     buffers: Arc<Buffers>,
-    /// After `qp`, as `buffers`.
+    /// The work requests in flight and their memory. Dropped after `qp`, like `buffers`.
     pub(crate) in_flight: InFlight,
     layout: Layout,
     /// The length in bytes of the longest frame that is copied into the work request. 0 if none is.
     max_inline: usize,
-    /// Whether a drain marker completes after the last receive.
+    /// Whether the device generates a drain marker completion after the last receive.
     marks_receives: bool,
 }
 
@@ -77,9 +80,10 @@ enum Receives {
 }
 
 impl WorkQueues {
-    /// Takes a queue pair with the layout's depths, of the same domain, and on the queue of the
-    /// `shared` receives if the layout has none of its own. Otherwise posts those of the first
-    /// piece of memory, and lets the queue pair post others when it needs them.
+    /// Creates the queues for a queue pair in this domain, whose queues have the depths of the
+    /// layout. If receives are `shared`, the queue pair uses their queue. Otherwise posts the
+    /// receives in the first piece of memory, and lets the queue pair post the others when it needs
+    /// them.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -107,41 +111,41 @@ impl WorkQueues {
             queues.buffers.allocate(0)?;
             let first = layout.receives_from(0);
             queues.post_recvs(first.clone())?;
-            // SAFETY: the buffers outlive the queue pair, and the receives that were not posted
-            // are in no other use.
+            // SAFETY: the buffers outlive the queue pair, and no code uses the receives that were
+            // not posted.
             unsafe { queues.qp.post_on_demand(&queues.buffers, first.end) };
         }
         Ok(queues)
     }
 
-    /// The connection is about to be established.
+    /// Sets the RNR timer. Called shortly before the connection is established.
     pub(crate) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
         self.qp.set_min_rnr_timer()
     }
 
-    /// Returns the control of faults, if the peer is in this process.
+    /// Returns the fault control, if the peer is in this process.
     pub(crate) fn control(&self) -> Option<WireControl> {
         self.qp.control().cloned()
     }
 
-    /// Moves the queue pair to its error state, in which it takes no receives.
+    /// Moves the queue pair to the error state, in which it consumes no receives.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.qp.fail()
     }
 
-    /// Returns the counters of bytes, if the transport has them.
+    /// Returns the byte counters, if the transport has them.
     pub(crate) fn moved(&self) -> Option<MovedBytes> {
         self.qp.moved()
     }
 
-    /// Moves the queue pair to its error state if other threads may be executing its calls. Returns
-    /// whether no thread is executing one, so that [`destroy`](Self::destroy) need not wait.
+    /// Returns whether no other thread is executing a call of the queue pair, so that
+    /// [`destroy`](Self::destroy) need not wait. If a thread may be executing one, moves the queue
+    /// pair to the error state.
     pub(crate) fn is_released(&self) -> bool {
         self.qp.is_released()
     }
 
-    /// Destroys the queue pair, after which the device accesses none of the memory, and releases
-    /// the memory.
+    /// Destroys the queue pair, and then releases the memory, which the device no longer accesses.
     pub(crate) fn destroy(self) {
         let inbound_pool = Arc::clone(self.in_flight.inbound_pool());
         drop(self);
@@ -158,7 +162,7 @@ impl WorkQueues {
         self.recv(id, Some(sge))
     }
 
-    /// Posts receive buffers of this connection's own, in lists.
+    /// Posts receive buffers that belong to this connection alone, in lists.
     fn post_recvs(&mut self, buffers: Range<u32>) -> Result<(), OsError> {
         let receives = buffers.map(|buffer| self.request(buffer));
         // SAFETY: as in `recv`.
@@ -172,7 +176,7 @@ impl WorkQueues {
         (WorkId::Recv(buffer), sge(memory, offset, size))
     }
 
-    /// Writes a frame into its slot, or into the work request if it is short, and posts it. It is
+    /// Posts a frame. Writes it to its slot, or into the work request if it is short. The frame is
     /// signalled if its completion is `reported`.
     pub(crate) fn post_send(
         &mut self,
@@ -202,7 +206,7 @@ impl WorkQueues {
                 let place = self.staging(slot)?;
                 Ok(sge(place.memory, place.offset, len))
             };
-            // SAFETY: as in `post`; the slot has room for the frame.
+            // SAFETY: as in `post`. The slot has room for the frame.
             unsafe {
                 self.qp
                     .post_frame(WorkId::Send(slot), frame, memory, signalled)
@@ -210,7 +214,8 @@ impl WorkQueues {
         }
     }
 
-    /// As [`post_send`](Self::post_send), for a message whose completion is not reported.
+    /// Does the same as [`post_send`](Self::post_send) for a message whose completion is not
+    /// reported.
     #[inline(always)]
     pub(crate) fn post_message(
         &mut self,
@@ -242,13 +247,13 @@ impl WorkQueues {
         signalled: bool,
     ) -> Result<(), PostError> {
         let (id, parts) = (WorkId::Send(transmit.slot), [&transmit.header[..], payload]);
-        // SAFETY: the queue holds all slots and the marker, and each is posted once at a time. The
-        // callers hold `self` mutably (top of this file).
+        // SAFETY: the queue has room for all slots and the marker, and each is posted at most once
+        // at a time. The callers borrow `self` mutably (see the top of this file).
         unsafe { self.qp.post_inline(id, parts, signalled) }
     }
 
-    /// Posts the frames of one message, each with its payload. The completion of the last one is
-    /// `reported`.
+    /// Posts the frames of one message, each with its payload. If `reported`, the completion of the
+    /// last frame is reported.
     pub(crate) fn post_sends(
         &mut self,
         sends: &[(Transmit, Vec<IoSlice<'_>>)],
@@ -279,7 +284,7 @@ impl WorkQueues {
             let place = self.staging(sends[number].0.slot)?;
             Ok(sge(place.memory, place.offset, frames[number].1.len))
         };
-        // SAFETY: as in `post`; each slot has room for its frame.
+        // SAFETY: as in `post`. Each slot has room for its frame.
         let posted = unsafe { self.qp.post_frames(&frames, memory) };
         if reported {
             self.in_flight.slots.put(*last, Posted::Message);
@@ -294,7 +299,7 @@ impl WorkQueues {
         let (start, lkey) = inbound
             .and_then(|inbound| inbound.chunk(offset, len))
             .expect("the state machine reads what was prepared");
-        // A chunk is far shorter than 4 GiB.
+        // The cast is lossless, because a chunk is far shorter than 4 GiB.
         let sge = Sge {
             start,
             len: read.len as u32,
@@ -319,8 +324,8 @@ impl WorkQueues {
         self.post(WorkId::Send(slot), op, None)
     }
 
-    /// Posts a one-sided operation on a part of the application's memory, which is kept until it is
-    /// done.
+    /// Posts a one-sided operation on a part of the application's memory, which is kept until the
+    /// operation is done.
     pub(crate) fn post_operation(&mut self, slot: u32, checked: &Checked) -> Result<(), PostError> {
         let Checked {
             op,
@@ -333,8 +338,7 @@ impl WorkQueues {
             range.start <= range.end && range.end <= memory.len(),
             "the caller checked the bounds"
         );
-        // The caller checked that the length is within the limit of the device, which is below 4
-        // GiB.
+        // The caller has checked the length against the limit of the device, which is below 4 GiB.
         let in_memory = || sge(memory, range.start, range.len());
         let (kind, sge) = match op {
             SendOp::Read(_) => (OperationKind::Read, in_memory()),
@@ -361,15 +365,15 @@ impl WorkQueues {
         posted
     }
 
-    /// Moves the queue pair to its error state and posts one marker behind the last work request of
-    /// each queue: work requests complete in order, so all have completed when the markers have.
-    /// Shared receives have no marker: those that the queue pair has not taken stay posted.
+    /// Moves the queue pair to the error state, and posts one marker after the last work request of
+    /// each queue. Work requests complete in order, so all have completed when the markers have.
+    /// Shared receives have no marker: receives that the queue pair has not consumed stay posted.
     pub(crate) fn post_drain_markers(&mut self) -> Result<(), PostError> {
         self.in_flight.stop_reading();
         self.fail()?;
         if let Receives::Own = self.receives {
-            // Some drivers refuse a receive in the error state. Their earlier receives have
-            // completed by then.
+            // Some drivers refuse a receive in the error state. Then all earlier receives have
+            // completed.
             self.marks_receives = match self.recv(WorkId::DrainRecv, None) {
                 Ok(()) => true,
                 Err(error) if error.errno == libc::EINVAL => false,
@@ -379,8 +383,9 @@ impl WorkQueues {
         self.post(WorkId::DrainSend, SendOp::Send, None)
     }
 
-    /// Whether a drain marker completes after the last receive. Without one, all receives have
-    /// completed when the completion queue is empty after the marker of the sends.
+    /// Returns whether the device generates a drain marker completion after the last receive.
+    /// Otherwise all receives have completed when the completion queue is empty after the marker of
+    /// the send queue.
     pub(crate) fn marks_receives(&self) -> bool {
         self.marks_receives
     }
@@ -393,7 +398,7 @@ impl WorkQueues {
     }
 
     /// Copies a fragment from its receive buffer to the memory of its message. Returns false if the
-    /// budget has no room for it, and requests a notification for when it has.
+    /// budget has no room; a notice follows when it has room.
     pub(crate) fn copy_fragment(&mut self, fragment: &FragmentCopy) -> Result<bool, OsError> {
         let frame = self.received(fragment.buffer, HEADER_LEN as u32 + fragment.len);
         match self.in_flight.inbound(fragment.id) {
@@ -436,16 +441,17 @@ impl WorkQueues {
         (memory, offset, self.layout.size())
     }
 
-    /// The place of a slot of the send ring.
+    /// Returns the location of the buffer for a slot of the send ring.
     fn staging(&self, slot: u32) -> Result<Place<'_>, OsError> {
         self.buffers.allocate(self.layout.send_buffer(slot))
     }
 
     #[inline]
     fn recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        // SAFETY: the queue holds all buffers and the marker, and each is posted once at a time.
-        // The buffer is one of `buffers`, which outlive the queue pair, and in no other use until
-        // the completion. The callers hold `self` mutably (see the top of this file).
+        // SAFETY: the queue has room for all buffers and the marker, and each is posted at most
+        // once at a time. The buffer is one of `buffers`, which outlive the queue pair, and no
+        // other code uses it until the completion. The callers borrow `self` mutably (see the top
+        // of this file).
         unsafe { self.qp.post_recv(id, sge) }
     }
 
@@ -459,16 +465,16 @@ impl WorkQueues {
 
     /// Posts a request that completes individually.
     fn post(&self, id: WorkId, op: SendOp, sge: Option<Sge>) -> Result<(), PostError> {
-        // SAFETY: the queue holds all slots and the marker, and each is posted once at a time.
-        // The memory belongs to `buffers` or `in_flight`, which outlive the queue pair, and is in
-        // no other use until a completion covers its slot. The callers hold `self` mutably (top of
-        // this file).
+        // SAFETY: the queue has room for all slots and the marker, and each is posted at most once
+        // at a time. The memory belongs to `buffers` or `in_flight`, which outlive the queue pair,
+        // and no other code uses it until a completion covers its slot. The callers borrow `self`
+        // mutably (see the top of this file).
         unsafe { self.qp.post_send(id, op, sge, true) }
     }
 }
 
-/// A part of a region for the device. It is less than 4 GiB long: a buffer is at most 1 MiB and a
-/// header (`Config::check`).
+/// Describes a part of a region for the device. The cast is lossless, because the length of a
+/// buffer is at most 1 MiB plus a header (`Config::check`).
 fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     Sge {
         start: memory.as_ptr().wrapping_add(offset),
@@ -477,15 +483,16 @@ fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     }
 }
 
-/// The parts of a connection's transport, made before anything is sent, with all receives posted.
-/// The parts have different locks, so a polling thread does not delay an allocation.
+/// The parts of a connection's transport, created before any frame is sent, with all receives
+/// posted. The parts have separate locks, so that a polling thread does not delay an allocation.
 #[derive(Debug)]
 pub(crate) struct TransportParts {
     /// The queues on which work requests are posted.
     pub(crate) queues: WorkQueues,
-    /// The connection's part of shared receives, if receives are shared. Its minimum is reserved.
+    /// The connection's share of the shared receive queue, if it uses one. Its minimum number of
+    /// receives is reserved.
     pub(crate) share: Option<ReceiveShare>,
-    /// The end at which completions are polled.
+    /// The handle with which threads poll the completion queue.
     pub(crate) poll_side: PollSide,
     /// Allocates memory for the application.
     pub(crate) allocator: Arc<Allocator>,

@@ -7,7 +7,7 @@ use crate::{
     proto::{Capabilities, HEADER_LEN},
 };
 
-/// Memory of the peer: an address and a key, as the peer announced them.
+/// The address and the remote key of the peer's memory, as the peer announced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteAddr {
     pub(crate) addr: u64,
@@ -37,8 +37,8 @@ impl SendOp {
         matches!(self, Self::FetchAdd { .. } | Self::CompareSwap { .. })
     }
 
-    /// Refuses operations that the device does not support. Drivers report them with an error that
-    /// ends the queue pair, or not at all.
+    /// Returns an error for an operation that the device does not support. Drivers report such an
+    /// operation by an error that ends the queue pair, or not at all.
     pub(crate) fn check(
         self,
         able: Capabilities,
@@ -65,7 +65,7 @@ impl SendOp {
     }
 }
 
-/// A part of this side's memory that a work request names.
+/// A part of this side's memory to which a work request refers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sge {
     pub(crate) start: *mut u8,
@@ -73,23 +73,23 @@ pub(crate) struct Sge {
     pub(crate) lkey: u32,
 }
 
-/// A frame in its parts.
+/// The header and the payload parts of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) header: &'a [u8; HEADER_LEN],
     pub(crate) payload: &'a [IoSlice<'a>],
-    /// The length of both in bytes.
+    /// The length of the header and the payload in bytes.
     pub(crate) len: usize,
 }
 
 impl Frame<'_> {
-    /// Copies the frame into a send buffer. `Registration::copy_in` would be half as fast, because
-    /// it permits concurrent accesses to the same bytes. Here there are none.
+    /// Copies the frame to a send buffer. `Registration::copy_in` would be half as fast, because it
+    /// permits concurrent accesses to the same bytes. Here there are no concurrent accesses.
     ///
     /// # Safety
     ///
-    /// There is room for it at `to`, which no other code accesses and which does not overlap its
-    /// parts.
+    /// The memory at `to` has room for the frame, does not overlap the parts of the frame, and no
+    /// other code accesses it.
     #[inline]
     pub(crate) unsafe fn copy_to(&self, to: *mut u8) {
         // SAFETY: the caller guarantees the room.
@@ -102,12 +102,12 @@ impl Frame<'_> {
         }
     }
 
-    /// Copies the frame to its place in a send buffer, as [`copy_to`](Self::copy_to) does, without
-    /// the first `skip` bytes.
+    /// Copies the frame to a send buffer in the same way as [`copy_to`](Self::copy_to), but without
+    /// the first `skip` bytes, which stay unwritten.
     ///
     /// # Safety
     ///
-    /// As for [`copy_to`](Self::copy_to).
+    /// The conditions of [`copy_to`](Self::copy_to) hold.
     pub(crate) unsafe fn copy_rest_to(&self, mut to: *mut u8, mut skip: usize) {
         let payload = self.payload.iter().map(|part| &**part);
         for part in iter::once(&self.header[..]).chain(payload) {
@@ -122,13 +122,13 @@ impl Frame<'_> {
     }
 }
 
-/// The id of a work request, which its completion returns. It encodes the purpose, because the
-/// opcode of a failed completion is not valid (`ibv_poll_cq(3)`).
+/// The id of a work request, which its completion contains. The id encodes the purpose of the
+/// request, because the opcode of a failed completion is not valid (`ibv_poll_cq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkId {
-    /// The receive of this buffer.
+    /// The receive into this buffer.
     Recv(u32),
-    /// The send of this slot.
+    /// The send from this slot.
     Send(u32),
     /// The invalidation of the window of a large message.
     Invalidation,
@@ -149,7 +149,7 @@ impl WorkId {
         }
     }
 
-    /// The inverse of `encode`. The device returns only ids that `encode` has created.
+    /// Decodes an id. The device returns only ids that `encode` has created.
     pub(crate) const fn decode(wr_id: u64) -> Self {
         let index = wr_id as u32;
         match wr_id >> 32 {

@@ -10,14 +10,14 @@ use crate::{
     verbs::{self, CompletionChannel, WcOpcode, WorkCompletion},
 };
 
-/// A completion queue of a device, with the channel of its events.
+/// A completion queue of a device, with its completion channel.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     cq: verbs::CompletionQueue,
     batch: [WorkCompletion; BATCH],
 }
 
-/// The source of the event for the next completion of an armed queue.
+/// The source of the completion events. An armed queue raises one event for its next completion.
 #[derive(Debug)]
 pub(crate) struct CompletionEvents(CompletionChannel);
 
@@ -34,13 +34,13 @@ impl CompletionQueue {
         self.cq.poll(&mut self.batch)
     }
 
-    /// Returns the completion with this number in the last batch.
+    /// Returns the completion at this index of the last batch.
     #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         done(&self.batch[number])
     }
 
-    /// Returns the buffer and the length, if this completion is that of a frame.
+    /// Returns the buffer and the length of a received frame; `None` for other completions.
     #[inline]
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
         let wc = &self.batch[number];
@@ -68,11 +68,11 @@ impl CompletionEvents {
         Self(channel)
     }
 
-    /// Takes an event, if there is one.
+    /// Takes one event, if there is one.
     pub(crate) fn clear(&self) {
-        // A queue raises one event each time that it is armed, so a second event is rare. A check
-        // for a second event would cost a system call each time, and the next sleep or poll finds
-        // it anyway.
+        // A queue raises one event each time it is armed, so a second event is rare. A check for a
+        // second event would cost a system call each time. Without the check, the next sleep
+        // returns immediately and the thread takes the second event then.
         let _ = self.0.get_event();
     }
 }

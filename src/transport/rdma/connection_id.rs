@@ -28,30 +28,32 @@ use crate::{
     verbs::QpState,
 };
 
-/// The connection manager's id of one connection, which only the engine's thread uses.
+/// The connection manager's id of one connection. Only the engine's thread uses it.
 ///
-/// An incoming connection begins with an id; an outgoing one makes a new id for each attempt.
+/// An incoming connection is created with its id. An outgoing connection creates a new id for each
+/// attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionId {
-    /// Before the id: librdmacm closes devices that were removed when its last id is destroyed, and
-    /// cannot while this crate holds one open.
+    /// The device. It is dropped before `id`: when the last id of librdmacm is destroyed, librdmacm
+    /// closes removed devices, which is impossible while this crate holds a device open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
-    /// The objects of the last transport, by which the device's events name them.
+    /// The device objects of the last transport. The device's events refer to them.
     objects: Option<Objects>,
-    /// The READs that the peer's request offers; `None` for a connection that this side asks for.
+    /// The numbers of READs that the peer's request offers; `None` for an outgoing connection.
     offered: Option<ReadDepth>,
-    /// Why making the transport failed, in more detail than the state machine keeps.
+    /// The detailed error of a failed call, for the application. The state machine gets only an
+    /// `OsError`.
     problem: Option<Error>,
 }
 
 impl ConnectionId {
-    /// For a connection that is to connect through this manager.
+    /// Creates the object for an outgoing connection.
     pub(crate) fn new(_: &ConnectionManager) -> Self {
         Self::default()
     }
 
-    /// Takes a peer's request on, as the connection with this key.
+    /// Creates the object for a peer's request. The connection has this `key`.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         Self {
             offered: Some(request.reads()),
@@ -60,7 +62,8 @@ impl ConnectionId {
         }
     }
 
-    /// Makes the id of the connection with this key, on the address from which it connects.
+    /// Creates the id for an outgoing connection with this `key`, and binds it to the configured
+    /// source address.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,
@@ -73,7 +76,7 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// Requests this ACK timeout from the device, which may ignore it.
+    /// Requests the configured ACK timeout from the device, which may ignore the request.
     pub(crate) fn set_ack_timeout(&mut self, key: u64, config: &Config) {
         if let (Some(ack_timeout), Some(id)) = (config.rdma.ack_timeout, &mut self.id)
             && let Err(error) = id.set_ack_timeout(ack_timeout)
@@ -115,8 +118,9 @@ impl ConnectionId {
         self.id()?.disconnect()
     }
 
-    /// Makes the transport on the device to which the id is bound. If an [`OsError`] cannot
-    /// describe a failure completely, [`take_problem`](Self::take_problem) returns the whole error.
+    /// Creates the transport on the device to which the id is bound. If an [`OsError`] cannot
+    /// describe a failure completely, [`take_problem`](Self::take_problem) returns the complete
+    /// error.
     pub(crate) fn create_transport(
         &mut self,
         manager: &mut ConnectionManager,
@@ -136,19 +140,19 @@ impl ConnectionId {
         Ok(transport)
     }
 
-    /// Destroys the id, and with it all events that it may still have had.
+    /// Destroys the id and its unread events.
     pub(crate) fn discard(&mut self) {
         self.id = None;
         self.objects = None;
     }
 
-    /// This side's address.
+    /// Returns this side's address.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         let local = self.id.as_ref()?.local_addr()?;
         Some(with_interface(local, Some(local)))
     }
 
-    /// Whether it uses the object or port that an event is about.
+    /// Returns whether the connection uses the object or port to which a device event applies.
     pub(crate) fn is_affected_by(&self, event: &DeviceEvent) -> bool {
         let (Some(device), Some(id), Some(objects)) = (&self.device, &self.id, &self.objects)
         else {
@@ -162,16 +166,17 @@ impl ConnectionId {
             }
     }
 
-    /// Why making the transport failed, if it did.
+    /// Takes the detailed error of a failed call, if there is one.
     pub(crate) fn take_problem(&mut self) -> Option<Error> {
         self.problem.take()
     }
 
-    /// Whether a step of accepting failed with this error because the peer has withdrawn its
-    /// request: the connection manager's event of that may still come.
+    /// Returns whether a step of accepting failed with this error because the peer has withdrawn
+    /// its request. The corresponding event of the connection manager may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         match (&mut self.id, &self.problem) {
-            // The connection manager has the attributes of a queue pair while the request exists.
+            // While the request exists, the connection manager can return the attributes of a queue
+            // pair.
             (Some(id), None) if error.errno == libc::EINVAL => {
                 id.init_qp_attr(QpState::INIT).is_err()
             }
@@ -179,14 +184,14 @@ impl ConnectionId {
         }
     }
 
-    /// The id, which is missing between two attempts.
+    /// Returns the id. Between two attempts there is no id, so this call returns an error.
     fn id(&mut self) -> Result<&mut CmId, OsError> {
         self.id
             .as_mut()
             .ok_or(OsError::new("rdma_create_id", libc::ENODEV))
     }
 
-    /// The device exists, because the transport has been made.
+    /// Returns the parameters for connecting or accepting. Fails if the transport was not created.
     fn conn_param(&self, private_data: &[u8], config: &Config) -> Result<ConnParam, OsError> {
         let device = self.device.as_ref();
         let device = device.ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
@@ -211,7 +216,7 @@ fn create_id(
     if let Some(source) = source(config, peer)? {
         let without = |error| NoTransport::without_source(source, error);
         id.bind_addr(source).map_err(without)?;
-        // The kernel binds to the loopback interface without a device.
+        // The kernel can bind to the loopback interface without assigning a device.
         if !source.ip().is_unspecified() && !id.has_device() {
             return Err(without(OsError::new("rdma_bind_addr", libc::ENODEV)));
         }
@@ -223,9 +228,9 @@ fn create_id(
     Ok(id)
 }
 
-/// Returns the numbers of concurrent READs and atomic operations of a connection. This side has up
-/// to [`READS`] in flight for large messages, and up to `send_depth` for the application. A side
-/// that asks for a connection expects the same of its peer. `most` is the device's limit.
+/// Returns the maximum numbers of concurrent READs and atomic operations of a connection. This side
+/// has up to [`READS`] in flight for large messages, and up to `send_depth` for the application. An
+/// outgoing connection expects the same numbers from its peer. `most` is the limit of the device.
 fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) -> ReadDepth {
     let wanted = u8::try_from(READS + u32::from(config.send_depth)).unwrap_or(u8::MAX);
     let offered = offered.unwrap_or(ReadDepth {
@@ -238,8 +243,8 @@ fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) ->
     }
 }
 
-/// Adds the network interface of this side, which has the address `local`, to a link-local address
-/// of either side. The connection manager leaves it out.
+/// Adds the network interface (scope ID) to a link-local address of either side. `local` is this
+/// side's address. The connection manager reports addresses without the interface.
 pub(super) fn with_interface(address: SocketAddr, local: Option<SocketAddr>) -> SocketAddr {
     match (address, local) {
         (SocketAddr::V6(mut v6), Some(SocketAddr::V6(local)))
@@ -254,7 +259,7 @@ pub(super) fn with_interface(address: SocketAddr, local: Option<SocketAddr>) -> 
     }
 }
 
-/// Returns the number of the network interface that has this link-local address.
+/// Returns the index of the network interface with this link-local address.
 fn interface_of(address: Ipv6Addr) -> Option<u32> {
     let mut all = getifaddrs().ok()?;
     all.find_map(|interface| {

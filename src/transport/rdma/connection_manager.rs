@@ -22,28 +22,30 @@ pub(crate) struct ConnectionManager {
 /// A report of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// A peer asks for a connection.
+    /// A peer has requested a connection.
     Request(ConnectRequest),
-    /// Something that concerns a connection or a listener.
+    /// An event of a connection or a listener.
     Event(Event),
 }
 
-/// A peer's request for a connection, of which nothing has been made yet.
+/// A peer's connection request, for which no objects have been created yet.
 #[derive(Debug)]
 pub(crate) struct ConnectRequest {
     event: CmEvent,
     id: CmId,
 }
 
-/// Something that concerns the connection or the listener with this key.
+/// An event for the connection or listener whose key it contains.
 #[derive(Debug)]
 pub(crate) struct Event(CmEvent);
 
 impl ConnectionManager {
+    /// Creates a connection manager.
+    ///
     /// # Errors
     ///
-    /// `rdma_create_event_channel(3)`: without `/dev/infiniband/rdma_cm` there is no connection
-    /// manager.
+    /// Without `/dev/infiniband/rdma_cm` there is no connection manager: see
+    /// `rdma_create_event_channel(3)`.
     pub(crate) fn new() -> Result<Self, OsError> {
         Ok(Self {
             channel: EventChannel::new()?,
@@ -51,7 +53,7 @@ impl ConnectionManager {
         })
     }
 
-    /// Takes the next event, if there is one.
+    /// Returns the next event, if there is one.
     pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
         let Some(mut event) = self.channel.poll_event()? else {
             return Ok(None);
@@ -62,7 +64,7 @@ impl ConnectionManager {
         }))
     }
 
-    /// Makes an id whose events have this key.
+    /// Creates an id whose events contain this key.
     pub(super) fn id(&self, key: u64) -> Result<CmId, OsError> {
         CmId::new(&self.channel, PortSpace::TCP, key)
     }
@@ -75,7 +77,7 @@ impl AsFd for ConnectionManager {
 }
 
 impl ConnectRequest {
-    /// The key of the listener that was asked.
+    /// Returns the key of the listener to which the request was sent.
     pub(crate) fn listener(&self) -> Option<u64> {
         self.event.listen_context()
     }
@@ -85,12 +87,12 @@ impl ConnectRequest {
         Some(with_interface(peer, self.id.local_addr()))
     }
 
-    /// The private data of the request.
+    /// Returns the private data of the request.
     pub(crate) fn private_data(&self) -> &[u8] {
         self.event.private_data()
     }
 
-    /// The READs that the peer offers.
+    /// Returns the maximum numbers of concurrent READs that the peer offers.
     pub(crate) fn reads(&self) -> ReadDepth {
         read_depth(&self.event)
     }
@@ -102,7 +104,7 @@ impl ConnectRequest {
         }
     }
 
-    /// Takes it on, as the connection with this key.
+    /// Returns the id of the request. Its later events contain this `key`.
     pub(super) fn into_id(mut self, key: u64) -> CmId {
         self.id.set_context(key);
         self.id
@@ -114,12 +116,12 @@ impl Event {
         self.0.context()
     }
 
-    /// Whether the peer has disconnected.
+    /// Returns whether the event reports that the peer has disconnected.
     pub(crate) fn is_disconnect(&self) -> bool {
         self.0.event() == CmEventType::DISCONNECTED
     }
 
-    /// Returns the cause for the end of its listener, if it ends one.
+    /// Returns the cause if the event ends its listener; otherwise `None`.
     pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
         match self.0.event() {
             CmEventType::DEVICE_REMOVAL => Some(CloseReason::DeviceRemoved),
@@ -128,7 +130,7 @@ impl Event {
         }
     }
 
-    /// The state machine's view of it.
+    /// Converts the event to an input of the state machine.
     pub(crate) fn input(&self) -> CmInput<'_> {
         let event = &self.0;
         let status = event.cm_status();
@@ -167,7 +169,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// The READs that the peer's request or acceptance allows.
+/// Returns the maximum numbers of concurrent READs in the peer's request or acceptance.
 fn read_depth(event: &CmEvent) -> ReadDepth {
     let (outgoing, incoming) = event.conn().map_or((0, 0), |param| {
         (param.initiator_depth, param.responder_resources)

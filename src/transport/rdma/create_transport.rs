@@ -25,7 +25,8 @@ use crate::{
     verbs::{self, CompletionChannel, ProtectionDomain, QpCap, QpInitAttr, SrqAttr},
 };
 
-/// Makes buffers, completion queue and queue pair for the connection of `id`, which has this `key`.
+/// Creates the buffers, the completion queue and the queue pair for the connection with this `id`
+/// and `key`.
 pub(super) fn create_transport(
     device: &Arc<Device>,
     id: &mut CmId,
@@ -109,7 +110,7 @@ pub(super) fn create_transport(
     let inbound_pool = InboundPool::new(&domain, keep, budget_client);
     let qp = queues::QueuePair::Rdma(QueuePair::new(qp));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
-    // Last, so that nothing has to be given back when something fails.
+    // The receives are reserved in the last step, so that no failed step has to return them.
     if let Some(shared) = &shared
         && !shared.account.open(config.receive_window)
     {
@@ -136,8 +137,8 @@ pub(super) fn create_transport(
     Ok((parts, objects))
 }
 
-/// Returns the layout of a connection. It has places for the requests of memory windows if those of
-/// the device are usable and its queues are deep enough.
+/// Returns the layout of a connection. The send queue has slots for the requests of memory windows,
+/// if the device's windows are usable and its queues can be deep enough.
 fn layout(device: &Device, config: &Config) -> Layout {
     let layout = Layout::new(&config.params(Transport::Rdma));
     let with_windows = layout.with_windows();
@@ -150,7 +151,7 @@ fn layout(device: &Device, config: &Config) -> Layout {
     }
 }
 
-/// Returns the vector whose interrupt signals the completions of a connection.
+/// Returns the completion vector of a connection, whose interrupt signals its completions.
 fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTransport> {
     let last = device.context().num_comp_vectors().saturating_sub(1);
     match config.rdma.completion_vector {
@@ -165,14 +166,15 @@ fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTranspor
     }
 }
 
-/// The sizes of inline data to try in turn after a refusal, in bytes.
+/// The sizes of inline data in bytes that are tried one after another after a refusal.
 ///
-/// Devices of the drivers irdma and bnxt_re grant about 96, which is enough for a message of 64
-/// bytes with its header.
+/// Devices with the drivers irdma and bnxt_re grant about 96 bytes, which is enough for a message
+/// of 64 bytes with its header.
 const INLINE_SIZES: [u32; 4] = [256, 128, 96, 64];
 
-/// Makes a queue pair with the most inline data that the device grants. Inline data is an
-/// optimisation, and some devices refuse the queue pair instead of granting less.
+/// Creates a queue pair with the maximum size of inline data that the device grants, up to the
+/// requested size. Inline data is an optimisation. Some devices refuse the queue pair instead of
+/// granting a smaller size.
 fn create_qp(
     device: &Device,
     id: &mut CmId,
@@ -214,7 +216,7 @@ fn shared_receives(
     SharedReceives::new(domain, queue, count, size)
 }
 
-/// The depths of the queues, and the limits of a work request.
+/// Returns the depths of the queues and the limits of a work request.
 fn cap(layout: &Layout, max_inline: u32) -> QpCap {
     QpCap {
         max_send_wr: layout.send_depth(),
@@ -225,7 +227,7 @@ fn cap(layout: &Layout, max_inline: u32) -> QpCap {
     }
 }
 
-/// The device offers less than the configuration asks for.
+/// Creates the error for a configuration that exceeds a limit of the device.
 fn exceeds(field: &'static str, value: u32, limit: u32) -> NoTransport {
     NoTransport::refused(
         field,

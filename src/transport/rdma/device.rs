@@ -19,31 +19,33 @@ use crate::{
     verbs::{AtomicCap, Context, TransportType},
 };
 
-/// A device, which its connections share. It is closed after the last of them.
+/// A device, which its connections share. It is closed when its last connection is dropped.
 ///
-/// Each connection has a protection domain of its own, so that a peer which guesses or remembers a
-/// key reaches no other peer's memory. Connections that share receives share the domain as well,
-/// because devices write a receive only to memory in the domain of its queue pair.
+/// Each connection has a protection domain of its own. So a peer that guesses or remembers a key
+/// cannot access the memory of another peer's connection. Connections that share receives also
+/// share a domain, because a device writes a received frame only to memory in the domain of the
+/// queue pair.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// Before the device, which is closed without it.
+    /// The epoll registration for events of the device. Dropped before `context`, which may close
+    /// the device.
     watch: Option<Watch>,
     context: Context,
     pub(super) max_qp_wr: u32,
     pub(super) max_cqe: u32,
-    /// The longest one-sided operation in bytes.
+    /// The maximum length of a one-sided operation in bytes.
     max_msg_sz: u32,
     pub(super) max_srq_wr: u32,
     most_reads: ReadDepth,
     capabilities: Capabilities,
     /// Whether the device has refused relaxed ordering.
     refuses_relaxed: AtomicBool,
-    /// Whether the log has that the device refused a `max_inline`.
+    /// Whether the log already states that the device refused a `max_inline`.
     has_logged_inline: AtomicBool,
-    /// The NUMA node of the device, if the kernel knows it.
+    /// The NUMA node of the device; `None` if the kernel does not know it.
     numa_node: Option<u32>,
     pub(super) thread_domains: ThreadDomains,
-    /// Whether memory windows can lend messages to peers.
+    /// Whether memory windows can expose messages to peers.
     pub(super) has_windows: bool,
     shared_pools: SharedPools,
 }
@@ -52,7 +54,7 @@ pub(crate) struct Device {
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     by_device: HashMap<u64, Weak<Device>>,
-    /// The epolls of the engine that takes the devices' events.
+    /// The epoll instances of the engine that watches the devices' events.
     epolls: Option<Arc<Epolls>>,
 }
 
@@ -62,7 +64,7 @@ impl Devices {
         self.epolls = Some(Arc::clone(epolls));
     }
 
-    /// Takes the next event of the device with this number, if there is one.
+    /// Returns the next event of the device with this number, if there is one.
     pub(crate) fn poll(&self, device: u64) -> Option<DeviceEvent> {
         let device = self.by_device.get(&device)?.upgrade()?;
         match device.context.poll_async_event() {
@@ -81,20 +83,21 @@ impl Devices {
         }
     }
 
-    /// Returns a device, opened for use when it is not in use yet.
+    /// Returns a device, and prepares it if it was not in use.
     pub(crate) fn get(&mut self, context: Context) -> Result<Arc<Device>, OsError> {
         let key = context.id();
         if let Some(device) = self.by_device.get(&key).and_then(Weak::upgrade) {
             return Ok(device);
         }
         let attr = context.query_device()?;
-        // All ports of a device have the same limit.
+        // The limit is the same for all ports of a device.
         let max_msg_sz = context.query_port(1)?.max_msg_sz;
         let capabilities = Capabilities::new(
             attr.atomic_cap() != AtomicCap::NONE,
             context.transport_type() != TransportType::IWARP,
         );
-        // Before the watch, which would report the queue pairs that fail in the test.
+        // The test precedes the watch, which would otherwise report the queue pairs that fail in
+        // the test.
         let has_windows = windows::are_usable(&context, &attr);
         let watch = self
             .epolls
@@ -143,7 +146,7 @@ impl Device {
         self.context.transport_type() == TransportType::IWARP
     }
 
-    /// The NUMA node of the device, if the kernel knows it.
+    /// Returns the NUMA node of the device; `None` if the kernel does not know it.
     pub(super) fn numa_node(&self) -> Option<u32> {
         self.numa_node
     }
@@ -152,12 +155,12 @@ impl Device {
         self.max_msg_sz
     }
 
-    /// The limits on concurrent READs and atomic operations of a queue pair.
+    /// Returns the maximum numbers of concurrent READs and atomic operations of a queue pair.
     pub(super) fn most_reads(&self) -> ReadDepth {
         self.most_reads
     }
 
-    /// Logs once that the device refused queue pairs with `wanted` bytes of inline data.
+    /// Logs once that the device granted fewer than the `wanted` bytes of inline data.
     pub(super) fn log_inline(&self, wanted: u32, granted: u32) {
         if !self.has_logged_inline.swap(true, Ordering::Relaxed) {
             let name = self.context.device_name();
@@ -169,7 +172,7 @@ impl Device {
         }
     }
 
-    /// Whether the device has refused relaxed ordering.
+    /// Returns whether the device has refused relaxed ordering.
     pub(super) fn refuses_relaxed(&self) -> bool {
         self.refuses_relaxed.load(Ordering::Relaxed)
     }
@@ -194,7 +197,7 @@ impl Device {
     }
 }
 
-/// The drivers' names of the counters: software RoCE's, then mlx5's.
+/// The names of the counters, first in the driver of software RoCE, then in mlx5.
 const RNR_NAKS: [&str; 3] = ["rcvd_rnr_err", "send_rnr_err", "rnr_nak_retry_err"];
 const RETRANSMISSIONS: [&str; 3] = [
     "completer_retry_err",
@@ -202,7 +205,7 @@ const RETRANSMISSIONS: [&str; 3] = [
     "local_ack_timeout_err",
 ];
 
-/// Reads the counters from the kernel's files: not for every message.
+/// Reads the counters from files of the kernel, which is too slow to do for every message.
 pub(super) fn read_counters(context: &Context) -> DeviceCounters {
     DeviceCounters {
         rnr_naks: sum(context, &RNR_NAKS),

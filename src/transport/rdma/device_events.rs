@@ -1,7 +1,9 @@
-//! The events of devices: their descriptor in the epoll of an engine, and their effects.
+//! The asynchronous events of devices: their descriptor in the epoll of an engine, and their
+//! effects.
 //!
-//! librdmacm opens each device once for the process, so all engines share one descriptor. The
-//! kernel hands each event to one reader. The engine that reads it passes it on to the others.
+//! librdmacm opens each device once per process, so all engines share one descriptor. The kernel
+//! delivers each event to one reader only. The engine that reads an event forwards it to the
+//! others.
 
 use std::{
     fmt,
@@ -25,19 +27,20 @@ use crate::{
     verbs::{AsyncElement, AsyncEvent, AsyncEventType, Context},
 };
 
-/// The descriptor of a device's events in the epoll of an engine. Dropping it takes the descriptor
-/// out, before librdmacm closes the device: a child of a fork may hold the same file open, and the
-/// epoll would report it without an end.
+/// The registration of a device's event descriptor with the epoll of an engine. Dropping it removes
+/// the descriptor from the epoll before librdmacm closes the device. Otherwise, if a child process
+/// after fork(2) holds the same file open, the epoll would report the descriptor indefinitely.
 pub(super) struct Watch {
     epolls: Arc<Epolls>,
-    /// Open until the descriptor is out.
+    /// The device. It stays open until the descriptor is removed.
     context: Context,
     process: Process,
 }
 
 impl Watch {
-    /// Returns nothing in a child of a fork that shares the descriptor with its parent: it would
-    /// take the parent's events, whose objects do not exist here.
+    /// Registers the descriptor. Returns `None` in a child process that shares the descriptor with
+    /// its parent: the child would take events of the parent, whose objects do not exist in the
+    /// child.
     pub(super) fn new(epolls: &Arc<Epolls>, context: &Context) -> Result<Option<Self>, OsError> {
         if !context.has_own_events() {
             return Ok(None);
@@ -54,8 +57,8 @@ impl Watch {
         }))
     }
 
-    /// Takes the descriptor out, for instance because the device was removed, so that each read
-    /// fails.
+    /// Removes the descriptor from the epoll. The engine also calls it when reads fail, for example
+    /// after the device was removed.
     pub(super) fn stop(&self) {
         // The call fails if the descriptor is no longer in the epoll.
         let _ = self.epolls.engine.delete(&self.context);
@@ -64,7 +67,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // A child shares the epoll with its parent.
+        // A child process shares the epoll with its parent, so it must not remove the descriptor.
         if self.process.is_this() {
             self.stop();
         }
@@ -77,19 +80,19 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Returns a number for a queue of this process, by which an event names it.
+/// Returns a number for a queue that is unique in this process. Events refer to the queue by it.
 pub(super) fn next_cookie() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The objects of one connection that events name.
+/// The objects of one connection to which events can refer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Objects {
     pub(super) qp_num: u32,
-    /// The cookie of its completion queue.
+    /// The cookie of the completion queue.
     pub(super) cq: u64,
-    /// The cookie of its shared receive queue.
+    /// The cookie of the shared receive queue, if the connection uses one.
     pub(super) srq: Option<u64>,
 }
 
@@ -104,7 +107,7 @@ impl Objects {
     }
 }
 
-/// Returns the engine's view of an event.
+/// Converts an event of the device for the engine.
 pub(super) fn event(context: &Context, event: &AsyncEvent) -> DeviceEvent {
     DeviceEvent {
         device: context.id(),

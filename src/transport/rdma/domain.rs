@@ -18,7 +18,8 @@ use crate::{
 pub(crate) struct Domain {
     device: Arc<Device>,
     pd: ProtectionDomain,
-    /// Whether the device may reorder its writes to receive buffers and to the targets of reads.
+    /// Whether relaxed ordering is requested, with which the device may reorder its writes to
+    /// receive buffers and to the targets of reads.
     is_relaxed: bool,
 }
 
@@ -40,12 +41,13 @@ impl Domain {
         &self.pd
     }
 
-    /// Whether memory was registered here.
+    /// Returns whether memory was registered in this domain.
     pub(crate) fn has(&self, memory: &MemoryRegion) -> bool {
         memory.pd().is_same_as(&self.pd)
     }
 
-    /// Allocates memory that this side may write, and peers may access as `remote` says.
+    /// Allocates memory that this side may write to, and that peers may access with the rights in
+    /// `remote`.
     pub(crate) fn allocate(
         &self,
         len: usize,
@@ -54,19 +56,20 @@ impl Domain {
         self.map(len, local_write(remote))
     }
 
-    /// Allocates the buffers of frames. Their completions order the device's writes.
+    /// Allocates buffers for frames. The buffers are read only after a completion, so the device
+    /// may use relaxed ordering.
     pub(crate) fn allocate_buffers(&self, len: usize) -> Result<MemoryRegion, OsError> {
         let access = local_write(RemoteAccess::NONE);
         self.ordered_by_completions(access, |access| self.map(len, access))
     }
 
-    /// Allocates memory on the node of the device.
+    /// Allocates memory on the NUMA node of the device.
     fn map(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion, OsError> {
         MemoryRegion::on_node(&self.pd, len, access, self.numa_node())
     }
 
-    /// Registers memory that is looked at only after a completion. A device that refuses relaxed
-    /// ordering is not asked again.
+    /// Registers memory that is read only after a completion, with relaxed ordering if possible.
+    /// After a device has refused relaxed ordering, later calls do not request it.
     fn ordered_by_completions(
         &self,
         access: AccessFlags,
@@ -82,11 +85,11 @@ impl Domain {
         result
     }
 
-    /// Registers memory that the caller owns, for the peers' answers to reads.
+    /// Registers memory that the caller owns, as the target of RDMA READs.
     ///
     /// # Safety
     ///
-    /// [`MemoryRegion::register`].
+    /// The conditions of [`MemoryRegion::register`] hold.
     pub(crate) unsafe fn register_read_target(
         &self,
         start: *mut u8,
@@ -106,7 +109,7 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// [`MemoryRegion::register`].
+    /// The conditions of [`MemoryRegion::register`] hold.
     pub(crate) unsafe fn expose(
         &self,
         start: *mut u8,
@@ -116,12 +119,12 @@ impl Domain {
         unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::REMOTE_READ) }
     }
 
-    /// Registers memory that the caller owns, without access for peers, and allocates a window for
-    /// parts of it.
+    /// Registers memory that the caller owns, without access for peers, and allocates a memory
+    /// window for parts of it.
     ///
     /// # Safety
     ///
-    /// [`MemoryRegion::register`].
+    /// The conditions of [`MemoryRegion::register`] hold.
     pub(crate) unsafe fn expose_by_window(
         &self,
         start: *mut u8,
@@ -132,9 +135,9 @@ impl Domain {
         Ok((region, MemoryWindow::new(&self.pd)?))
     }
 
-    /// Registers a part of a region again as the target of an RDMA READ, if a READ needs an access
-    /// flag that the region lacks. The new registration has this flag, and is deregistered when the
-    /// READ is done.
+    /// Registers a part of a region again as the target of an RDMA READ, if the READ needs an
+    /// access flag that the region lacks. The new registration has this flag, and is deregistered
+    /// after the READ.
     pub(crate) fn read_target(
         &self,
         memory: &MemoryRegion,
@@ -149,18 +152,19 @@ impl Domain {
             .map(Some)
     }
 
-    /// Whether peers may write to the memory into which this side reads. On iWARP the peer's answer
-    /// to a read is a write like any other, so the peer's device must be allowed to write there.
+    /// Returns whether peers could write to the targets of this side's READs. On iWARP the response
+    /// to a READ is written like any RDMA WRITE, so the peer's device needs the right to write
+    /// there.
     pub(crate) fn peers_write_read_targets(&self) -> bool {
         self.device.is_iwarp()
     }
 
-    /// The NUMA node of the device, if the kernel knows it.
+    /// Returns the NUMA node of the device; `None` if the kernel does not know it.
     pub(crate) fn numa_node(&self) -> Option<u32> {
         self.device.numa_node()
     }
 
-    /// The longest one-sided operation in bytes.
+    /// Returns the maximum length of a one-sided operation in bytes.
     pub(crate) fn longest_operation(&self) -> u64 {
         self.device.max_msg_sz().into()
     }
@@ -183,7 +187,8 @@ impl Domain {
     }
 }
 
-/// Tries with relaxed ordering, and without it if the device refuses that. Returns whether it does.
+/// Calls `register` with relaxed ordering, and again without it if the first call fails with
+/// EINVAL. The second result is whether the device refuses relaxed ordering.
 fn relaxed_if_possible<T>(
     access: AccessFlags,
     mut register: impl FnMut(AccessFlags) -> Result<T, OsError>,
@@ -216,7 +221,8 @@ fn local_write(remote: RemoteAccess) -> AccessFlags {
 mod tests {
     use super::*;
 
-    /// Registers on a device that answers in turn. Returns the flags of each call as well.
+    /// Registers memory on a device that returns `answers` one after another. The first result is
+    /// the flags of each call.
     fn registered(answers: &[i32]) -> (Vec<AccessFlags>, Result<(), i32>, bool) {
         let mut flags = Vec::new();
         let (result, is_refused) = relaxed_if_possible(AccessFlags::LOCAL_WRITE, |access| {
@@ -236,8 +242,7 @@ mod tests {
         assert_eq!(registered(&[0]), (vec![relaxed], Ok(()), false));
         let refused = (vec![relaxed, strict], Ok(()), true);
         assert_eq!(registered(&[libc::EINVAL, 0]), refused);
-        // The device refuses the arguments with and without the flag, so the flag was not the
-        // cause.
+        // The device refuses the arguments even without the flag, so the flag was not the cause.
         let invalid = (vec![relaxed, strict], Err(libc::EINVAL), false);
         assert_eq!(registered(&[libc::EINVAL, libc::EINVAL]), invalid);
         let no_memory = (vec![relaxed], Err(libc::ENOMEM), false);

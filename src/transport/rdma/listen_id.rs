@@ -3,20 +3,20 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::{cm::CmId, config::Config, transport::no_transport::NoTransport};
 
-/// The number of requests that the kernel queues for a listener until the engine takes them. It is
-/// the highest number that the kernel allows, because a request that does not fit the kernel's
-/// queue is dropped silently, and its peer repeats it some seconds later. The engine instead
-/// rejects surplus requests with a cause.
+/// The number of requests that the kernel queues for a listener. This is the maximum that the
+/// kernel allows. The kernel silently drops a request that does not fit into the queue, and the
+/// peer repeats it some seconds later. The engine, in contrast, rejects surplus requests with a
+/// reason.
 const KERNEL_BACKLOG: i32 = 1024;
 
-/// An address that is listened on, until this is dropped.
+/// An address on which requests are accepted. Dropping it ends the listener.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     id: CmId,
 }
 
 impl ListenId {
-    /// Listens on an address. Incoming requests carry the listener's `key`.
+    /// Listens on an address. Incoming requests contain the listener's `key`.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,
@@ -26,8 +26,8 @@ impl ListenId {
         let create = || {
             let mut id = manager.id(key)?;
             id.set_reuseaddr(true)?;
-            // The class applies to connections over iWARP. Over InfiniBand and RoCE the class of
-            // the connecting side applies.
+            // Connections over iWARP use this traffic class. Connections over InfiniBand and RoCE
+            // use the class of the connecting side.
             config
                 .traffic_class
                 .map_or(Ok(()), |class| id.set_tos(class))?;
@@ -45,7 +45,7 @@ impl ListenId {
         }
     }
 
-    /// Whether the address is one of a device, or of all.
+    /// Returns whether the address belongs to a device, or is the unspecified address.
     pub(crate) fn has_device(&self) -> bool {
         self.id.has_device()
     }

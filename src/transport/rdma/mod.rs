@@ -1,5 +1,4 @@
-//! The first implementation of a [transport](super): a reliable-connected queue pair of an RDMA
-//! device.
+//! The [transport](super) over RDMA: a reliable-connected queue pair of a device.
 
 mod completion_queue;
 mod connection_id;

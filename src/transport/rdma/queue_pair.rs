@@ -1,6 +1,6 @@
-//! A queue pair and a shared receive queue of a device. This file hands the work requests to
-//! `verbs`; [`WorkQueues`](crate::transport::queues::WorkQueues) argues why the memory that they
-//! name is sound.
+//! A queue pair and a shared receive queue of a device. This module passes the work requests to
+//! `verbs`. [`WorkQueues`](crate::transport::queues::WorkQueues) explains why their memory accesses
+//! are sound.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -9,15 +9,16 @@ use crate::{
     verbs::{self, AccessFlags, MemoryRegion, MemoryWindow, RawRecv, RawSend, RawSge},
 };
 
-/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it
-/// should never matter; the connection manager's 0 would mean 655 ms for every slip.
+/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so the
+/// timer should never run. The connection manager's default, 0, would delay the sender by 655 ms
+/// each time.
 const MIN_RNR_TIMER: u8 = 12;
 
 /// A reliable-connected queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair(verbs::QueuePair);
 
-/// The queue for receives of several queue pairs.
+/// A queue for the receives of several queue pairs.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     queue: verbs::SharedReceiveQueue,
@@ -29,17 +30,17 @@ impl QueuePair {
         Self(qp)
     }
 
-    /// The longest message whose bytes are copied into the work request.
+    /// Returns the maximum length in bytes of a frame that is copied into the work request.
     pub(crate) fn max_inline(&self) -> usize {
         self.0.cap().max_inline_data as usize
     }
 
-    /// The connection is about to be established.
+    /// Sets the RNR timer. Called shortly before the connection is established.
     pub(crate) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
         self.0.set_min_rnr_timer(MIN_RNR_TIMER)
     }
 
-    /// Moves to the error state, in which it takes no receives.
+    /// Moves the queue pair to the error state, in which it consumes no receives.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.0.to_err()
     }
@@ -48,21 +49,21 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The queue pair has no shared receive queue, and a place for one more receive. Until it
-    /// completes or the queue pair is destroyed, the memory is registered and no code accesses it.
-    /// No other thread posts on the queue pair at the same time.
+    /// The queue pair has no shared receive queue, and its receive queue has room for one more
+    /// request. The memory stays registered, and no code accesses it, until the receive completes
+    /// or the queue pair is destroyed. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        // SAFETY: the caller guarantees the conditions on the place and the memory. A thread domain
-        // has no other queue pair than this one, on which no other thread posts.
+        // SAFETY: the caller guarantees the room and the conditions on the memory. The thread
+        // domain contains only this queue pair, on which no other thread posts.
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
     }
 
-    /// Posts receives in their order, with one call for each list of them.
+    /// Posts receives in order. One call posts a list of them.
     ///
     /// # Safety
     ///
-    /// As for [`post_recv`](Self::post_recv), for each of them.
+    /// The conditions of [`post_recv`](Self::post_recv) hold for each receive.
     pub(crate) unsafe fn post_recvs(
         &self,
         receives: impl Iterator<Item = (WorkId, Sge)>,
@@ -72,12 +73,13 @@ impl QueuePair {
         unsafe { self.0.post_recvs_raw(&receives) }
     }
 
-    /// Posts a send whose bytes are copied into the work request, of at most
-    /// [`max_inline`](Self::max_inline) bytes. An empty second part is left out.
+    /// Posts a send whose bytes are copied into the work request, at most
+    /// [`max_inline`](Self::max_inline) bytes. An empty second part is omitted.
     ///
     /// # Safety
     ///
-    /// The send queue has a place for it. No other thread posts on the queue pair at the same time.
+    /// The send queue has room for the request. No other thread posts on the queue pair at the same
+    /// time.
     #[inline(always)]
     pub(crate) unsafe fn post_inline(
         &self,
@@ -85,8 +87,8 @@ impl QueuePair {
         parts: [&[u8]; 2],
         signalled: bool,
     ) -> Result<(), OsError> {
-        // The driver copies inline data before the call returns, so the data may be in any memory,
-        // and the lkey is ignored.
+        // The driver copies inline data before the call returns. So the data need not be in
+        // registered memory, and the lkey is ignored.
         let elements =
             parts.map(|part| RawSge::new(part.as_ptr().cast_mut(), part.len() as u32, 0));
         let request = RawSend {
@@ -96,8 +98,8 @@ impl QueuePair {
             signalled,
             inline: true,
         };
-        // SAFETY: the caller guarantees the place, and that no other thread posts. `parts` borrows
-        // the bytes until the call returns, and by then the driver has copied them.
+        // SAFETY: the caller guarantees the room, and that no other thread posts. `parts` borrows
+        // the bytes until the call returns, and the driver has copied them by then.
         unsafe { self.0.post_send_raw(request) }
     }
 
@@ -105,9 +107,9 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The send queue has a place for it. Until a completion covers it or the queue pair is
-    /// destroyed, the memory is registered, and no access conflicts with the
-    /// device. No other thread posts on the queue pair at the same time.
+    /// The send queue has room for the request. Until a completion covers it or the queue pair is
+    /// destroyed, the memory stays registered, and no access conflicts with those of the device. No
+    /// other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(crate) unsafe fn post_send(
         &self,
@@ -130,12 +132,13 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts sends of one element in their order, with one call, so that the peer is not woken for
-    /// each of them.
+    /// Posts sends of one memory element each, in order and with one call, so that the peer is
+    /// woken less often.
     ///
     /// # Safety
     ///
-    /// As for [`post_send`](Self::post_send), for each of them. There is one at least.
+    /// There is at least one send. The conditions of [`post_send`](Self::post_send) hold for each
+    /// send.
     pub(crate) unsafe fn post_sends(&self, sends: &[(WorkId, Sge, bool)]) -> Result<(), OsError> {
         let elements: Vec<_> = sends.iter().map(|(_, sge, _)| [raw(*sge)]).collect();
         let sends = sends.iter().zip(&elements);
@@ -155,8 +158,8 @@ impl QueuePair {
 
 /// Memory windows.
 impl QueuePair {
-    /// Posts a bind that lets the peer read the first `len` bytes of the region. It completes only
-    /// if it fails, as the request `id`.
+    /// Posts a bind that lets the peer read the first `len` bytes of the region. The bind
+    /// completes, with `id`, only if it fails.
     pub(crate) fn bind(
         &self,
         id: WorkId,
@@ -181,7 +184,7 @@ impl SharedReceiveQueue {
         Self { queue, cookie }
     }
 
-    /// The number by which the device's events name it.
+    /// Returns the number by which the device's events refer to this queue.
     pub(super) fn cookie(&self) -> u64 {
         self.cookie
     }
@@ -194,25 +197,25 @@ impl SharedReceiveQueue {
     ///
     /// # Safety
     ///
-    /// The queue has a place for it. Until it completes or the queue is destroyed, the memory is
-    /// registered in the queue's domain and no code accesses it.
+    /// The queue has room for one more receive. The memory stays registered in the queue's domain,
+    /// and no code accesses it, until the receive completes or the queue is destroyed.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
-        // SAFETY: the caller guarantees the conditions on the place and the memory.
+        // SAFETY: the caller guarantees the room and the conditions on the memory.
         unsafe { self.queue.post_recv_raw(id.encode(), raw(sge)) }
     }
 
-    /// Posts receives in their order, with one call for each list of them.
+    /// Posts receives in order. One call posts a list of them.
     ///
     /// # Safety
     ///
-    /// As for [`post_recv`](Self::post_recv), for each of them.
+    /// The conditions of [`post_recv`](Self::post_recv) hold for each receive.
     pub(crate) unsafe fn post_recvs(
         &self,
         receives: impl Iterator<Item = (WorkId, Sge)>,
     ) -> Result<(), OsError> {
         let receives: Vec<_> = receives.map(raw_recv).collect();
-        // SAFETY: the caller guarantees the conditions on the places and the memory.
+        // SAFETY: the caller guarantees the room and the conditions on the memory.
         unsafe { self.queue.post_recvs_raw(&receives) }
     }
 }

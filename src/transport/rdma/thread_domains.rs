@@ -1,16 +1,17 @@
-//! A thread domain for the queue pair of each connection, on devices that have them.
+//! A thread domain for the queue pair of each connection, on devices that support thread domains.
 //!
-//! The driver of such a device does not lock the queue pair, and posts its sends through a doorbell
-//! register of its own. Its lock would repeat the lock of the connection: each call that posts
-//! takes the [`WorkQueues`](crate::transport::queues::WorkQueues) mutably, and these are under that
+//! With a thread domain, the driver does not lock the queue pair, and posts its sends through a
+//! separate doorbell register. The driver's lock is not needed, because the connection's own lock
+//! already serialises these calls: each call that posts borrows the
+//! [`WorkQueues`](crate::transport::queues::WorkQueues) mutably.
+//!
+//! A completion queue and a shared receive queue are in no thread domain. One thread can poll while
+//! another posts, and both change the number of free entries in the queues. The driver protects
+//! this number by the lock of the completion queue. The destruction of a queue pair takes the same
 //! lock.
 //!
-//! A completion queue and a shared receive queue belong to no thread domain. A thread polls while
-//! another one posts, and both change state that the lock of the completion queue guards: the
-//! number of free places in the queues. The destruction of a queue pair takes the same lock.
-//!
-//! A device has a limited number of doorbell registers. A connection for which there is none left
-//! shares one, under the locks of the driver.
+//! A device has a limited number of doorbell registers. If none is left, a connection shares a
+//! register, and the driver locks it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,17 +20,17 @@ use crate::{
     verbs::{Context, ProtectionDomain, ThreadDomain},
 };
 
-/// The knowledge about the thread domains of one device.
+/// Whether one device supports thread domains, as far as known.
 #[derive(Debug, Default)]
 pub(super) struct ThreadDomains {
-    /// Whether the driver has no thread domains.
+    /// Whether the driver does not support thread domains.
     are_unsupported: AtomicBool,
     has_logged: AtomicBool,
 }
 
 impl ThreadDomains {
-    /// Returns the domain in which to create a queue pair whose memory is in `pd`: a domain with a
-    /// new thread domain, or `pd` if the device has none for it.
+    /// Returns the domain for a queue pair whose memory is in `pd`: `pd` with a new thread domain,
+    /// or `pd` itself if the device has no thread domain left.
     pub(super) fn of_queue_pair(
         &self,
         context: &Context,
@@ -42,7 +43,8 @@ impl ThreadDomains {
         own.unwrap_or_else(|| pd.clone())
     }
 
-    /// Calls `make`, unless the driver has refused it as not supported. Logs the first refusal.
+    /// Calls `make`, unless the driver has reported before that it does not support thread domains.
+    /// Logs the first failure.
     fn ask<T>(
         &self,
         make: impl FnOnce() -> Result<T, OsError>,
@@ -75,7 +77,8 @@ impl ThreadDomains {
 mod tests {
     use super::*;
 
-    /// Returns the number of calls of `make`, and of lines in the log, for four connections.
+    /// Returns the number of calls of `make` and of log lines for four connections, and which calls
+    /// succeeded.
     fn asked(domains: &ThreadDomains, answers: [Result<(), i32>; 4]) -> (u32, u32, Vec<bool>) {
         let (mut calls, mut lines) = (0, 0);
         let made = answers.map(|answer| {

@@ -1,15 +1,15 @@
-//! Whether the memory windows of a device can lend messages to peers.
+//! Tests whether the memory windows of a device can expose messages to peers.
 //!
-//! A window gives each large message a key of its own without a system call. It may replace a
-//! registration only if the peer reads no other bytes, and none after it took the message. Not
-//! every device that reports windows ensures that: software RoCE checks the bounds of the region to
-//! which a window is bound. So a device that reports windows of type 2B is tested when it is
-//! opened, once for each process if it has an active port: two queue pairs of this process, which
-//! are connected to each other, read inside of a window, before it, across its end, and after its
-//! invalidation. On a device that fails each message is registered.
+//! A window gives each large message a key of its own without a system call. A window can replace a
+//! registration only if the peer cannot read other bytes, and cannot read any bytes after the
+//! invalidation. Not every device that reports windows ensures this: software RoCE checks only the
+//! bounds of the region to which a window is bound. So a device that reports windows of type 2B is
+//! tested when it is opened, once per process, if it has an active port. Two queue pairs of this
+//! process are connected to each other, and read inside a window, before its start, across its end,
+//! and after its invalidation. If a device fails the test, each message is registered separately.
 //!
-//! The engine's thread executes the test, which takes some milliseconds and at most [`LIMIT`],
-//! because the depth of a connection's queues depends on the outcome.
+//! The engine's thread executes the test, because the depth of a connection's queues depends on the
+//! outcome. The test takes some milliseconds and at most [`LIMIT`].
 
 use std::{
     collections::HashMap,
@@ -31,10 +31,10 @@ use crate::{
     },
 };
 
-/// The greatest duration of a test, apart from the creation of its objects.
+/// The maximum duration of a test, not counting the creation of its objects.
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// A device with its firmware, on which the outcome of a test depends.
+/// The properties of a device on which the outcome of a test depends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Model {
     name: String,
@@ -45,12 +45,12 @@ struct Model {
 /// The outcomes of tests.
 static OUTCOMES: PerProcess<Mutex<HashMap<Model, bool>>> = PerProcess::new(Mutex::default);
 
-/// Whether messages can be lent by windows of this device. Tests the device, unless that has been
-/// done.
+/// Returns whether windows of this device can expose messages. Tests the device, unless it was
+/// tested before.
 pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     let flags = attr.device_cap_flags();
-    // On iWARP a completion of a send does not cover earlier requests, and peers may write to the
-    // targets of READs, so nothing stays registered.
+    // On iWARP no memory stays registered: the completion of a send does not cover earlier
+    // requests, and peers could write to the targets of READs.
     let has_windows = flags.contains(DeviceCapFlags::MEM_WINDOW_TYPE_2B)
         && context.transport_type() != TransportType::IWARP;
     if !has_windows {
@@ -61,18 +61,18 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
         guid: attr.node_guid(),
         firmware: attr.fw_ver(),
     };
-    // Another engine that opens the device waits for the outcome.
+    // If another engine opens the same device, it waits here for the outcome.
     let mut outcomes = lock(OUTCOMES.get());
     if let Some(outcome) = outcomes.get(&model) {
         return *outcome;
     }
     let name = model.name.clone();
     let result = test(context);
-    // A port that is down now may be up when the device is opened again.
+    // Without an active port the outcome is not stored, because a port may be active later.
     if !matches!(result, Err(Failure::NoPath)) {
         outcomes.insert(model, result.is_ok());
     }
-    // The program's logger is called without the lock.
+    // The lock is released before the program's logger is called.
     drop(outcomes);
     match &result {
         Ok(()) => info!(
@@ -88,12 +88,12 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     result.is_ok()
 }
 
-/// The failure of a test.
+/// The reason why a test failed.
 #[derive(Debug)]
 enum Failure {
-    /// A READ succeeded that the device must refuse.
+    /// A READ succeeded that the device should have refused.
     Allowed(Place),
-    /// A work request ended differently than it must.
+    /// A work request completed with an unexpected status.
     Status(&'static str, WcStatus),
     Overdue(&'static str),
     NoPath,
@@ -118,17 +118,17 @@ impl From<OsError> for Failure {
     }
 }
 
-/// A place that a peer must not read.
+/// A position in the region that a peer must not read.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     BeforeWindow,
     AcrossItsEnd,
-    /// Inside of the window after its invalidation.
+    /// Inside the window, after its invalidation.
     Invalidated,
 }
 
 impl Place {
-    /// Returns the first byte of a READ.
+    /// Returns the offset of the first byte of a READ.
     fn start(self) -> usize {
         match self {
             Self::BeforeWindow => WINDOW.start - READ,
@@ -148,15 +148,15 @@ impl fmt::Display for Place {
     }
 }
 
-/// The length in bytes of the region.
+/// The length of the region in bytes.
 const REGION: usize = 4096;
-/// The half of the region to which the window is bound.
+/// The byte range of the region to which the window is bound.
 const WINDOW: Range<usize> = 512..512 + REGION / 2;
-/// The first byte of a READ inside of the window.
+/// The offset of a READ inside the window.
 const INSIDE: usize = WINDOW.start + 32;
-/// The place in the region into which READs write.
+/// The offset in the region to which READs write their result.
 const TARGET: usize = 3072;
-/// The length in bytes of a READ.
+/// The length of a READ in bytes.
 const READ: usize = 64;
 
 /// Tests the windows of a device.
@@ -168,10 +168,11 @@ fn test(context: &Context) -> Result<(), Failure> {
     let secret = [0x5a; READ];
     region.copy_in(INSIDE, &secret);
     let path = Path::to_itself(context)?;
-    // A refused READ ends both queue pairs.
+    // Each iteration needs a new pair, because a refused READ ends both queue pairs.
     for place in [Place::BeforeWindow, Place::AcrossItsEnd, Place::Invalidated] {
         let pair = Pair::new(&pd, &path, end)?;
-        // It is dropped before the pair, which some drivers cannot destroy before.
+        // The window is dropped before the pair, because some drivers cannot destroy a queue pair
+        // before its windows.
         let mut window = MemoryWindow::new(&pd)?;
         let may_read = AccessFlags::REMOTE_READ;
         let owner = &pair.owner;
@@ -203,7 +204,7 @@ fn test(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The path from a port to itself.
+/// A network path from a port to itself.
 struct Path {
     address: AhAttr,
     mtu: Mtu,
@@ -219,14 +220,14 @@ impl Path {
             let is_ethernet = port.link_layer == LinkLayer::ETHERNET;
             let grh = if is_ethernet || port.grh_required() {
                 let table = context.gid_table(port_num)?;
-                // Packets of RoCE version 2 with addresses of IPv4 are the most usual ones.
+                // Prefers RoCE version 2 with an IPv4 address, which is the most common kind.
                 let rank = |entry: &&GidEntry| {
                     let is_v2 = entry.gid_type == GidType::ROCE_V2;
                     let octets = entry.gid.octets();
                     let is_v4 = octets[..10] == [0; 10] && octets[10..12] == [0xff; 2];
                     (is_v2, is_v4)
                 };
-                // A path names the entry by 8 bits.
+                // A path has only 8 bits for the index of the entry.
                 let named = table
                     .iter()
                     .filter(|entry| entry.gid_index <= u8::MAX.into());
@@ -255,7 +256,7 @@ impl Path {
     }
 }
 
-/// The ids of work requests.
+/// The ids of the work requests.
 const BIND: u64 = 1;
 const INNER: u64 = 2;
 const INVALIDATE: u64 = 3;
@@ -264,7 +265,7 @@ const INVALIDATE: u64 = 3;
 struct Pair {
     /// The side that reads.
     reader: QueuePair,
-    /// The side that lends its memory.
+    /// The side whose memory is read.
     owner: QueuePair,
     cq: CompletionQueue,
     end: Instant,
@@ -292,7 +293,7 @@ impl Pair {
         })
     }
 
-    /// Reads from byte `start` of the region on, with the key of a window.
+    /// Posts a READ at offset `start` of the region, with the key of a window.
     fn read(&self, region: &MemoryRegion, start: usize, rkey: u32) -> Result<(), Failure> {
         let addr = region.addr() + start as u64;
         let target = Sge::new(region, TARGET..TARGET + READ);
@@ -300,7 +301,7 @@ impl Pair {
         Ok(self.reader.post_send(&[read]).map_err(OsError::from)?)
     }
 
-    /// Waits until a work request has succeeded. `step` describes it.
+    /// Waits until a work request has completed successfully. `step` describes the request.
     fn expect(&self, wr_id: u64, step: &'static str) -> Result<(), Failure> {
         match self.status(wr_id, step)? {
             WcStatus::SUCCESS => Ok(()),
@@ -308,7 +309,7 @@ impl Pair {
         }
     }
 
-    /// Waits until a work request has completed.
+    /// Waits until a work request has completed, and returns its status.
     fn status(&self, wr_id: u64, step: &'static str) -> Result<WcStatus, Failure> {
         let mut one = [WorkCompletion::default()];
         loop {
@@ -346,7 +347,7 @@ fn connect(qp: &QueuePair, peer: &QueuePair, path: &Path) -> Result<(), OsError>
     let rts = QpAttr {
         qp_state: Some(QpState::RTS),
         sq_psn: Some(0),
-        // 17 ms, after each of which a lost packet is sent again.
+        // The code for 17 ms. After this time a lost packet is retransmitted.
         timeout: Some(12),
         retry_cnt: Some(7),
         rnr_retry: Some(0),

@@ -9,7 +9,7 @@ use crate::{
     transport::queues::{BATCH, Done},
 };
 
-/// The completions of a queue pair over a TCP stream. Polling them moves the stream on.
+/// The completions of a queue pair over a TCP stream. Polling the queue also drives the stream.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     stream: Arc<Stream>,
@@ -19,7 +19,7 @@ pub(crate) struct CompletionQueue {
     capacity: usize,
 }
 
-/// Readable while polling may return a completion.
+/// The socket of the stream. It is readable while a poll may return a completion.
 #[derive(Debug)]
 pub(crate) struct CompletionEvents(Arc<Stream>);
 
@@ -42,22 +42,22 @@ impl CompletionQueue {
         self.polled == Polled::Some
     }
 
-    /// Whether the last poll took nothing because another thread is receiving.
+    /// Returns whether the last poll took nothing because another thread is receiving.
     pub(crate) fn is_held(&self) -> bool {
         self.polled == Polled::Held
     }
 
-    /// Returns the completion with this number in the last batch.
+    /// Returns the completion at this index of the last batch.
     pub(crate) fn done(&self, number: usize) -> Done {
         self.batch[number].clone()
     }
 
-    /// Returns the buffer and the length, if this completion is that of a frame.
+    /// Returns the buffer and the length of a received frame; `None` for other completions.
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
         self.batch[number].frame()
     }
 
-    /// Whether the fd stays readable because the stream has ended.
+    /// Returns whether the fd stays readable because the stream has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.stream.has_ended()
     }

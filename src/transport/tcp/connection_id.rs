@@ -36,17 +36,19 @@ pub(crate) struct ConnectionId {
     key: u64,
     manager: ConnectionManager,
     peer: Option<SocketAddr>,
-    /// How many READs the peer that asked serves at a time.
+    /// The number of READs that the requesting peer serves at a time.
     reads: u8,
     carrier: Carrier,
-    /// A descriptor for the transport of a request, which is closed before that is made.
+    /// A descriptor that is reserved for the transport of an incoming request. It is closed before
+    /// the transport is created.
     reserve: Option<EventFd>,
-    /// Why making the transport failed, in more detail than the state machine keeps.
+    /// The detailed error of a failed call, for the application. The state machine gets only an
+    /// `OsError`.
     problem: Option<Error>,
 }
 
 impl ConnectionId {
-    /// For the connection with this key, which is to connect.
+    /// Creates the object for an outgoing connection with this key.
     pub(crate) fn new(manager: &ConnectionManager, key: u64) -> Self {
         Self {
             key,
@@ -59,7 +61,7 @@ impl ConnectionId {
         }
     }
 
-    /// Takes a peer's request on, as the connection with this key.
+    /// Creates the object for a peer's request. The connection has this `key`.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         let (peer, reads) = (request.peer_addr(), request.reads().outgoing);
         let (socket, reserve, manager) = request.adopt(key);
@@ -74,7 +76,7 @@ impl ConnectionId {
         }
     }
 
-    /// Makes the socket that is to connect to this address.
+    /// Creates the socket for an outgoing connection to `peer`.
     pub(crate) fn create_id(&mut self, peer: SocketAddr, config: &Config) -> Result<(), OsError> {
         let socket = create_socket(peer, config).map_err(|no| no.store(&mut self.problem))?;
         self.carrier = Carrier::Socket(Unshared::new(socket));
@@ -82,12 +84,12 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// An address needs no resolving.
+    /// Reports the address as resolved immediately, because TCP addresses need no resolution.
     pub(crate) fn resolve_addr(&mut self) {
         self.manager.resolved_addr(self.key);
     }
 
-    /// Nor does a route.
+    /// Reports the route as resolved immediately.
     pub(crate) fn resolve_route(&mut self) {
         self.manager.resolved_route(self.key);
     }
@@ -97,7 +99,7 @@ impl ConnectionId {
         self.reserve = None;
     }
 
-    /// Makes the queues on the socket, connected or not.
+    /// Creates the queues on the socket, which need not be connected yet.
     pub(crate) fn create_transport(
         &mut self,
         key: u64,
@@ -112,7 +114,7 @@ impl ConnectionId {
             .map_err(|no| no.store(&mut self.problem))
     }
 
-    /// Connects, and then sends the request. The connection manager reports the outcome.
+    /// Connects, and then sends the request. The connection manager reports the result.
     pub(crate) fn connect(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         let (stream, peer) = (self.carrier.stream()?, self.peer.ok_or(NO_PEER)?);
         let address = SockaddrStorage::from(peer);
@@ -136,7 +138,7 @@ impl ConnectionId {
     }
 
     pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        // Between two attempts there is no peer to reject.
+        // Between two attempts there is no socket and no peer to reject.
         let Ok(socket) = self.carrier.fd() else {
             return Ok(());
         };
@@ -149,7 +151,7 @@ impl ConnectionId {
     }
 
     /// Drops this object's socket. The connection manager reports no further events of the socket,
-    /// even if the queues still use it. The next attempt gets another socket with the same key.
+    /// even if the queues still use it. The next attempt uses a new socket with the same key.
     pub(crate) fn discard(&mut self) {
         let Ok(socket) = self.carrier.fd() else {
             return;
@@ -159,17 +161,18 @@ impl ConnectionId {
         self.carrier = Carrier::Nothing;
     }
 
-    /// This side's address.
+    /// Returns this side's address.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.carrier.fd().ok().and_then(local_addr)
     }
 
-    /// Why making the transport failed, if it did.
+    /// Takes the detailed error of a failed call, if there is one.
     pub(crate) fn take_problem(&mut self) -> Option<Error> {
         self.problem.take()
     }
 
-    /// Whether accepting failed with this error because the peer has gone: its end is reported.
+    /// Returns whether accepting failed with this error because the peer has closed its socket. The
+    /// end of the connection is reported separately.
     pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
         matches!(error.errno, libc::EPIPE | libc::ECONNRESET)
     }
@@ -177,12 +180,13 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no socket, its key may belong to a later id that resumes the session.
+        // If this id has no socket, `discard` does nothing, because a later id that resumes the
+        // session may have the same key.
         self.discard();
     }
 }
 
-/// Makes a socket that is to connect to `peer`, bound to the address from which it connects.
+/// Creates a socket for a connection to `peer`, and binds it to the configured source address.
 fn create_socket(peer: SocketAddr, config: &Config) -> Result<OwnedFd, NoTransport> {
     let source = source(config, peer)?;
     let socket = stream_socket(peer)?;
@@ -192,25 +196,26 @@ fn create_socket(peer: SocketAddr, config: &Config) -> Result<OwnedFd, NoTranspo
     Ok(socket)
 }
 
-/// Its address is resolved first.
+/// The error of a connect without a preceding `create_id`, which sets the peer.
 const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
 
 /// The socket or stream of a connection.
 #[derive(Debug)]
 pub(super) enum Carrier {
-    /// Before the first attempt, and between two.
+    /// No socket exists: before the first attempt, and between two attempts.
     Nothing,
-    /// Until there are queues.
+    /// The socket exists, but no queues.
     Socket(Unshared<OwnedFd>),
-    /// With queues, or a part of them if the rest failed.
+    /// The queues exist, or a part of them if the rest could not be created.
     Stream(Arc<Stream>),
 }
 
-/// The id's socket is missing between two attempts.
+/// The error of a call that needs the socket between two attempts.
 const NO_SOCKET: OsError = OsError::new("socket", libc::ENOTSOCK);
 
 impl Carrier {
-    /// Makes a stream of the socket. It stays if later steps fail, so that a rejection can be sent.
+    /// Converts the socket to a stream. The stream is kept if later steps fail, so that a rejection
+    /// can be sent.
     pub(super) fn open(
         &mut self,
         open: impl FnOnce(Unshared<OwnedFd>) -> Arc<Stream>,

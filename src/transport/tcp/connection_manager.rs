@@ -31,20 +31,21 @@ use crate::{
     transport::queues::SharedPools,
 };
 
-/// The tokens of the waker, of the timer, and of sockets without a key; all others are keys.
+/// The epoll tokens of the waker and the timer, and the bit that marks tokens of sockets without a
+/// key. All other tokens are keys.
 const WAKER: u64 = 0;
 const TIMER: u64 = 1;
 const UNNAMED: u64 = 1 << 63;
 
-/// The time between two checks for peers that are too slow.
+/// The interval of the checks for silent peers and paused listeners.
 const TICK: Duration = Duration::from_secs(1);
-/// The number of epoll events that are taken at a time.
+/// The maximum number of epoll events that are taken at a time.
 const BATCH: usize = 32;
 
 mod establishing;
 
-/// The connection manager of one engine, as described at the top of this file. Clones are handles
-/// of the same manager.
+/// The connection manager of one engine: see the top of this file. Clones are handles of the same
+/// manager.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionManager {
     inner: Arc<Inner>,
@@ -53,7 +54,7 @@ pub(crate) struct ConnectionManager {
 #[derive(Debug)]
 struct Inner {
     epoll: Arc<Epoll>,
-    /// Wakes the thread that waits for reports, if no socket does.
+    /// Wakes the thread that waits for reports, if no socket event does.
     waker: EventFd,
     timer: TimerFd,
     state: Mutex<State>,
@@ -65,8 +66,8 @@ struct State {
     sockets: HashMap<u64, Watched>,
     silent: SilentPeers,
     reports: VecDeque<Report>,
-    /// Listeners that lacked file descriptors, and silent peers that could not be watched: the
-    /// timer resumes both.
+    /// The tokens of listeners for which no file descriptor was left, and of silent peers that
+    /// epoll could not watch. The timer retries both.
     paused: Vec<u64>,
     drawn: u64,
     ticking: bool,
@@ -76,28 +77,29 @@ struct State {
 #[derive(Debug)]
 enum Watched {
     Listener(Unshared<TcpListener>),
-    /// A peer has connected, and has not sent its request yet.
+    /// A peer has connected and has not sent its request yet.
     Silent {
         listener: u64,
         peer: SocketAddr,
         socket: Unshared<OwnedFd>,
-        /// The second descriptor that its connection will need.
+        /// The second descriptor that the peer's connection will need.
         reserve: EventFd,
         arriving: Arriving,
     },
-    /// A peer's request was reported.
+    /// A peer's request was reported to the engine.
     Requested,
-    /// This side is connecting, and sends this request when it has connected.
+    /// This side is connecting, and sends a request with this private data once it is connected.
     Connecting {
         stream: Arc<Stream>,
         private_data: Vec<u8>,
     },
-    /// This side has sent its request.
+    /// This side has sent its request, and waits for the answer.
     Asking {
         stream: Arc<Stream>,
         arriving: Arriving,
     },
-    /// The socket belongs to a queue pair, which is notified of the socket's end and of room.
+    /// The socket belongs to a queue pair. The queue pair is notified when the stream ends, and
+    /// when the socket has room.
     Open(Weak<Stream>),
 }
 
@@ -108,7 +110,7 @@ pub(crate) enum Report {
     Event(Event),
 }
 
-/// A peer's request for a connection. Its socket is closed when it is dropped.
+/// A peer's connection request. Dropping it closes the socket.
 #[derive(Debug)]
 pub(crate) struct ConnectRequest {
     token: u64,
@@ -116,7 +118,7 @@ pub(crate) struct ConnectRequest {
     peer: SocketAddr,
     private_data: Vec<u8>,
     reads: ReadDepth,
-    /// The socket, until the request is answered.
+    /// The socket; `None` after the request was answered.
     socket: Option<Unshared<OwnedFd>>,
     reserve: Option<EventFd>,
     manager: ConnectionManager,
@@ -143,7 +145,7 @@ impl ConnectionManager {
         })
     }
 
-    /// Takes the next report, if there is one.
+    /// Returns the next report, if there is one.
     pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
         let inner = &*self.inner;
         let _ = inner.waker.read();
@@ -174,23 +176,24 @@ impl ConnectionManager {
         &self.inner.shared_pools
     }
 
-    // Reports that no socket brings.
+    // Reports that result from a call and not from a socket event.
 
     fn report(&self, key: u64, what: EventKind) {
         let event = Event { key, what };
         lock(&self.inner.state)
             .reports
             .push_back(Report::Event(event));
-        // The write fails only when the counter is full, and then the eventfd is readable anyway.
+        // The write fails only if the counter of the eventfd is full. Then the eventfd is readable
+        // anyway.
         let _ = self.inner.waker.write(1);
     }
 
-    /// Reports the resolved address at once, because TCP resolves no address.
+    /// Reports the address as resolved immediately, because TCP addresses need no resolution.
     pub(super) fn resolved_addr(&self, key: u64) {
         self.report(key, EventKind::AddrResolved);
     }
 
-    /// Nor does a route.
+    /// Reports the route as resolved immediately.
     pub(super) fn resolved_route(&self, key: u64) {
         self.report(key, EventKind::RouteResolved);
     }
@@ -222,7 +225,7 @@ impl ConnectionManager {
 
     // Sockets.
 
-    /// Starts to take connections from a listening socket.
+    /// Starts to accept connections on a listening socket.
     pub(super) fn listen(&self, key: u64, listener: Unshared<TcpListener>) -> Result<(), OsError> {
         self.inner.watch(&listener, key, EpollFlags::EPOLLIN)?;
         lock(&self.inner.state)
@@ -231,7 +234,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Sends `private_data` in the request when the stream's socket, which is connecting, has
+    /// Sends a request with `private_data` once the stream's socket, which is still connecting, is
     /// connected.
     pub(super) fn connecting(
         &self,
@@ -248,7 +251,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Drops pending reports and requests, because the engine ends.
+    /// Drops pending reports and requests when the engine ends.
     pub(crate) fn close(&self) {
         let State {
             sockets, reports, ..
@@ -257,13 +260,14 @@ impl ConnectionManager {
         drop(reports);
     }
 
-    /// Removes a socket from the epoll, because another socket may get its key.
+    /// Removes a socket from the epoll. Otherwise its events could be mistaken for those of a later
+    /// socket with the same key.
     pub(super) fn unwatch(&self, socket: impl AsFd) {
-        // The call fails if the socket was never watched.
+        // The call fails if the epoll did not watch the socket.
         let _ = self.inner.epoll.delete(socket);
     }
 
-    /// Reports nothing more of this connection or listener.
+    /// Drops all pending reports of this connection or listener. Its later events are not reported.
     pub(super) fn forget(&self, key: u64) {
         let mut state = lock(&self.inner.state);
         state.sockets.remove(&key);
@@ -273,13 +277,13 @@ impl ConnectionManager {
             .retain(|report| !matches!(report, Report::Event(event) if event.key == key));
     }
 
-    /// Gives the socket of a request this key.
+    /// Assigns this key to the socket of a request.
     fn name(&self, token: u64, key: u64, socket: &Unshared<OwnedFd>) {
         let mut state = lock(&self.inner.state);
         if let Some(watched) = state.sockets.remove(&token) {
             state.sockets.insert(key, watched);
         }
-        // The end of the socket may have been reported for its old token. Such a report gets the
+        // The end of the socket may have been reported with its old token, which is replaced by the
         // key.
         for report in &mut state.reports {
             if let Report::Event(event) = report
@@ -292,8 +296,7 @@ impl ConnectionManager {
         self.inner.change(socket, key, Watch::ENDS);
     }
 
-    /// Starts the timer while a peer has not sent its request or a listener is paused, and stops it
-    /// otherwise.
+    /// Starts the timer if there is a silent peer or a paused listener; otherwise stops the timer.
     fn start_timer(&self, state: &mut State) {
         let wanted = !state.silent.is_empty() || !state.paused.is_empty();
         if wanted == state.ticking {
@@ -352,7 +355,7 @@ impl Inner {
     fn next_report(&self, state: &mut State) -> Option<Report> {
         let report = state.reports.pop_front();
         if !state.reports.is_empty() {
-            // Wakes the engine for the remaining reports, because no socket does.
+            // Wakes the engine for the remaining reports, because no socket event does.
             let _ = self.waker.write(1);
         }
         report
@@ -381,7 +384,7 @@ impl AsFd for ConnectionManager {
 }
 
 impl ConnectRequest {
-    /// Returns the key of the listener that the request is for.
+    /// Returns the key of the listener to which the request was sent.
     pub(crate) fn listener(&self) -> u64 {
         self.listener
     }
@@ -394,12 +397,12 @@ impl ConnectRequest {
         &self.private_data
     }
 
-    /// Returns the number of concurrent READs that the peer offers.
+    /// Returns the maximum number of concurrent READs that the peer offers.
     pub(crate) fn reads(&self) -> ReadDepth {
         self.reads
     }
 
-    /// Rejects it.
+    /// Rejects the request.
     pub(crate) fn reject(self, private_data: &[u8]) {
         if let Some(socket) = &self.socket
             && let Err(errno) = tell(socket, Kind::Reject, private_data)
@@ -411,7 +414,7 @@ impl ConnectRequest {
         }
     }
 
-    /// Takes the request over, as the connection with this key.
+    /// Takes the socket of the request. Later events of its connection contain this `key`.
     pub(super) fn adopt(
         mut self,
         key: u64,
@@ -436,8 +439,8 @@ impl Drop for ConnectRequest {
     }
 }
 
-/// The engine's watch of one established socket: its end, and room in it if a send waits for it.
-/// Each is reported once.
+/// The engine's epoll registration of one established socket. It reports the end of the stream, and
+/// room in the socket if a send waits for room. Each registration reports once.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Arc<Epoll>,
@@ -445,10 +448,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// The epoll flags for the end of a connection, reported once.
+    /// The epoll flags to report the end of a connection once.
     pub(super) const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
 
-    /// Creates the watch of a socket that `epoll` already has. Its token is the key of the
+    /// Creates the object for a socket that `epoll` already contains. The token is the key of the
     /// connection.
     pub(super) fn new(epoll: &Arc<Epoll>, token: u64) -> Self {
         Self {
@@ -462,7 +465,7 @@ impl Watch {
         self.token
     }
 
-    /// Begins to watch.
+    /// Requests a report of the end and, if `room_wanted`, of room.
     pub(super) fn set(&self, socket: impl AsFd, room_wanted: bool) {
         let flags = if room_wanted {
             Self::ENDS | EpollFlags::EPOLLOUT
@@ -471,7 +474,7 @@ impl Watch {
         };
         let mut event = EpollEvent::new(flags, self.token);
         match self.epoll.modify(socket, &mut event) {
-            // `unwatch` has removed the socket.
+            // ENOENT means that `unwatch` has removed the socket.
             Ok(()) | Err(nix::Error::ENOENT) => {}
             Err(errno) => error_sparsely!(
                 Connection,
@@ -482,7 +485,7 @@ impl Watch {
         }
     }
 
-    /// Whether an event includes the end of the stream, and not only room.
+    /// Returns whether an event reports the end of the stream, and not only room.
     pub(super) fn is_end(flags: EpollFlags) -> bool {
         flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR)
     }

@@ -25,7 +25,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Creates buffers and queues for the connection with this `key` on its nonblocking socket.
+/// Creates the buffers and queues for the connection with this `key` on its nonblocking socket.
 pub(super) fn create_transport(
     carrier: &mut Carrier,
     shared_pools: &SharedPools,
@@ -55,8 +55,7 @@ pub(super) fn create_transport(
     let inbound_pool = InboundPool::new(&domain, keep, Arc::new(budget_client));
     let qp = queues::QueuePair::Tcp(QueuePair::new(Arc::clone(stream)));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
-    // This is the last step, so that no earlier failure has to return the receives that it
-    // reserves.
+    // The receives are reserved in the last step, so that no failed step has to return them.
     if let Some(shared) = &shared
         && !shared.account.open(config.receive_window)
     {

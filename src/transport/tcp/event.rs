@@ -6,7 +6,7 @@ use crate::{
     status::RejectReason,
 };
 
-/// An event of the connection with this key.
+/// An event of the connection whose key it contains.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(in crate::transport) key: u64,
@@ -22,7 +22,7 @@ pub(in crate::transport) enum EventKind {
         private_data: Vec<u8>,
         reads: ReadDepth,
     },
-    /// The peer rejected the request, with these bytes of private data.
+    /// The peer rejected the request, and sent this private data.
     Rejected {
         private_data: Vec<u8>,
     },
@@ -40,7 +40,7 @@ impl Event {
         matches!(self.what, EventKind::Disconnected)
     }
 
-    /// Returns the event as an input of the state machine.
+    /// Converts the event to an input of the state machine.
     pub(crate) fn input(&self) -> CmInput<'_> {
         match &self.what {
             EventKind::AddrResolved => CmInput::AddrResolved,
@@ -76,7 +76,7 @@ impl fmt::Display for Event {
 }
 
 impl EventKind {
-    /// Returns the event of an attempt to connect that ended because this call failed.
+    /// Creates the event for an attempt to connect that ended because `call` failed with `errno`.
     pub(super) fn failure(call: &'static str, errno: nix::Error) -> Self {
         Self::Failed(match errno {
             nix::Error::ECONNREFUSED => CloseReason::Refused,

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use super::{keys::ExposedPart, receive_queue::Receive, socket::Span};
 use crate::os::SharedBytes;
 
-/// The payload of the present PDU, and its destination.
+/// The payload of the current PDU, and its destination.
 #[derive(Debug)]
 pub(super) struct IncomingPayload {
     pub(super) left: usize,
@@ -20,26 +20,26 @@ pub(super) enum Place {
         len: u32,
         signalled: bool,
     },
-    /// A write to memory of this side. Its last part may carry immediate data, for which a receive
-    /// has been taken.
+    /// A part of a write to this side's memory. The last part may have immediate data, for which a
+    /// receive was taken.
     Exposed {
         part: Option<ExposedPart>,
-        /// The number of bytes of the write up to and including this part.
+        /// The number of bytes of the write, including this part.
         written: u32,
         last: bool,
         signalled: bool,
         imm: Option<(Receive, u32)>,
     },
-    /// The target of a READ of this side.
+    /// The memory into which a READ of this side reads.
     Answer { to: Span, len: u32, last: bool },
 }
 
-// SAFETY: `to` is memory of a work request, which belongs to the queue pair until it completes, in
-// any thread.
+// SAFETY: `to` is memory of a work request, which belongs to the queue pair in any thread until the
+// request completes.
 unsafe impl Send for Place {}
 
 impl IncomingPayload {
-    /// Whether the destination still exists.
+    /// Returns whether the destination still exists.
     pub(super) fn is_open(&self) -> bool {
         match &self.to {
             Place::Exposed {
@@ -51,8 +51,8 @@ impl IncomingPayload {
         }
     }
 
-    /// Calls `f` with the unfilled rest of the destination, which exists during the call, or with
-    /// `None` if the destination has ended.
+    /// Calls `f` with the unfilled rest of the destination, which stays mapped during the call.
+    /// Calls it with `None` if the destination no longer exists.
     pub(super) fn with_rest<T>(&self, f: impl FnOnce(Option<Span>) -> T) -> T {
         let rest = |start: *mut u8, len: usize| Span {
             start: start.wrapping_add(len - self.left),
@@ -74,18 +74,19 @@ impl IncomingPayload {
         }
     }
 
-    /// Copies bytes to their destination, unless its registration has ended.
+    /// Copies bytes to their destination, unless its key has ended.
     pub(super) fn copy(&self, bytes: &[u8]) {
         self.with_rest(|rest| {
             if let Some(rest) = rest {
                 let count = bytes.len().min(rest.len);
                 let bytes = &bytes[..count];
                 if let Place::Receive { .. } = self.to {
-                    // SAFETY: only the queue pair accesses the receive's memory until it completes.
+                    // SAFETY: only the queue pair accesses the memory of the receive until the
+                    // receive completes.
                     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
                 } else {
                     // SAFETY: the destination is memory of a work request, which belongs to the
-                    // queue pair until it completes, or exposed memory, whose lock is held.
+                    // queue pair until it completes, or it is exposed memory, whose lock is held.
                     unsafe { copy_shared(bytes, rest.start) };
                 }
             }
@@ -100,8 +101,8 @@ impl IncomingPayload {
 /// There are `bytes.len()` bytes at `to`, in whole pages of a [`Mapping`](crate::os::Mapping), and
 /// there is no reference to them.
 pub(super) unsafe fn copy_shared(bytes: &[u8], to: *mut u8) {
-    // The access covers whole words, as the accesses of the memory's owner do, because
-    // `SharedBytes` must use the same word boundaries for the same memory.
+    // Accesses whole words, as the memory's owner does, because all `SharedBytes` for the same
+    // memory must use the same word boundaries.
     let before = to.addr() % size_of::<u64>();
     let len = (before + bytes.len()).next_multiple_of(size_of::<u64>());
     let Some(start) = NonNull::new(to.wrapping_sub(before)) else {

@@ -1,8 +1,8 @@
-//! The table of keys with which the peer may access memory of this side. Over RDMA the device has
-//! this table.
+//! The table of keys that let the peer access this side's memory. Over RDMA the device has this
+//! table.
 //!
-//! The addresses in the table are invented, so a peer does not learn the real addresses, and has to
-//! guess a key and an address together.
+//! The addresses in the table are random and not the real ones. So a peer does not learn real
+//! addresses, and has to guess a key and an address together.
 #![allow(unsafe_code)]
 
 use std::{
@@ -18,14 +18,14 @@ use std::{
 
 use crate::{os::lock, remote_access::RemoteAccess};
 
-/// Invented addresses are multiples of this, so that they have the same alignment as the real ones.
+/// The alignment of the random addresses in bytes, so that they are aligned like the real ones.
 const ALIGN: u64 = 4096;
 
 /// The keys of one connection.
 #[derive(Debug, Default)]
 pub(in crate::transport) struct Keys {
     entries: Mutex<HashMap<u32, Arc<Exposure>>>,
-    /// Turns a count into numbers that a peer cannot guess.
+    /// The secret that turns a counter into numbers that a peer cannot guess.
     secret: RandomState,
     drawn: AtomicU64,
 }
@@ -33,21 +33,21 @@ pub(in crate::transport) struct Keys {
 /// Memory that the peer may access.
 pub(super) struct Exposure {
     rkey: u32,
-    /// The invented address of the first byte.
+    /// The random address that stands for the first byte.
     addr: u64,
     len: usize,
     access: RemoteAccess,
-    /// The first byte, until the key ends.
+    /// The pointer to the first byte; `None` after the key has ended.
     start: Mutex<Option<NonNull<u8>>>,
 }
 
-// SAFETY: the pointer is used under its lock only, in any thread, and until `end`, before which the
-// bytes exist.
+// SAFETY: the pointer is used only under its lock, in any thread, and only before `end`. Until then
+// the bytes exist.
 unsafe impl Send for Exposure {}
 // SAFETY: as above.
 unsafe impl Sync for Exposure {}
 
-/// A part of memory that the peer may access until its key ends.
+/// A part of memory that the peer can access until its key ends.
 #[derive(Debug)]
 pub(in crate::transport) struct ExposedPart {
     exposure: Arc<Exposure>,
@@ -55,7 +55,7 @@ pub(in crate::transport) struct ExposedPart {
     len: usize,
 }
 
-/// The right that an access needs.
+/// The access right that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::transport) enum Right {
     Read,
@@ -64,7 +64,7 @@ pub(in crate::transport) enum Right {
 }
 
 impl Keys {
-    /// Creates a key to the `len` bytes at `start`, which stay mapped until the key has
+    /// Creates a key for the `len` bytes at `start`, which stay mapped until the key has
     /// [ended](Self::end).
     pub(super) fn expose(
         &self,
@@ -79,7 +79,7 @@ impl Keys {
                 break rkey;
             }
         };
-        // The highest bit is clear, so that no end address overflows.
+        // The highest bit is clear, so that the end address does not overflow.
         let addr = (self.draw() >> 1) / ALIGN * ALIGN;
         let exposure = Arc::new(Exposure {
             rkey,
@@ -92,13 +92,13 @@ impl Keys {
         exposure
     }
 
-    /// Ends a key. No access through it happens after the call.
+    /// Ends a key. After the call the memory is no longer accessed through this key.
     pub(super) fn end(&self, exposure: &Exposure) {
         lock(&self.entries).remove(&exposure.rkey);
         *lock(&exposure.start) = None;
     }
 
-    /// Returns the memory that a peer addresses, if the key gives it this right.
+    /// Returns the memory that a peer addresses, if the key grants this access right.
     pub(in crate::transport) fn find(
         &self,
         rkey: u32,
@@ -150,12 +150,12 @@ impl ExposedPart {
         self.len
     }
 
-    /// Returns the part's first byte, which stays mapped while the result is held; `None` after the
-    /// key was invalidated.
+    /// Returns the first byte of the part, which stays mapped while the result exists; `None` after
+    /// the key has ended.
     pub(in crate::transport) fn start(&self) -> Option<MappedByte<'_>> {
         let start = lock(&self.exposure.start);
         let first = (*start)?;
-        // SAFETY: `find` checked that the part lies inside of the memory.
+        // SAFETY: `find` checked that the part lies inside the memory.
         let first = unsafe { first.add(self.offset) };
         Some(MappedByte {
             first,
@@ -164,7 +164,7 @@ impl ExposedPart {
     }
 }
 
-/// The first byte of memory that stays mapped while this is held.
+/// The first byte of memory that stays mapped while this value exists.
 pub(in crate::transport) struct MappedByte<'a> {
     first: NonNull<u8>,
     _held: MutexGuard<'a, Option<NonNull<u8>>>,

@@ -16,7 +16,7 @@ use crate::{
     transport::no_transport::NoTransport,
 };
 
-/// The number of connections that the kernel keeps until they are accepted.
+/// The maximum number of connections that the kernel queues until they are accepted.
 pub(super) const KERNEL_BACKLOG: i32 = 1024;
 
 /// A listener on an address. Dropping it ends the listener.
@@ -25,12 +25,13 @@ pub(crate) struct ListenId {
     key: u64,
     manager: ConnectionManager,
     local: Option<SocketAddr>,
-    /// Whether other descriptors of the socket keep its queue when this listener ends.
+    /// Whether the socket was inherited, so that other descriptors keep its queue after this
+    /// listener ends.
     is_inherited: bool,
 }
 
 impl ListenId {
-    /// Listens on an address. Incoming requests carry the listener's `key`.
+    /// Listens on an address. Incoming requests contain the listener's `key`.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,
@@ -41,7 +42,7 @@ impl ListenId {
             Some(inherited) => copy(&inherited.0, address)?,
             None => bound_socket(address, config.listening.reuse_port)?,
         };
-        // Its answers to requests have the class of the connections.
+        // Accepted connections inherit the traffic class, so even the answers to requests have it.
         set_traffic_class(&socket, config)?;
         let backlog = Backlog::new(KERNEL_BACKLOG).map_err(failed("listen"))?;
         listen(&socket, backlog).map_err(failed("listen"))?;
@@ -68,7 +69,7 @@ fn bound_socket(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd, OsErro
     Ok(socket)
 }
 
-/// Duplicates the descriptor of a bound socket, which must have the port of `address`.
+/// Duplicates the descriptor of a bound socket, which must be bound to the port of `address`.
 fn copy(inherited: &TcpListener, address: SocketAddr) -> Result<OwnedFd, OsError> {
     if local_addr(inherited.as_fd()).map(|local| local.port()) != Some(address.port()) {
         return Err(OsError::new("bind", libc::EINVAL));

@@ -9,17 +9,17 @@ use crate::{
     status::OsError,
 };
 
-/// The domain in which memory is registered: the keys of one connection. Clones are the same
-/// domain.
+/// The domain in which memory is registered. It owns the keys of one connection. Clones are handles
+/// of the same domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     pub(in crate::transport) keys: Arc<Keys>,
-    /// The process that made it, and that alone ends keys.
+    /// The process that created the domain. Only this process ends keys.
     process: Process,
 }
 
-/// Memory that the queue pairs of a domain may use, and that the peer may access with its rights.
-/// Clones refer to the same region; the key ends with the last one.
+/// Memory that the queue pairs of a domain use, and that the peer can access with certain rights.
+/// Clones refer to the same region. The key ends when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct MemoryRegion {
     inner: Arc<Inner>,
@@ -30,17 +30,16 @@ struct Inner {
     len: usize,
     /// The number of bytes at `start` that are accessed as [`SharedBytes`].
     reach: usize,
-    /// The key, if the peer has any right.
+    /// The key; `None` if the peer has no access right.
     exposure: Option<Arc<Exposure>>,
     domain: Domain,
-    /// The memory. This field is dropped after the key. `None` if the region does not own the
-    /// memory.
+    /// The memory, dropped after the key. `None` if the region does not own the memory.
     _mapping: Option<Mapping>,
 }
 
-// SAFETY: the memory belongs to the process and not to a thread.
+// SAFETY: the memory belongs to the process and not to one thread.
 unsafe impl Send for Inner {}
-// SAFETY: only the bytes change, and those are accessed as `SharedBytes`.
+// SAFETY: only the bytes change, and they are accessed as `SharedBytes`.
 unsafe impl Sync for Inner {}
 
 impl Default for Domain {
@@ -53,13 +52,12 @@ impl Default for Domain {
 }
 
 impl Domain {
-    /// Whether the region is registered in this domain.
+    /// Returns whether the region is registered in this domain.
     pub(crate) fn has(&self, region: &MemoryRegion) -> bool {
         Arc::ptr_eq(&self.keys, &region.inner.domain.keys)
     }
 
-    /// Allocates memory, zeroed and page aligned, that the peer may access with the rights in
-    /// `remote`.
+    /// Allocates zeroed, page-aligned memory that the peer can access with the rights in `remote`.
     pub(crate) fn allocate(
         &self,
         len: usize,
@@ -70,12 +68,12 @@ impl Domain {
         Ok(self.region(start, len, reach, remote, Some(mapping)))
     }
 
-    /// Registers memory that the caller owns, with these rights of the peer.
+    /// Registers memory that the caller owns, with these access rights of the peer.
     ///
     /// # Safety
     ///
-    /// Until the last handle has been dropped the `len` bytes at `start` stay mapped and
-    /// initialised, and no reference to them exists while a READ or the peer may write them.
+    /// Until the last handle has been dropped, the `len` bytes at `start` stay mapped and
+    /// initialised, and no reference to them exists while a READ or the peer may write to them.
     pub(crate) unsafe fn register(
         &self,
         start: *mut u8,
@@ -113,12 +111,12 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// Returns the address of the first byte, as used in requests of the peer.
+    /// Returns the address of the first byte, which the peer uses in its requests.
     pub(crate) fn addr(&self) -> u64 {
         self.inner.exposure.as_ref().map_or(0, |key| key.addr())
     }
 
-    /// The peer's key.
+    /// Returns the remote key, for the peer's requests.
     pub(crate) fn rkey(&self) -> u32 {
         self.inner.exposure.as_ref().map_or(0, |key| key.rkey())
     }
@@ -127,17 +125,21 @@ impl MemoryRegion {
         self.inner.start.as_ptr()
     }
 
+    /// Copies bytes into the region.
+    ///
     /// # Panics
     ///
-    /// If they do not fit.
+    /// Panics if the bytes do not fit.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
         self.bytes().write(offset, bytes);
     }
 
+    /// Copies bytes out of the region.
+    ///
     /// # Panics
     ///
-    /// If the range does not fit.
+    /// Panics if the range exceeds the region.
     pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         self.check(offset, bytes.len());
         self.bytes().read(offset, bytes);
@@ -152,9 +154,10 @@ impl MemoryRegion {
     }
 
     fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: the memory is initialised and exists until the region ends. All threads access it
-        // through this method, or, with `as_ptr` and memory of the caller, while no other thread
-        // does: see the safety comments there. The kernel copies into it as a device would.
+        // SAFETY: the memory is initialised, and exists until the region is dropped. All threads
+        // access it through this method. The exception is memory of the caller, which is accessed
+        // with `as_ptr` while no other thread accesses it: see the safety comments there. The
+        // kernel copies into the memory as a device would.
         unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
     }
 }

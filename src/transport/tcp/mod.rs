@@ -1,26 +1,27 @@
-//! A [transport](super) over TCP: a reliable-connected queue pair in user space.
+//! The [transport](super) over TCP: a reliable-connected queue pair in user space.
 //!
 //! PROTOCOL.md describes the bytes on the stream.
 //!
-//! The thread that polls drives the stream: it receives, executes requests of the peer, and sends
-//! answers. Payload is received directly into its receive buffer, or to the memory that a READ
-//! names, except for bytes that were received together with a header. Sends go to the socket from
-//! the memory of the caller; only the rest that the socket does not take is copied to the send
+//! The polling thread drives the stream: it receives, executes requests of the peer, and sends
+//! answers. Payload is received directly into its receive buffer, or into the target of a READ,
+//! except for bytes that were received together with a header. Sends are written to the socket from
+//! the caller's memory. Only the bytes for which the socket has no room are copied to the send
 //! buffer.
 //!
-//! A thread that waits for a message waits in the call that receives, with the receiver's lock
-//! held, because a system call costs more than the library's own work on a short message. Only
-//! threads that wait for nothing but messages do so, if their deadline is more than 5 s away and no
-//! event loop watches the connection. For a long payload a thread sleeps until 256 KiB have arrived
-//! (SO_RCVLOWAT), or for 50 ms. Other threads sleep on the socket, which stays readable while it
-//! has bytes, so no event has to be requested. The engine's thread handles bytes that one batch
-//! left in the staging buffer, and room in a full socket, because no descriptor reports them.
+//! A thread that waits for a message blocks in recv(2) while it holds the receiver's lock, because
+//! a system call costs more than the library's own work on a short message. A thread does so only
+//! if it waits for messages alone, its deadline is more than 5 s away, and no event loop watches
+//! the connection. For a long payload a thread sleeps until 256 KiB have arrived (SO_RCVLOWAT), or
+//! for 50 ms. Other threads sleep on the socket, which stays readable while it has bytes, so no
+//! event has to be requested. The engine's thread handles bytes that one batch left in the staging
+//! buffer, and room in a full socket, because no descriptor reports these two.
 //!
-//! An acknowledgement is sent together with the next frame, or by itself when a poll finds nothing,
-//! the thread sleeps, or the engine takes over.
+//! An acknowledgement is sent together with the next frame. It is sent alone when a poll finds
+//! nothing, before the thread sleeps, or when the engine starts to poll the connection.
 //!
-//! The receive that was posted last is taken first, so a connection has memory only for the buffers
-//! that it used at one time. It is mapped in pieces of at most 256 KiB.
+//! The receive that was posted last is used first. So a connection has memory only for the maximum
+//! number of buffers that it has used at one time. This memory is mapped in pieces of at most 256
+//! KiB.
 
 mod completion_queue;
 mod connection_id;
@@ -57,7 +58,7 @@ pub(crate) use self::{
     socket::{HopLimit, WAITS_FOR},
     stream::Reserved,
 };
-// For connections within the process.
+// Items for in-memory connections.
 pub(super) use self::{
     event::EventKind,
     keys::{ExposedPart, Keys, Right},

@@ -19,7 +19,7 @@ use crate::{
 /// A reliable-connected queue pair in user space, over a TCP stream.
 pub(crate) struct QueuePair(Arc<Stream>);
 
-/// The queue for receives of several queue pairs.
+/// A queue for the receives of several queue pairs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedReceiveQueue(Arc<ReceiveQueue>);
 
@@ -28,8 +28,9 @@ impl QueuePair {
         Self(stream)
     }
 
-    /// Moves to the error state: posted work requests are flushed, and no further receives are
-    /// taken. A delayed acknowledgement is sent first, because no PDU follows that could carry it.
+    /// Moves the queue pair to the error state: posted work requests are flushed, and no further
+    /// receives are consumed. A delayed acknowledgement is sent first, because no later PDU could
+    /// carry it.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.0.answer();
         self.0.fail();
@@ -41,8 +42,8 @@ impl QueuePair {
         self.0.moved()
     }
 
-    /// Fails the queue pair, and returns whether it may be destroyed now: no other thread is
-    /// receiving into its memory.
+    /// Moves the queue pair to the error state. Returns whether it can be destroyed now, because no
+    /// other thread is receiving into its memory.
     pub(crate) fn is_released(&self) -> bool {
         self.0.is_released()
     }
@@ -51,30 +52,31 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// Until it completes or the queue pair is destroyed, the memory is mapped and no code accesses
-    /// it.
+    /// The memory stays mapped, and no code accesses it, until the receive has completed or the
+    /// queue pair is destroyed.
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         self.0.receives().post(receive(id, sge));
         Ok(())
     }
 
-    /// Lets the queue post the receives from number `next` on, one piece of memory at a time, when
-    /// no other receive is left.
+    /// Makes the queue post the receives from index `next` on only when no other receive is left,
+    /// one piece of memory at a time.
     ///
     /// # Safety
     ///
-    /// Until the queue pair is destroyed, it alone accesses the memory of the receives that have
-    /// not completed.
+    /// No other code accesses the memory of receives that have not completed, until the queue pair
+    /// is destroyed.
     pub(crate) unsafe fn post_on_demand(&self, buffers: Weak<Buffers>, next: u32) {
         self.0.receives().post_on_demand(Unposted { buffers, next });
     }
 
-    /// Posts a work request on the send queue, with at most one element, which is not inline.
+    /// Posts a work request on the send queue. The request has at most one memory element, which is
+    /// not inline.
     ///
     /// # Safety
     ///
-    /// Until a completion covers it or the queue pair is destroyed, the memory lies in whole pages
-    /// that stay mapped, and no reference to it conflicts with the request.
+    /// Until a completion covers the request or the queue pair is destroyed, the memory stays
+    /// mapped in whole pages, and no reference to the memory conflicts with the request.
     pub(crate) unsafe fn post_send(
         &self,
         id: WorkId,
@@ -87,12 +89,13 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts a frame. It copies the part that the socket does not take at once to the memory that
+    /// Posts a frame. The bytes for which the socket has no room are copied to the memory that
     /// `slot` returns.
     ///
     /// # Safety
     ///
-    /// As for [`post_send`](Self::post_send), with that memory, which has the frame's length.
+    /// The memory from `slot` has the length of the frame, and meets the conditions of
+    /// [`post_send`](Self::post_send).
     pub(crate) unsafe fn post_frame(
         &self,
         id: WorkId,
@@ -105,12 +108,12 @@ impl QueuePair {
         unsafe { self.0.post_frame(id, frame, start, signalled) }
     }
 
-    /// Posts frames of one message. It copies the bytes that the socket does not take at once to
-    /// the memory that `slot` returns for the number of a frame.
+    /// Posts the frames of one message. The bytes for which the socket has no room are copied to
+    /// the memory that `slot` returns for the index of a frame.
     ///
     /// # Safety
     ///
-    /// As for [`post_frame`](Self::post_frame), for each of them.
+    /// The conditions of [`post_frame`](Self::post_frame) hold for each frame.
     pub(crate) unsafe fn post_frames(
         &self,
         frames: &[(WorkId, Frame<'_>, bool)],
@@ -137,8 +140,8 @@ impl SharedReceiveQueue {
     ///
     /// # Safety
     ///
-    /// Until it completes or the last queue pair that takes receives from here is destroyed, the
-    /// memory is mapped and no other code accesses it.
+    /// The memory stays mapped, and no other code accesses it, until the receive has completed or
+    /// the last queue pair that uses this queue is destroyed.
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         self.0.post(receive(id, Some(sge)));
         Ok(())

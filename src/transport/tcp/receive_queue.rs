@@ -7,7 +7,7 @@ use crate::{
     transport::queues::{Buffers, WorkId},
 };
 
-/// Receives that were posted and have not completed.
+/// A queue of receives that were posted and have not completed.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     posted: Mutex<Posted>,
@@ -15,34 +15,34 @@ pub(crate) struct ReceiveQueue {
 
 #[derive(Debug, Default)]
 struct Posted {
-    /// A stack: the receive that was posted last is taken first, because its memory is mapped and
-    /// in the cache.
+    /// A stack of receives: the receive that was posted last is used first, because its memory is
+    /// mapped and probably in the cache.
     receives: Vec<Receive>,
     /// The drain marker, which completes after the last receive.
     marker: Option<Receive>,
     unposted: Option<Unposted>,
 }
 
-/// Receives that are posted only when no other receive is left. So a connection has memory only for
-/// the greatest number of receives that it has needed at one time.
+/// Receives that are posted only when no other receive is left. So a connection allocates memory
+/// only for the maximum number of receives that it has used at one time.
 #[derive(Debug)]
 pub(in crate::transport) struct Unposted {
-    /// `None` after the end of the queue pair.
+    /// The memory of the receives. It no longer exists after the queue pair is destroyed.
     pub(in crate::transport) buffers: Weak<Buffers>,
-    /// The number of the first receive that has not been posted yet.
+    /// The index of the first receive that has not been posted yet.
     pub(in crate::transport) next: u32,
 }
 
-/// A receive that was posted.
+/// A posted receive.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct Receive {
     pub(in crate::transport) id: WorkId,
-    /// The memory for the bytes. It has none for a drain marker.
+    /// The memory for the received bytes; empty for a drain marker.
     pub(in crate::transport) to: Span,
 }
 
-// SAFETY: the caller that posts it guarantees that the memory belongs to the queue until the
-// receive completes, in any thread.
+// SAFETY: the caller that posts a receive guarantees that its memory belongs to the queue in any
+// thread until the receive completes.
 #[allow(unsafe_code)]
 unsafe impl Send for Receive {}
 
@@ -57,19 +57,20 @@ impl ReceiveQueue {
         }
     }
 
-    /// Lets the queue post these receives when no other receive is left.
+    /// Makes the queue post these receives only when no other receive is left.
     pub(in crate::transport) fn post_on_demand(&self, unposted: Unposted) {
         lock(&self.posted).unposted = Some(unposted);
     }
 
-    /// Takes the receive for the next frame. If there is none, there may be
-    /// [another](Self::take_another).
+    /// Takes a receive for the next frame. If it returns `None`, the caller tries
+    /// [`take_another`](Self::take_another).
     pub(in crate::transport) fn take(&self) -> Option<Receive> {
         lock(&self.posted).receives.pop()
     }
 
-    /// Takes a receive that was never posted, and posts the other receives in the same piece of
-    /// memory. Fails if the system has no memory for the piece.
+    /// Allocates the next piece of memory, posts its receives, and takes one of them. Fails if the
+    /// operating system has no memory for the piece. Returns `None` if all receives have been
+    /// posted before.
     #[cold]
     pub(in crate::transport) fn take_another(&self) -> Result<Option<Receive>, OsError> {
         let mut posted = lock(&self.posted);
@@ -98,7 +99,7 @@ impl ReceiveQueue {
         Ok(receives.pop())
     }
 
-    /// Takes the next receive to flush; the marker is the last.
+    /// Takes the next receive to flush. The drain marker is the last one.
     pub(in crate::transport) fn take_back(&self) -> Option<Receive> {
         let mut posted = lock(&self.posted);
         posted.receives.pop().or_else(|| posted.marker.take())

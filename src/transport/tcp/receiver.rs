@@ -1,5 +1,5 @@
-//! The receiving end of a queue pair: it executes requests of the peer, and handles answers to this
-//! side's requests.
+//! The receiving side of a queue pair: it executes requests of the peer, and handles answers to
+//! this side's requests.
 #![allow(unsafe_code)]
 
 use std::{
@@ -30,32 +30,35 @@ use crate::{
     transport::queues::{Done, WorkId},
 };
 
-/// The greatest number of bytes that one call receives into the staging buffer.
+/// The maximum number of bytes that one call receives into the staging buffer.
 const STAGED: usize = 16 << 10;
 
-/// The greatest number of bytes that one call stages after payload that is received in place: the
-/// headers of the next PDUs, and little of their payload, which would have to be copied.
+/// The maximum number of bytes that one call stages after payload that it receives in place. This
+/// is enough for the headers of the next PDUs, and contains little of their payload, which would
+/// have to be copied.
 const LOOKAHEAD: usize = 512;
 
-/// The length of a long payload. After a long payload no bytes are staged in the same call.
+/// The minimum length in bytes of a long payload. During and after a long payload, each call stages
+/// at most [`LOOKAHEAD`] bytes.
 const LONG: usize = 32 << 10;
 
-/// If at least [`MIN_AWAITED`] bytes of a payload are missing, a thread sleeps until the rest, but
-/// at most [`MAX_AWAITED`] bytes, has arrived. A wake-up for each segment would cost more than
-/// receiving its bytes.
+/// If at least [`MIN_AWAITED`] bytes of a payload are missing, a thread sleeps until all of them,
+/// but at most [`MAX_AWAITED`] bytes, have arrived. A wake-up for each TCP segment would cost more
+/// than receiving its bytes.
 const MIN_AWAITED: usize = 128 << 10;
 const MAX_AWAITED: usize = 256 << 10;
-/// The longest sleep of a thread that waits for the rest of a payload. Afterwards it receives the
-/// bytes that have arrived, so that they count as a sign of life.
+/// The maximum sleep of a thread that waits for the rest of a payload. Then it receives the bytes
+/// that have arrived, so that they count as a sign of life.
 const LONGEST_AWAIT: Duration = Duration::from_millis(50);
 
-/// The number of calls in a row, so that a peer which keeps sending does not delay others.
+/// The maximum number of receive calls in a row, so that a peer that sends continuously does not
+/// delay other connections.
 const MAX_CALLS: usize = 16;
 
-/// The receiving end of a stream.
+/// The receiving side of a stream.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    /// Received bytes; those at `unread` have not been processed.
+    /// The staging buffer. The bytes in the range `unread` are received and not yet processed.
     staged: Box<[u8]>,
     unread: Range<usize>,
     /// The payload that is being received.
@@ -63,43 +66,46 @@ pub(super) struct Receiver {
     /// The number of executed requests of the peer.
     requests: u32,
     writes: WriteParts,
-    /// Whether the stream has ended, and only staged bytes remain.
+    /// Whether the stream has ended, so that only staged bytes remain.
     over: bool,
-    /// Whether later bytes are ignored.
+    /// Whether all further bytes are ignored.
     ended: bool,
-    /// Whether the socket may hold more bytes.
+    /// Whether the last call reached its limits, so that the socket or the staging buffer may
+    /// contain more bytes.
     stopped: bool,
     /// Whether the last payload was long.
     long: bool,
-    /// The number of bytes at which the socket becomes readable.
+    /// The number of bytes at which the socket becomes readable (SO_RCVLOWAT).
     awaited: usize,
 }
 
-/// The number of bytes that a call had room for: at their destination, and in the staging buffer.
+/// The room that a call had, in bytes: at the destination of the payload, and in the staging
+/// buffer.
 struct Room {
     straight: usize,
     stage: usize,
 }
 
-/// The parts of the stream that execute incoming requests.
+/// The parts of the stream that the receiver uses to execute incoming requests.
 pub(super) struct Parts<'a> {
     pub(super) socket: &'a Socket,
     pub(super) send: &'a Mutex<SendQueue>,
     pub(super) receives: &'a ReceiveQueue,
     pub(super) keys: &'a Keys,
-    /// Counts the bytes of answers to this side's READs.
+    /// The number of bytes that answers to this side's READs contained.
     pub(super) read: &'a AtomicU64,
     pub(super) done: &'a mut VecDeque<Done>,
 }
 
-/// The reason that no more bytes can be received.
+/// The reason why further bytes cannot be received.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The peer violated the rules of the stream.
+    /// The peer violated the protocol of the stream.
     Violation(Violation),
-    /// A request of the peer failed, which gets a Nak.
+    /// A request of the peer failed, and this side answers it with a Nak. Or the peer answered a
+    /// request of this side with a Nak.
     Refused,
-    /// The system has no memory for the frame that begins.
+    /// The operating system has no memory for the frame that begins.
     OutOfMemory(OsError),
 }
 
@@ -125,18 +131,18 @@ impl Receiver {
         }
     }
 
-    /// Whether no further bytes can arrive, and all received bytes were processed.
+    /// Returns whether no further bytes can arrive, and all received bytes were processed.
     pub(super) fn has_ended(&self) -> bool {
         self.ended || (self.over && !self.stopped)
     }
 
-    /// Receives bytes until the socket is empty or `enough` completions wait to be taken.
+    /// Receives bytes until the socket is empty or `done` contains `enough` completions.
     pub(super) fn receive(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         if self.ended {
             return Ok(());
         }
         let result = self.receive_some(parts, enough);
-        // Bytes after a fault are ignored.
+        // All bytes after a fault are ignored.
         self.ended |= result.is_err();
         result
     }
@@ -153,14 +159,15 @@ impl Receiver {
                 break;
             }
         }
-        // Bytes in the socket make it readable; staged bytes would not.
+        // All staged bytes must be processed now, because only bytes in the socket make it
+        // readable.
         self.take_staged(parts, enough)?;
         self.stopped |= parts.done.len() >= enough;
         Ok(())
     }
 
-    /// Waits until bytes arrive, unless some may have arrived already, and receives them. A wait
-    /// for more of a long payload continues only while `may_continue` returns `true`.
+    /// Waits until bytes arrive, and receives them. If the rest of a long payload is missing, the
+    /// wait is repeated only while `may_continue` returns `true`.
     pub(super) fn wait(
         &mut self,
         parts: &mut Parts<'_>,
@@ -169,13 +176,13 @@ impl Receiver {
     ) -> Result<(), Fault> {
         let result = self.wait_for_some(parts, enough, may_continue);
         self.ended |= result.is_err();
-        // Less may be left.
+        // Fewer bytes may be missing next time.
         self.await_bytes(1, parts.socket);
         result
     }
 
-    /// As [`wait`](Self::wait). If only the first bytes of a long payload have arrived, it waits
-    /// for the rest, because there is nothing to process before.
+    /// Does the work of [`wait`](Self::wait). If only the first bytes of a long payload have
+    /// arrived, waits for the rest, because there is nothing to process before.
     fn wait_for_some(
         &mut self,
         parts: &mut Parts<'_>,
@@ -188,8 +195,9 @@ impl Receiver {
             let left = self.left();
             let wait = if left >= MIN_AWAITED && flows {
                 self.await_bytes(left.min(MAX_AWAITED), parts.socket);
-                // The thread waits before the receive and not in it, because a receive would take
-                // some bytes, and then wait for the same number again although fewer are missing.
+                // The thread waits before recv(2) and not inside it. A blocking recv(2) would take
+                // some bytes, and then wait for the same number of bytes again although fewer are
+                // missing.
                 parts.socket.await_readable(LONGEST_AWAIT);
                 Wait::No
             } else {
@@ -209,26 +217,27 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the number of missing bytes of the present payload.
+    /// Returns the number of missing bytes of the current payload.
     fn left(&self) -> usize {
         self.incoming.as_ref().map_or(0, |payload| payload.left)
     }
 
-    /// Whether a thread may wait: no bytes are pending, and the wait delays no other thread. A
-    /// thread must not wait while bytes are received directly into exposed memory, because the key
-    /// of that memory cannot end meanwhile.
+    /// Returns whether a thread may wait: no bytes are pending, and the wait delays no other
+    /// thread. A thread must not wait while bytes are received directly into exposed memory,
+    /// because the thread then holds the lock that another thread needs to end the key of this
+    /// memory.
     pub(super) fn may_wait(&self) -> bool {
         !(self.ended || self.over || self.stopped || self.is_exposed())
     }
 
-    /// Whether bytes are received directly into exposed memory.
+    /// Returns whether bytes are received directly into exposed memory.
     fn is_exposed(&self) -> bool {
         let to = self.incoming.as_ref().map(|payload| &payload.to);
         matches!(to, Some(Place::Exposed { .. }))
     }
 
-    /// Whether the last call reached its limits, so that received bytes may still have to be
-    /// processed.
+    /// Returns whether the last call reached its limits, so that there may be received bytes that
+    /// are not processed.
     pub(super) fn has_stopped(&self) -> bool {
         self.stopped && !self.ended
     }
@@ -240,13 +249,13 @@ impl Receiver {
         }
     }
 
-    /// Receives once. Returns whether more bytes may have arrived.
+    /// Makes one receive call. Returns whether more bytes may have arrived.
     fn receive_once(&mut self, parts: &mut Parts<'_>, wait: Wait) -> Result<bool, Fault> {
         let (moved, room) = self.fill(parts.socket, wait);
         match moved {
             Moved::Some(count) => {
                 self.came(count, room.straight, parts)?;
-                // Later bytes make the socket readable.
+                // If the call had room for more bytes, later bytes make the socket readable.
                 Ok(count == room.straight + room.stage)
             }
             Moved::Blocked => Ok(false),
@@ -257,7 +266,7 @@ impl Receiver {
         }
     }
 
-    /// Processes staged bytes until a PDU is incomplete.
+    /// Processes staged bytes until a PDU is incomplete, or `done` contains `enough` completions.
     fn take_staged(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         while parts.done.len() < enough {
             if let Some(incoming) = &mut self.incoming {
@@ -286,7 +295,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives into the destination of the present payload, and then into the staging buffer.
+    /// Receives into the destination of the current payload, and then into the staging buffer.
     fn fill(&mut self, socket: &Socket, wait: Wait) -> (Moved, Room) {
         if self.unread.is_empty() {
             self.unread = 0..0;
@@ -296,7 +305,7 @@ impl Receiver {
         }
         let end = self.unread.end;
         let stage = Span {
-            // The pointer is in bounds, or one past the end.
+            // The pointer is in bounds or one past the end.
             start: self.staged.as_mut_ptr().wrapping_add(end),
             len: self.staged.len() - end,
         };
@@ -318,20 +327,20 @@ impl Receiver {
                 straight,
                 stage: spans[spans.len() - 1].len,
             };
-            // SAFETY: this object owns the staging buffer, and there is no reference to it during
-            // the call. The destination is memory of a work request, which belongs to the queue
-            // pair until it completes, or exposed memory, whose lock is held.
+            // SAFETY: this object owns the staging buffer, and no reference to it exists during the
+            // call. The destination is memory of a work request, which belongs to the queue pair
+            // until it completes, or it is exposed memory, whose lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };
         match &self.incoming {
             None => receive(None),
-            // If the key has ended, the bytes are refused when they are processed.
+            // If the key has ended, the bytes are staged, and the request is refused when they are
+            // processed.
             Some(incoming) => incoming.with_rest(receive),
         }
     }
 
-    /// Records `count` received bytes. Up to `straight` of them, from the first on, are at their
-    /// destination.
+    /// Records `count` received bytes. The first ones, up to `straight`, are at their destination.
     fn came(&mut self, count: usize, straight: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let placed = count.min(straight);
         self.unread.end += count - placed;
@@ -341,7 +350,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// A PDU begins.
+    /// Handles the header of a PDU.
     fn begin(&mut self, pdu: Pdu, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let left = pdu.payload() as usize;
         let written = self.writes.check(&pdu)?;
@@ -425,7 +434,7 @@ impl Receiver {
                 let to = send.atomic_target()?;
                 let value = value.to_ne_bytes();
                 let len = value.len().min(to.len);
-                // SAFETY: the memory belongs to a work request, and so to the queue pair until the
+                // SAFETY: the memory belongs to a work request, so to the queue pair until the
                 // request completes.
                 unsafe { copy_shared(&value[..len], to.start) };
                 send.answer_oldest();
@@ -460,14 +469,14 @@ impl Receiver {
         }
     }
 
-    /// Records that `count` further bytes of the payload are at their destination. Executes the PDU
-    /// after the last one.
+    /// Records that `count` more bytes of the payload are at their destination. Executes the PDU
+    /// when its last byte is there.
     fn payload_received(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
         if !incoming.is_open() {
-            // The receive that the payload may have taken stays in `incoming`, and is flushed with
+            // If a receive was taken for the payload, it stays in `incoming`, and is flushed with
             // the others.
             return Err(self.refuse(Cause::Access, parts));
         }
@@ -526,7 +535,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Counts an executed request of the peer.
+    /// Counts a request of the peer that was executed, and acknowledges it if it is `signalled`.
     fn request_completed(&mut self, signalled: bool, parts: &mut Parts<'_>) {
         self.requests = self.requests.wrapping_add(1);
         if signalled {
@@ -534,8 +543,8 @@ impl Receiver {
         }
     }
 
-    /// Returns the memory that the peer addresses. An access to no bytes needs no right, as over
-    /// RDMA.
+    /// Returns the memory that the peer addresses. As over RDMA, a request for 0 bytes needs no
+    /// access right.
     fn exposed(
         &mut self,
         at: RemoteSpan,
@@ -551,15 +560,15 @@ impl Receiver {
         }
     }
 
-    /// Refuses the peer's next request, which ends the connection.
+    /// Refuses the peer's current request, which ends the connection.
     fn refuse(&mut self, cause: Cause, parts: &mut Parts<'_>) -> Fault {
         self.ended = true;
         lock(parts.send).refuse_peer(self.requests, cause);
         Fault::Refused
     }
 
-    /// Returns all posted receives as failed: those of `receives`, if this connection owns them,
-    /// and the one that a frame has begun to fill.
+    /// Completes all posted receives as flushed: those in `receives`, if the connection owns them,
+    /// and the receive that a frame has partially filled.
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
         let began = match self.incoming.take().map(|payload| payload.to) {
@@ -584,19 +593,20 @@ impl Receiver {
         }
     }
 
-    /// Forgets the present payload, whose memory may no longer exist.
+    /// Drops the current payload, whose memory may no longer exist.
     pub(super) fn forget(&mut self) {
         self.ended = true;
         self.incoming = None;
     }
 }
 
-/// Changes a word of exposed memory, and returns its old value.
+/// Changes a word of exposed memory, and returns the old value. Returns `None` if the key has
+/// ended.
 pub(in crate::transport) fn apply(change: Change, part: &ExposedPart) -> Option<u64> {
     let start = part.start()?;
     let word = start.get().cast::<u64>().as_ptr();
-    // SAFETY: eight bytes of mapped memory, aligned as `find` checked. Other threads of this
-    // program access it as atomic words, too (`SharedBytes`).
+    // SAFETY: the pointer refers to eight mapped bytes, and `find` has checked their alignment.
+    // Other threads of this program also access them as atomic words (`SharedBytes`).
     let word = unsafe { AtomicU64::from_ptr(word) };
     Some(match change {
         Change::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),

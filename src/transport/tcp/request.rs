@@ -5,22 +5,22 @@ use crate::{
     transport::queues::{Done, SendOp, WorkId},
 };
 
-/// A work request of the send queue that has not completed.
+/// A work request on the send queue that has not completed.
 #[derive(Debug)]
 pub(in crate::transport) struct Request {
     pub(in crate::transport) id: WorkId,
     pub(in crate::transport) op: SendOp,
-    /// The bytes of the request, or the destination of its answer.
+    /// The bytes to send, or the memory for the answer.
     pub(in crate::transport) memory: Span,
     pub(in crate::transport) signalled: bool,
-    /// The number of bytes that were sent, or have arrived.
+    /// The number of bytes that were sent, or of bytes of the answer that have arrived.
     pub(super) moved: usize,
     /// Whether the answer has arrived completely.
     pub(super) answered: bool,
 }
 
-// SAFETY: the caller that posts it guarantees that the memory belongs to the queue until the
-// request completes, in any thread.
+// SAFETY: the caller that posts a request guarantees that its memory belongs to the queue in any
+// thread until the request completes.
 #[allow(unsafe_code)]
 unsafe impl Send for Request {}
 
@@ -36,7 +36,8 @@ impl Request {
         }
     }
 
-    /// Whether an answer with a value completes the request, instead of an acknowledgement.
+    /// Returns whether the request completes with an answer that contains a value, instead of an
+    /// acknowledgement.
     pub(super) fn wants_value(&self) -> bool {
         match self.op {
             SendOp::Read(_) | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => true,
@@ -44,12 +45,12 @@ impl Request {
         }
     }
 
-    /// Whether the request waits for its value.
+    /// Returns whether the value of the answer has not arrived completely.
     pub(super) fn is_unanswered(&self) -> bool {
         self.wants_value() && !self.answered
     }
 
-    /// Returns the completion of the request with this status.
+    /// Returns the completion of the request with this failed status.
     pub(in crate::transport) fn failure(&self, status: WcStatus) -> Option<Done> {
         match self.id {
             WorkId::Send(slot) => Some(Done::SendFailed {

@@ -1,4 +1,4 @@
-//! The sending end of a queue pair: its work requests, and the answers to requests of the peer.
+//! The sending side of a queue pair: its work requests, and the answers to requests of the peer.
 #![allow(unsafe_code)]
 
 mod frames;
@@ -17,47 +17,48 @@ use crate::{
     transport::queues::{Done, RemoteAddr, SendOp, WorkId},
 };
 
-/// The number of READs and atomic operations that a side serves at a time, and the greatest number
+/// The number of READs and atomic operations that a side serves at a time, and the maximum number
 /// that it has outstanding.
 pub(super) const READS: u8 = 16;
 
-/// The maximum number of writes to the socket in a row. The engine's thread makes the others later,
+/// The maximum number of writes to the socket in a row. The engine's thread sends the rest later,
 /// so that a peer that receives fast does not delay other connections.
 const MAX_CALLS: usize = 16;
 
-/// The requests and answers that wait to be sent, and the requests that wait for an answer.
+/// The requests and answers that this side has to send, and the requests whose answer or
+/// acknowledgement is outstanding.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     /// Work requests that have not completed, oldest first.
     requests: VecDeque<Request>,
-    /// The number of requests that were sent completely.
+    /// The number of entries of `requests` that were sent completely.
     sent: usize,
-    /// The number of requests that completed before the oldest of `requests`.
+    /// The number of requests that have completed, so that they are no longer in `requests`.
     completed: u32,
     /// The number of requests that the peer has acknowledged.
     acknowledged: u32,
-    /// The number of READs and atomic operations that were sent and are not answered.
+    /// The number of READs and atomic operations that were sent and are not answered yet.
     unanswered: u8,
     /// The number of READs and atomic operations that the peer serves at a time.
     most_reads: u8,
-    /// Answers that wait to be sent, oldest first.
+    /// The answers that this side has to send, oldest first.
     answers: VecDeque<Answer>,
-    /// The number of the peer's requests to acknowledge, if an Ack is due.
+    /// The total number of the peer's requests to acknowledge, if an Ack is pending.
     acknowledgement: Option<u32>,
     refusal: Option<(u32, tcp::Cause)>,
-    /// The bytes that the socket takes next.
+    /// The bytes that are written to the socket next.
     writing: Writing,
-    /// Whether a part of an answer is sent next, if requests wait as well.
+    /// Whether an answer is gathered next, even if there are requests to send.
     answers_turn: bool,
-    /// Whether the socket is full.
+    /// Whether the socket is full, or [`MAX_CALLS`] was reached.
     blocked: bool,
-    /// The value of `blocked` at the last report.
+    /// The value of `blocked` that [`room_wanted`](Self::room_wanted) saw last.
     reported_blocked: bool,
 }
 
 #[derive(Debug)]
 enum Answer {
-    /// The bytes that a READ requested, and the number that was sent.
+    /// The memory that a READ requested, and the number of its bytes that were sent.
     Read {
         part: Option<ExposedPart>,
         sent: usize,
@@ -65,16 +66,17 @@ enum Answer {
     Old(u64),
 }
 
-/// Whether an acknowledgement is sent by itself.
+/// Whether an acknowledgement may be sent alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acks {
-    /// An acknowledgement is sent at once, by itself.
+    /// An acknowledgement is sent immediately, even if there is no other PDU to send.
     Alone,
-    /// An acknowledgement waits until another PDU is sent.
+    /// An acknowledgement is sent together with the next PDU.
     WaitForCompany,
 }
 
-/// The key of the memory ended in the middle of an answer, so the stream cannot continue.
+/// The error of an answer whose memory's key ended after a part was sent. The stream cannot
+/// continue.
 #[derive(Debug)]
 pub(super) struct AnswerAborted;
 
@@ -97,7 +99,7 @@ impl SendQueue {
         }
     }
 
-    /// Sets the number of READs and atomic operations that the peer serves at a time.
+    /// Sets the maximum number of READs and atomic operations that the peer serves at a time.
     pub(super) fn limit_reads(&mut self, reads: u8) {
         self.most_reads = reads.min(READS);
     }
@@ -109,7 +111,7 @@ impl SendQueue {
             .push_back(Request::new(id, op, memory, signalled));
     }
 
-    /// Takes an Ack: the peer has processed the first `requests` requests.
+    /// Handles an Ack: the peer has processed the first `requests` requests.
     pub(super) fn acknowledge(&mut self, requests: u32) -> Result<(), Violation> {
         let on_the_wire = self.completed.wrapping_add(self.sent as u32);
         let more = requests.wrapping_sub(self.acknowledged);
@@ -124,8 +126,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Returns the place of the next `len` bytes of the answer to the oldest unanswered READ.
-    /// `last` marks the last ones.
+    /// Returns the memory for the next `len` bytes of the answer to the oldest unanswered READ.
+    /// `last` marks the last part of the answer.
     pub(super) fn read_target(&mut self, len: u32, last: bool) -> Result<Span, Violation> {
         let request = self.oldest_unanswered("read response")?;
         let left = request.memory.len - request.moved;
@@ -148,7 +150,7 @@ impl SendQueue {
         })
     }
 
-    /// Records that the bytes of the last [`read_target`](Self::read_target) have arrived.
+    /// Records that the bytes for the memory from [`read_target`](Self::read_target) have arrived.
     pub(super) fn read_moved(&mut self, len: u32, last: bool) {
         if let Ok(request) = self.oldest_unanswered("read response") {
             request.moved += len as usize;
@@ -158,7 +160,7 @@ impl SendQueue {
         }
     }
 
-    /// Returns the place of the answer to the oldest unanswered atomic operation.
+    /// Returns the memory for the answer to the oldest unanswered atomic operation.
     pub(super) fn atomic_target(&mut self) -> Result<Span, Violation> {
         let request = self.oldest_unanswered("atomic response")?;
         match request.op {
@@ -169,7 +171,8 @@ impl SendQueue {
         }
     }
 
-    /// Takes a complete answer, which proves that all earlier requests were processed.
+    /// Records the complete answer to the oldest unanswered request. It proves that the peer has
+    /// processed all earlier requests.
     pub(super) fn answer_oldest(&mut self) {
         let oldest = self
             .requests
@@ -195,7 +198,7 @@ impl SendQueue {
             .ok_or_else(|| Violation::new(what, 0, "none, as nothing was asked for"))
     }
 
-    /// Takes the completed requests, in order.
+    /// Removes the completed requests, in order, and adds their completions to `done`.
     pub(super) fn complete(&mut self, done: &mut VecDeque<Done>) {
         while self.sent > 0 {
             let Some(oldest) = self.requests.front() else {
@@ -218,8 +221,8 @@ impl SendQueue {
         }
     }
 
-    /// Handles that the peer refused the request after the first `requests` ones. Earlier requests
-    /// complete, that one fails, and later ones are flushed.
+    /// Handles a Nak: the peer has processed `requests` requests and refused the next one. The
+    /// processed requests complete, the next one fails, and later ones are flushed.
     pub(super) fn refused(
         &mut self,
         requests: u32,
@@ -243,7 +246,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Returns the number of requests that the peer may have begun to receive.
+    /// Returns the number of requests of which the peer may have received at least a part.
     fn begun(&self) -> usize {
         let next = self.requests.get(self.sent);
         let in_parts = next.is_some_and(|request| !request.wants_value() && request.moved > 0);
@@ -268,12 +271,12 @@ impl SendQueue {
         self.acknowledgement = Some(requests);
     }
 
-    /// Refuses the peer's request after the first `requests` ones.
+    /// Refuses the peer's request that follows the first `requests` ones.
     pub(super) fn refuse_peer(&mut self, requests: u32, cause: tcp::Cause) {
         self.refusal = Some((requests, cause));
     }
 
-    /// Answers a READ. Without a part the answer is empty.
+    /// Queues the answer to a READ. Without a `part`, the answer is empty.
     pub(super) fn answer_read(&mut self, part: Option<ExposedPart>) -> Result<(), Violation> {
         self.answer(Answer::Read { part, sent: 0 })
     }
@@ -297,25 +300,26 @@ impl SendQueue {
 
     // The socket.
 
-    /// Whether bytes remain that the socket did not take.
+    /// Returns whether there are bytes for which the socket had no room.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Forgets that a full socket was reported, because room was reported since.
+    /// Makes the next call of [`room_wanted`](Self::room_wanted) report a full socket again,
+    /// because epoll has reported room since the last call.
     pub(super) fn forget_room_wanted(&mut self) {
         self.reported_blocked = false;
     }
 
-    /// Returns whether this side waits for room in the socket, if that has changed since the last
-    /// call.
+    /// Returns whether this side waits for room in the socket; `None` if this has not changed since
+    /// the last call.
     pub(super) fn room_wanted(&mut self) -> Option<bool> {
         let changed = self.reported_blocked != self.blocked;
         self.reported_blocked = self.blocked;
         changed.then_some(self.blocked)
     }
 
-    /// Sends until the socket is full or no bytes are left.
+    /// Sends until the socket is full or all bytes are sent.
     pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), AnswerAborted> {
         self.blocked = false;
         for _ in 0..MAX_CALLS {
@@ -329,23 +333,24 @@ impl SendQueue {
                 return Ok(());
             }
         }
-        // The engine's thread sends the rest later, so that other connections get their turn.
+        // The engine's thread sends the rest later, so that other connections are served first.
         self.blocked = true;
         Ok(())
     }
 
-    /// Whether at most an acknowledgement waits to be sent.
+    /// Returns whether there is nothing to send except possibly an acknowledgement.
     pub(super) fn is_idle(&self) -> bool {
         !self.blocked && self.writing.is_empty() && !self.has_more()
     }
 
-    /// Writes the gathered bytes, and returns whether the socket took all of them.
+    /// Writes the gathered bytes and the payload to the socket. Returns whether the socket took all
+    /// of them.
     fn write(&mut self, socket: &Socket) -> Result<bool, AnswerAborted> {
         let more = self.follows();
         let moved = match self.writing.payload() {
             // SAFETY: there is no payload.
             Payload::None => unsafe { self.writing.send(socket, None, more) },
-            // SAFETY: the payload belongs to a request, and so to the queue until the request
+            // SAFETY: the payload belongs to a request, so to the queue until the request
             // completes.
             Payload::Request { at } => unsafe { self.writing.send(socket, Some(at), more) },
             Payload::Answer { offset, len } => {
@@ -360,12 +365,12 @@ impl SendQueue {
                     start: start.get().as_ptr().wrapping_add(offset),
                     len,
                 };
-                // SAFETY: it is exposed memory, whose lock is held.
+                // SAFETY: the payload is exposed memory, whose lock is held.
                 unsafe { self.writing.send(socket, Some(at), more) }
             }
         };
         if !self.writing.is_taken() {
-            // A stream that has ended is not blocked: its end is reported elsewhere.
+            // The end of the stream is reported elsewhere, so it does not count as a full socket.
             self.blocked = moved != Moved::Ended;
             return Ok(false);
         }
@@ -379,11 +384,12 @@ impl SendQueue {
         Ok(true)
     }
 
-    /// Whether other bytes certainly follow at once.
+    /// Returns whether more bytes will certainly be sent immediately after these.
     fn follows(&self) -> bool {
         match self.writing.payload() {
             Payload::None => false,
-            // A further part of the same request follows. The next request may have to wait.
+            // Only another part of the same request follows with certainty. The next request may
+            // have to wait.
             Payload::Request { .. } => self.writing.then() == Then::Nothing,
             Payload::Answer { offset, len } => {
                 let all = match self.answers.front() {
@@ -395,8 +401,9 @@ impl SendQueue {
         }
     }
 
-    /// Counts the next request as sent, after its bytes were sent or copied. It is not counted
-    /// earlier, because the memory of an acknowledged request must not be read.
+    /// Counts the next request as sent, after its bytes were sent or copied. It must not be counted
+    /// earlier: the peer could acknowledge it, and the memory of an acknowledged request must not
+    /// be read.
     fn request_sent(&mut self) {
         let request = self.requests.get(self.sent);
         if request.is_some_and(Request::is_unanswered) {
@@ -416,7 +423,7 @@ impl SendQueue {
             }
             (None, _) => false,
         };
-        // The Nak follows the answers, because otherwise the peer would count the answered requests
+        // The Nak is sent after all answers. Otherwise the peer would count the answered requests
         // as refused.
         if let Some((requests, cause)) = self.refusal.take_if(|_| self.answers.is_empty()) {
             self.writing.push(&tcp::Pdu::Nak { requests, cause }.emit());
@@ -430,12 +437,12 @@ impl SendQueue {
             || acknowledged
     }
 
-    /// Whether there may be something to send.
+    /// Returns whether there may be bytes to send.
     pub(super) fn is_waiting(&self) -> bool {
         self.acknowledgement.is_some() || !self.writing.is_empty() || self.has_more()
     }
 
-    /// Whether there may be more to send than an acknowledgement.
+    /// Returns whether there may be bytes to send other than an acknowledgement.
     fn has_more(&self) -> bool {
         self.refusal.is_some() || !self.answers.is_empty() || self.sent < self.requests.len()
     }
@@ -494,13 +501,14 @@ impl SendQueue {
         let pdu = match request.op {
             SendOp::Send => {
                 if matches!(request.id, WorkId::DrainSend) {
-                    // A drain marker is not sent: it completes when the queue pair is in its error
-                    // state.
+                    // A drain marker is not sent. It completes after the queue pair has entered the
+                    // error state.
                     return false;
                 }
                 let len = memory.len as u32;
                 self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
-                // SAFETY: only the queue accesses a frame's memory until the request completes.
+                // SAFETY: only the queue accesses the memory of a frame until its request
+                // completes.
                 if unsafe { self.writing.push_short(memory) } {
                     self.request_sent();
                 } else {

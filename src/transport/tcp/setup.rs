@@ -7,25 +7,25 @@ use super::{
     setup_message::{Kind, NoMessage, PREFIX, PRIVATE_DATA_MAX, Prefix},
 };
 
-/// A setup message that is being received. Bytes after it stay in the socket.
+/// A setup message that is being received. Bytes that follow it stay in the socket.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
     bytes: Vec<u8>,
 }
 
-/// The state of an arriving message.
+/// The state of a setup message that is being received.
 #[derive(Debug)]
 pub(super) enum Arrived {
-    /// Bytes of the message are missing.
+    /// The message is incomplete.
     NotYet,
     Message {
         kind: Kind,
         reads: u8,
         private_data: Vec<u8>,
     },
-    /// The bytes are no setup message.
+    /// The bytes are not a setup message.
     Foreign,
-    /// The peer has ended the connection, with this error or without one.
+    /// The peer has ended the connection, or the connection failed with this error.
     Ended(Option<nix::Error>),
 }
 
@@ -59,7 +59,7 @@ impl Arriving {
     }
 }
 
-/// Sends a setup message. It is the first on its socket, so there is room for it.
+/// Sends a setup message. It is the first message on its socket, so the socket has room for it.
 pub(super) fn tell(socket: impl AsFd, kind: Kind, private_data: &[u8]) -> Result<(), nix::Error> {
     let len = u8::try_from(private_data.len()).map_err(|_| nix::Error::EINVAL)?;
     let prefix = Prefix {

@@ -1,5 +1,5 @@
-//! The first bytes of a TCP stream, which take the place of the connection manager's messages over
-//! RDMA. See PROTOCOL.md, "Over TCP".
+//! The setup messages: the first bytes of a TCP stream, which replace the messages of the RDMA
+//! connection manager. See PROTOCOL.md, "Over TCP".
 
 /// The maximum length of private data in bytes, the same as in a reply over RDMA.
 pub(super) const PRIVATE_DATA_MAX: usize = 196;
@@ -17,7 +17,7 @@ pub(super) enum Kind {
     Reject,
 }
 
-/// A message before its private data.
+/// The fixed part of a setup message, before its private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     pub(super) kind: Kind,
@@ -27,14 +27,14 @@ pub(super) struct Prefix {
     pub(super) len: u8,
 }
 
-/// The reason that bytes are no setup message.
+/// The reason why bytes are not a setup message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoMessage {
-    /// Bytes of the message are missing.
+    /// The message is incomplete.
     Short,
-    /// The sender speaks another protocol.
+    /// The sender uses another protocol.
     Foreign,
-    /// The message has this other version.
+    /// The message has this unsupported version.
     Version(u8),
 }
 
@@ -49,8 +49,8 @@ impl Prefix {
         [a, b, c, d, VERSION, kind, self.reads, self.len]
     }
 
-    /// Parses a prefix. It fails at the first wrong byte, so that a peer with another protocol is
-    /// rejected without a wait for more bytes.
+    /// Parses a prefix. Fails at the first wrong byte, so that a peer with another protocol is
+    /// rejected without waiting for more bytes.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoMessage> {
         if bytes.iter().zip(MAGIC).any(|(byte, magic)| *byte != magic) {
             return Err(NoMessage::Foreign);

@@ -1,4 +1,4 @@
-//! Peers that have connected and have not sent their requests.
+//! Silent peers: they have connected and have not sent their requests yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,16 +8,17 @@ use std::{
 
 use crate::proto::Host;
 
-/// The greatest number of such peers.
+/// The maximum number of silent peers.
 const PLACES: usize = 256;
 
-/// The time limit for the request of a peer.
+/// The time limit for a peer's request.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The peers that have not sent their requests, by token, oldest first.
+/// The silent peers, by token, oldest first.
 ///
-/// If all places are taken, the oldest peer of the host with the most places loses its place. So a
-/// host with many silent connections loses its own connections, and no other host does.
+/// If there are more than [`PLACES`] silent peers, the oldest peer of the host with the most silent
+/// peers is removed. So a host with many silent connections loses its own connections, and no other
+/// host does.
 #[derive(Debug, Default)]
 pub(super) struct SilentPeers(BTreeMap<u64, Silent>);
 
@@ -28,8 +29,8 @@ struct Silent {
 }
 
 impl SilentPeers {
-    /// Adds a peer, whose token is greater than all others. Returns the token of the peer that
-    /// loses its place to the new one.
+    /// Adds a peer, whose token must be greater than all others. Returns the token of the peer that
+    /// was removed to make room, if any.
     pub(super) fn add(&mut self, token: u64, address: IpAddr, now: Instant) -> Option<u64> {
         let host = Host::of(address);
         self.0.insert(token, Silent { since: now, host });
@@ -52,7 +53,7 @@ impl SilentPeers {
         self.0.remove(&token);
     }
 
-    /// Removes the oldest peer if its time limit has passed, and returns its token.
+    /// Removes the oldest peer if its time limit has passed. Returns its token.
     pub(super) fn expire(&mut self, now: Instant) -> Option<u64> {
         let (&token, silent) = self.0.first_key_value()?;
         if now.duration_since(silent.since) < TIME_LIMIT {
@@ -88,7 +89,7 @@ mod tests {
             let new = PLACES as u64 + token;
             assert_eq!(silent.add(new, MANY, now), Some(token + 1));
         }
-        // A new peer with another address takes no place from the second address.
+        // A new peer with another address does not remove the peer with the second address.
         assert_eq!(silent.add(5000, FEW, now), Some(1001));
         assert_eq!(silent.expire(now), None);
         let later = now + TIME_LIMIT;

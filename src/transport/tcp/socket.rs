@@ -1,7 +1,7 @@
 //! A connected stream socket that blocks only on request.
 //!
-//! The kernel reads and writes the bytes here as a device would, without references to them, since
-//! the application or the peer may change them at any time.
+//! The kernel reads and writes the bytes as a device would, without Rust references to them,
+//! because the application or the peer may change them at any time.
 #![allow(unsafe_code)]
 
 use std::{
@@ -32,35 +32,36 @@ use crate::{
     transport::no_transport::NoTransport,
 };
 
-/// A nonblocking stream socket, as described at the top of this file.
+/// A nonblocking stream socket: see the top of this file.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: Unshared<OwnedFd>,
-    /// The number of received bytes. Only the thread that may receive writes it.
+    /// The number of received bytes. Only the thread that holds the receiver's lock writes it.
     received: AtomicU64,
-    /// The number of bytes written to the socket. Only the thread that may send writes it.
+    /// The number of bytes written to the socket. Only the thread that holds the send lock writes
+    /// it.
     sent: AtomicU64,
 }
 
-/// A part of memory that the kernel copies from or to.
+/// A range of memory that the kernel copies from or to.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct Span {
     pub(in crate::transport) start: *mut u8,
     pub(in crate::transport) len: usize,
 }
 
-/// The result of moving bytes.
+/// The result of a call that sends or receives bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// This number of bytes.
+    /// The call moved this number of bytes.
     Some(usize),
-    /// No bytes moved, because the socket has no room, or no bytes have arrived.
+    /// No bytes were moved, because the socket has no room or no bytes have arrived.
     Blocked,
-    /// The stream has ended, or failed.
+    /// The stream has ended or failed.
     Ended,
 }
 
-/// Whether a receive waits if no bytes have arrived.
+/// Whether a receive call waits if no bytes have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
@@ -68,12 +69,12 @@ pub(super) enum Wait {
     ForSome,
 }
 
-/// The time limit of a wait in the receiving call. The kernel's timer may be an eighth late.
+/// The time limit of a receive call that waits. The kernel's timer can fire up to an eighth later.
 const TIME_LIMIT: Duration = Duration::from_secs(4);
-/// The longest time that such a wait can take, because the timer may be late.
+/// The maximum duration of a receive call that waits, including a late timer.
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
 
-/// The greatest number of parts of one call.
+/// The maximum number of memory ranges in one call.
 const MAX_SPANS: usize = 4;
 
 impl Socket {
@@ -86,27 +87,28 @@ impl Socket {
         }
     }
 
-    /// Returns the number of bytes that have arrived at the socket, including those that no call
-    /// has read yet. It may miss bytes that another thread receives during the call.
+    /// Returns the number of bytes that have arrived at the socket, including bytes that no call
+    /// has read yet. The result may be too low if another thread receives during the call.
     pub(super) fn arrived(&self) -> u64 {
         let received = self.received.load(Ordering::Relaxed);
         received + self.queued(libc::FIONREAD)
     }
 
-    /// Returns the number of sent bytes that the peer's kernel has acknowledged. The number may be
+    /// Returns the number of sent bytes that the peer's kernel has acknowledged. The result may be
     /// too low if another thread sends during the call.
     pub(super) fn acknowledged(&self) -> u64 {
         let sent = self.sent.load(Ordering::Relaxed);
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
     }
 
-    /// Returns the time until the kernel retransmits unacknowledged bytes and gets an answer, and
-    /// the number of retransmissions so far.
+    /// Returns the time until the kernel retransmits unacknowledged bytes and can get an answer,
+    /// and the number of retransmissions so far. The time is `None` if all bytes are acknowledged.
     pub(super) fn repetitions(&self) -> (Option<Duration>, u64) {
-        // SAFETY: the C structure holds integers: all zero is a valid value.
+        // SAFETY: the C structure consists of integers, for which zero is a valid value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut size = size_of_val(&info) as libc::socklen_t;
-        // SAFETY: the structure and its size live on this stack for the call, and bound it.
+        // SAFETY: the structure and its size live on this stack during the call, and the size
+        // bounds the write.
         let result = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
@@ -123,7 +125,8 @@ impl Socket {
         if info.tcpi_unacked == 0 {
             return (None, repeated);
         }
-        // The kernel doubles `tcpi_rto` with each retransmission. Its timer may be an eighth late.
+        // The kernel doubles `tcpi_rto` with each retransmission. Its timer can fire up to an
+        // eighth later.
         let pause = Duration::from_micros(info.tcpi_rto.into());
         let pause = pause + pause / 8;
         let waited = Duration::from_millis(info.tcpi_last_data_sent.into());
@@ -131,10 +134,10 @@ impl Socket {
         (Some(pause.saturating_sub(waited) + answer), repeated)
     }
 
-    /// Returns the number of bytes in a queue of the socket; 0 after a failure.
+    /// Returns the number of bytes in a queue of the socket; 0 if the call fails.
     fn queued(&self, queue: libc::Ioctl) -> u64 {
         let mut count: libc::c_int = 0;
-        // SAFETY: the answer is an int, which lives on this stack for the call.
+        // SAFETY: the result is an int, which lives on this stack during the call.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), queue, &raw mut count) };
         if result == 0 {
             u64::try_from(count).unwrap_or(0)
@@ -143,7 +146,7 @@ impl Socket {
         }
     }
 
-    /// Prepares the socket for calls that block.
+    /// Prepares the socket for receive calls that block.
     pub(super) fn allow_waiting(&self) -> Result<(), nix::Error> {
         let time_limit = TimeVal::seconds(TIME_LIMIT.as_secs() as i64);
         setsockopt(&self.fd, sockopt::ReceiveTimeout, &time_limit)?;
@@ -152,10 +155,11 @@ impl Socket {
         Ok(())
     }
 
-    /// Sets the number of bytes, or the end, at which the socket becomes readable and a wait ends.
+    /// Sets the number of bytes at which the socket becomes readable and a wait ends (SO_RCVLOWAT).
+    /// The end of the stream always does both.
     pub(super) fn await_bytes(&self, count: usize) {
         let count = libc::c_int::try_from(count).unwrap_or(1);
-        // SAFETY: the option is an int, which lives on this stack for the call.
+        // SAFETY: the option is an int, which lives on this stack during the call.
         let result = unsafe {
             libc::setsockopt(
                 self.fd.as_raw_fd(),
@@ -168,7 +172,7 @@ impl Socket {
         debug_assert_eq!(result, 0, "every system knows the option");
     }
 
-    /// Whether the socket has bytes, or has ended.
+    /// Returns whether bytes have arrived or the stream has ended.
     pub(super) fn is_readable(&self) -> bool {
         self.is_readable_within(PollTimeout::ZERO)
     }
@@ -184,12 +188,12 @@ impl Socket {
         poll(&mut fds, timeout).is_ok_and(|count| count > 0)
     }
 
-    /// Sends the bytes that the socket takes. With `more`, the kernel holds an incomplete segment
-    /// back until the next call.
+    /// Sends the bytes for which the socket has room. With `more`, the kernel may delay an
+    /// incomplete segment until the next call (MSG_MORE).
     ///
     /// # Safety
     ///
-    /// The spans are mapped memory. They may change while they are read.
+    /// The spans are mapped memory, which may change during the call.
     pub(super) unsafe fn send(&self, spans: &[Span], more: bool) -> Moved {
         let fd = self.fd.as_raw_fd();
         let mut flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -197,14 +201,14 @@ impl Socket {
             flags |= libc::MSG_MORE;
         }
         let moved = if let [span] = spans {
-            // A header of parts costs the kernel more than the bytes of a short frame.
+            // For a short frame, the `msghdr` of sendmsg(2) costs the kernel more than the bytes do.
             // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { libc::send(fd, span.start.cast(), span.len, flags) }
         } else {
             let (mut iov, count) = iovecs(spans);
             let message = message(&mut iov[..count]);
-            // SAFETY: header and parts live on this stack for the call; the caller guarantees the
-            // conditions on the memory.
+            // SAFETY: the `msghdr` and its `iovec`s live on this stack during the call. The caller
+            // guarantees the conditions on the memory.
             unsafe { libc::sendmsg(fd, &raw const message, flags) }
         };
         let moved = moved_bytes(moved);
@@ -214,11 +218,11 @@ impl Socket {
         moved
     }
 
-    /// Sends the bytes of many spans that the socket takes.
+    /// Sends the bytes for which the socket has room, from any number of spans.
     ///
     /// # Safety
     ///
-    /// As for [`send`](Self::send).
+    /// The conditions of [`send`](Self::send) hold.
     pub(super) unsafe fn send_many(&self, spans: &[Span]) -> Moved {
         let part = |span: &Span| libc::iovec {
             iov_base: span.start.cast(),
@@ -227,8 +231,8 @@ impl Socket {
         let mut parts: Vec<_> = spans.iter().map(part).collect();
         let message = message(&mut parts);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: header and parts live for the call; the caller guarantees the conditions on the
-        // memory.
+        // SAFETY: the `msghdr` and its `iovec`s live during the call. The caller guarantees the
+        // conditions on the memory.
         let moved = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
         let moved = moved_bytes(moved);
         if let Moved::Some(count) = moved {
@@ -237,11 +241,11 @@ impl Socket {
         moved
     }
 
-    /// Receives the bytes that have arrived, as far as they fit.
+    /// Receives arrived bytes, up to the total length of the spans.
     ///
     /// # Safety
     ///
-    /// The spans are mapped memory to which there are no references.
+    /// The spans are mapped memory, and no references to it exist.
     pub(super) unsafe fn receive(&self, spans: &[Span], wait: Wait) -> Moved {
         let fd = self.fd.as_raw_fd();
         let flags = match wait {
@@ -254,8 +258,8 @@ impl Socket {
         } else {
             let (mut iov, count) = iovecs(spans);
             let mut message = message(&mut iov[..count]);
-            // SAFETY: header and parts live on this stack for the call; the caller guarantees the
-            // conditions on the memory.
+            // SAFETY: the `msghdr` and its `iovec`s live on this stack during the call. The caller
+            // guarantees the conditions on the memory.
             unsafe { libc::recvmsg(fd, &raw mut message, flags) }
         };
         match moved_bytes(moved) {
@@ -269,9 +273,10 @@ impl Socket {
     }
 
     /// Shuts down both directions. Bytes that were written before still reach the peer, unless the
-    /// peer continues to send: then the kernel answers with RST.
+    /// peer continues to send. In that case the kernel answers with RST.
     pub(super) fn shut_down(&self) {
-        // It fails if the peer has ended the connection already. SAFETY: the descriptor is open.
+        // The call fails if the peer has already ended the connection.
+        // SAFETY: the descriptor is open.
         let _ = unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }
@@ -282,7 +287,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Adds to a counter that one thread at a time writes.
+/// Adds to a counter that only one thread at a time writes.
 pub(super) fn count_bytes(counter: &AtomicU64, count: usize) {
     let counted = counter.load(Ordering::Relaxed);
     counter.store(counted.wrapping_add(count as u64), Ordering::Relaxed);
@@ -302,7 +307,8 @@ fn iovecs(spans: &[Span]) -> ([libc::iovec; MAX_SPANS], usize) {
 }
 
 fn message(iov: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: the C structure holds integers and raw pointers: all zero is a valid value.
+    // SAFETY: the C structure consists of integers and raw pointers, for which zero is a valid
+    // value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = iov.as_mut_ptr();
     message.msg_iovlen = iov.len() as _;
@@ -329,8 +335,8 @@ pub(super) fn stream_socket(address: SocketAddr) -> Result<OwnedFd, OsError> {
     socket(family, SockType::Stream, flags, None).map_err(failed("socket"))
 }
 
-/// Binds a socket before it connects. For port 0 the kernel chooses the port when the socket
-/// connects, so that connections to different peers may share a port.
+/// Binds a socket before it connects. If the port is 0, the kernel chooses the port during
+/// connect(2), so that connections to different peers can share a port.
 pub(super) fn bind_source(socket: &impl AsFd, source: SocketAddr) -> Result<(), OsError> {
     let shares_port = if source.port() == 0 {
         setsockopt(socket, sockopt::IpBindAddressNoPort, &true)
@@ -342,7 +348,8 @@ pub(super) fn bind_source(socket: &impl AsFd, source: SocketAddr) -> Result<(), 
     bind(fd, &SockaddrStorage::from(source)).map_err(failed("bind"))
 }
 
-/// Sets the byte of the IP header with DSCP. The kernel keeps the lower two bits for ECN.
+/// Sets the traffic class: the byte of the IP header with the DSCP. The kernel reserves the lower
+/// two bits for ECN.
 pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(), NoTransport> {
     let Some(class) = config.traffic_class else {
         return Ok(());
@@ -351,15 +358,16 @@ pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(
     let is_ipv6 = getsockname::<SockaddrStorage>(fd)
         .is_ok_and(|address| address.family() == Some(AddressFamily::Inet6));
     let mut set = setsockopt(socket, sockopt::Ipv4Tos, &class.into());
-    // A socket of IPv6 has one class for each version of IP.
+    // An IPv6 socket has a separate traffic class for each IP version.
     if is_ipv6 {
         set = set.and_then(|()| setsockopt(socket, sockopt::Ipv6TClass, &class.into()));
     }
     set.map_err(|errno| NoTransport::without_traffic_class(class, failed("setsockopt")(errno)))
 }
 
-/// Sets the options of a socket: it sends without delay, and gives up a peer that acknowledges
-/// nothing after about the same time as an RDMA device. Fails only if the traffic class is refused.
+/// Sets the options of a socket. It sends without delay (TCP_NODELAY). If the peer acknowledges
+/// nothing, the connection ends after about the same time as on an RDMA device. Fails only if the
+/// system refuses the traffic class.
 pub(super) fn set_options(
     socket: &impl AsFd,
     key: u64,
@@ -379,15 +387,15 @@ pub(super) fn set_options(
     set_traffic_class(socket, config)
 }
 
-/// Returns the time in milliseconds for which data may be unacknowledged: the ACK timeout times the
-/// number of a device's tries.
+/// Returns the maximum time in milliseconds for which data may stay unacknowledged: the ACK timeout
+/// times the number of transmissions by a device.
 fn give_up_after(config: &Config) -> u32 {
     u32::try_from(millis(config.rdma.all_tries()))
         .unwrap_or(u32::MAX)
         .max(1000)
 }
 
-/// Returns the address that a socket is bound to.
+/// Returns the local address of a socket.
 pub(super) fn local_addr(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     let addr = getsockname::<SockaddrStorage>(socket.as_raw_fd()).ok()?;
     let addr = match (addr.as_sockaddr_in(), addr.as_sockaddr_in6()) {
@@ -398,8 +406,8 @@ pub(super) fn local_addr(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     Some(canonical(addr))
 }
 
-/// Returns the IPv4 address of an IPv4-mapped IPv6 address, and other addresses unchanged: a
-/// link-local one keeps its network interface.
+/// Converts an IPv4-mapped IPv6 address to IPv4. Returns other addresses unchanged: a link-local
+/// address keeps its network interface.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
@@ -407,7 +415,7 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The limit of hops in the packets of one connection: IPv4 calls it the time to live.
+/// The hop limit of the packets of one connection. IPv4 calls it the time to live (TTL).
 #[derive(Debug)]
 pub(crate) struct HopLimit<'a>(BorrowedFd<'a>);
 
@@ -416,8 +424,8 @@ impl<'a> HopLimit<'a> {
         Self(events.as_fd())
     }
 
-    /// Returns the limit. A socket of IPv6 has one limit for each version of IP, and the packets
-    /// are IPv4 if the peer's address is an IPv4-mapped one.
+    /// Returns the hop limit. An IPv6 socket has a separate limit for each IP version. If the
+    /// peer's address is an IPv4-mapped IPv6 address, the packets are IPv4.
     pub(crate) fn get(&self, over_ipv6: bool) -> Result<u32, OsError> {
         let hops = if over_ipv6 {
             self.option(sockopt::Ipv6Ttl)?
@@ -427,11 +435,11 @@ impl<'a> HopLimit<'a> {
         Ok(hops.cast_unsigned())
     }
 
-    /// Sets the limit of hops, from 1 to 255.
+    /// Sets the hop limit, from 1 to 255.
     pub(crate) fn set(&self, hops: u32, over_ipv6: bool) -> Result<(), OsError> {
-        // A negative number would mean the default of the system, so it is refused.
+        // The kernel would take a negative number as a request for the default, so it is refused.
         let hops = i32::try_from(hops).map_err(|_| OsError::new("setsockopt", libc::EINVAL))?;
-        // The kernel refuses 0 for IPv4 only.
+        // The kernel refuses 0 only for IPv4, so the IPv4 limit is set first in any case.
         self.set_option(sockopt::Ipv4Ttl, hops)?;
         if over_ipv6 {
             self.set_option(sockopt::Ipv6Ttl, hops)?;

@@ -1,4 +1,5 @@
-//! Each error of a socket's calls is of the kind that std gives it, and says nothing of RDMA.
+//! Checks that each error of a socket call keeps the `ErrorKind` that std assigns to it, and that
+//! its text does not mention RDMA.
 
 use std::{io, net::SocketAddr};
 
@@ -13,7 +14,7 @@ use libc::{
 use super::event::EventKind;
 use crate::{error::Error, proto::CloseReason, status::OsError, transport_choice::Transport};
 
-/// The errors in the manual pages of the calls, and for connect(2) those of ip(7) and tcp(7).
+/// The errors in the man pages of the calls and, for connect(2), those in ip(7) and tcp(7).
 const SOCKET: &[i32] = &[
     EACCES,
     EAFNOSUPPORT,
@@ -91,7 +92,7 @@ pub(super) const ACCEPT4: &[i32] = &[
     ENETUNREACH,
 ];
 
-/// Words that no error of a socket contains.
+/// Words that must not occur in the text of a socket error.
 const OF_RDMA: [&str; 9] = [
     "RDMA",
     "rdma",

@@ -1,14 +1,14 @@
-//! One connection's stream, which its queue pair, its completion queue and the connection manager
-//! share.
+//! The stream of one connection. The queue pair, the completion queue and the connection manager
+//! share it.
 //!
-//! Two locks, always taken in this order:
+//! It has two locks, always taken in this order:
 //!
-//! 1. `receiver`: a thread that polls holds it. A thread that waits in a call that receives holds
-//!    it for seconds, and longer if the thread does not run. No other thread waits for this lock: a
-//!    poll that finds it held takes nothing ([`Polled::Held`]), because the holder takes all bytes
-//!    when it runs next, and the engine's thread polls again later.
-//! 2. `send`: a thread that posts holds it, and a thread that polls while it notes an answer or
-//!    sends one. No call under it blocks.
+//! 1. `receiver`: held by a thread that polls. A thread that waits in a receive call holds it for
+//!    seconds, or longer if the scheduler deschedules the thread. No other thread waits for this
+//!    lock: a poll that finds it locked takes nothing ([`Polled::Held`]), because the holder takes
+//!    all bytes when it runs next, and the engine's thread polls again later.
+//! 2. `send`: held by a thread that posts, and by a thread that polls while it queues or sends an
+//!    answer. No call blocks while this lock is held.
 #![allow(unsafe_code)]
 
 use std::{
@@ -36,7 +36,7 @@ use crate::{
     transport::queues::{BATCH, Done, Frame, SendOp, WorkId},
 };
 
-/// The stream of one connection, as described at the top of this file.
+/// The stream of one connection: see the top of this file.
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
@@ -47,15 +47,16 @@ pub(crate) struct Stream {
     receiver: Mutex<Incoming>,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
-    /// The number of arrived bytes of answers to this side's READs. Written under the lock of
+    /// The number of received bytes of answers to this side's READs. Written under the lock of
     /// `receiver`.
     read: AtomicU64,
-    /// Lets the engine's thread report room, after the setup.
+    /// The registration that lets the engine's thread report the end and room. Set after the setup.
     watch: OnceLock<Watch>,
 }
 
-/// The number of bytes that the peer's kernel must acknowledge for a sign of life. The kernel also
-/// acknowledges pings to a stopped process, but those are far fewer bytes between two checks.
+/// The number of bytes that the peer's kernel must acknowledge to count as a sign of life. The
+/// kernel also acknowledges pings for a stopped process, but pings between two checks are far fewer
+/// bytes.
 const ACKNOWLEDGED: u64 = 4 << 10;
 
 /// The receiver, and its completions.
@@ -63,39 +64,40 @@ const ACKNOWLEDGED: u64 = 4 << 10;
 struct Incoming {
     receiver: Receiver,
     done: VecDeque<Done>,
-    /// Whether `done` holds the completions of all bytes that had arrived when a thread last
+    /// Whether `done` contains the completions of all bytes that had arrived when a thread last
     /// waited.
     fresh: bool,
 }
 
-/// The result of a [poll](Stream::poll).
+/// The state of the received bytes after a [poll](Stream::poll).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polled {
-    /// The call took all bytes that had arrived.
+    /// The poll took all bytes that had arrived.
     All,
-    /// The call took some bytes. The rest may be in the receive buffer of this process already, so
+    /// The poll took some bytes. The rest may already be in the staging buffer of this process, so
     /// epoll may not report the socket as readable.
     Some,
-    /// The call took no bytes from the socket, because another thread is receiving.
+    /// The poll took no bytes, because another thread is receiving.
     Held,
 }
 
-/// The phase of a stream. Phases follow each other in this order.
+/// The phase of a stream. A stream passes through the phases in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 enum Phase {
     /// The connection manager uses the socket.
     SettingUp,
-    /// The queue pairs use the stream.
+    /// The queue pair uses the stream.
     Open,
-    /// Posted work requests are flushed.
+    /// The queue pair is in the error state: posted work requests are flushed.
     Failed,
-    /// The queue pair is destroyed, and the memory of its work requests may no longer exist.
+    /// The queue pair is destroyed. The memory of its work requests may have been freed.
     Destroyed,
 }
 
 impl Stream {
-    /// Creates a stream on a nonblocking socket, for a queue pair of this depth.
+    /// Creates a stream on a nonblocking socket, for a queue pair with a send queue of `depth`
+    /// requests.
     pub(super) fn new(
         fd: Unshared<OwnedFd>,
         domain: Domain,
@@ -129,19 +131,20 @@ impl Stream {
         }
     }
 
-    /// Moves to `phase`, unless the stream has reached it or a later one. Returns whether it moved.
+    /// Moves to `phase`, unless the stream is already in this or a later phase. Returns whether it
+    /// moved.
     fn reach(&self, phase: Phase) -> bool {
         self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8
     }
 
-    // Calls of the connection manager.
+    // Functions that the connection manager calls.
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Hands the established stream to the queue pair, and watches its end and room in it. The peer
-    /// serves `reads` READs at a time.
+    /// Hands the established stream to the queue pair, and registers for reports of its end. The
+    /// peer serves `reads` READs at a time.
     pub(super) fn open(&self, watch: Watch, reads: u8) {
         let watch = self.watch.get_or_init(|| watch);
         watch.set(&self.socket, false);
@@ -159,7 +162,7 @@ impl Stream {
         self.send_more(&mut send, Acks::Alone);
     }
 
-    /// Handles that the socket has room again.
+    /// Sends more bytes, because the socket has room again.
     pub(super) fn has_room(&self) {
         let mut send = lock(&self.send);
         send.forget_room_wanted();
@@ -174,12 +177,13 @@ impl Stream {
         }
     }
 
-    /// Ends the stream. Earlier bytes still arrive, unless the peer continues to send.
+    /// Ends the stream. Bytes that were sent before still reach the peer, unless the peer continues
+    /// to send.
     pub(super) fn disconnect(&self) {
         self.socket.shut_down();
     }
 
-    // Calls of the queue pair.
+    // Functions that the queue pair calls.
 
     pub(super) fn receives(&self) -> &ReceiveQueue {
         &self.receives
@@ -193,14 +197,14 @@ impl Stream {
         }
     }
 
-    /// Posts a frame. It copies the part that the socket does not take at once to the memory at the
-    /// address that `slot` returns. If `slot` fails, the frame is not posted, and the stream fails
+    /// Posts a frame. The bytes for which the socket has no room are copied to the memory at the
+    /// address that `slot` returns. If `slot` fails, the frame is not posted, and the stream fails,
     /// because a part of the frame may have been sent.
     ///
     /// # Safety
     ///
-    /// The memory has the frame's length, and only the queue pair accesses it until the request
-    /// completes.
+    /// The memory has the length of the frame, and only the queue pair accesses it until the
+    /// request completes.
     pub(super) unsafe fn post_frame(
         &self,
         id: WorkId,
@@ -213,7 +217,7 @@ impl Stream {
         if open && send.is_idle() && frame.payload.len() <= 1 {
             // SAFETY: the caller guarantees the conditions on the slot.
             let sent = unsafe { send.send_frame(id, frame, slot, signalled, &self.socket) };
-            // The stream fails while the lock is held, so that no bytes follow the part of the
+            // The stream must fail while the lock is held, so that no bytes follow an incomplete
             // frame.
             sent.inspect_err(|_| self.fail())?;
         } else {
@@ -233,11 +237,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Posts frames, of one message, as [`post_frame`](Self::post_frame) does.
+    /// Posts the frames of one message in the same way as [`post_frame`](Self::post_frame).
     ///
     /// # Safety
     ///
-    /// As for [`post_frame`](Self::post_frame), for each frame.
+    /// The conditions of [`post_frame`](Self::post_frame) hold for each frame.
     pub(super) unsafe fn post_frames(
         &self,
         frames: &[(WorkId, Frame<'_>, bool)],
@@ -248,7 +252,8 @@ impl Stream {
         if open && send.is_idle() {
             // SAFETY: the caller guarantees the conditions on the slots.
             let sent = unsafe { send.send_frames(frames, slot, &self.socket) };
-            // The stream fails while the lock is held, so that no bytes follow the part of a frame.
+            // The stream must fail while the lock is held, so that no bytes follow an incomplete
+            // frame.
             sent.inspect_err(|_| self.fail())?;
         } else {
             for (number, &(id, frame, signalled)) in frames.iter().enumerate() {
@@ -269,17 +274,17 @@ impl Stream {
         Ok(())
     }
 
-    /// Moves to the error state.
+    /// Moves the stream to the error state.
     pub(super) fn fail(&self) {
         if self.reach(Phase::Failed) {
-            // The shutdown makes the socket readable, so that the waiting thread polls and flushes
+            // The shutdown makes the socket readable, so that a waiting thread polls and flushes
             // all work requests.
             self.socket.shut_down();
         }
     }
 
-    /// Returns the counters of bytes. Bytes that wait in the socket have arrived, even if the
-    /// thread that receives does not run.
+    /// Returns the byte counters. Bytes in the socket count as arrived, even if the receiving
+    /// thread is descheduled.
     pub(super) fn moved(&self) -> MovedBytes {
         let acknowledged = self.socket.acknowledged();
         let (repeats_in, repeated) = self.socket.repetitions();
@@ -292,9 +297,9 @@ impl Stream {
         }
     }
 
-    /// Ends an open stream, so that its queue pair can be destroyed. Returns whether it can be
-    /// destroyed now. Otherwise another thread is receiving into the queue pair's memory; the end
-    /// of the stream makes that thread return, and no other thread starts to receive.
+    /// Moves an open stream to the error state. Returns whether the queue pair can be destroyed
+    /// now. If it returns `false`, another thread is receiving into the queue pair's memory. The
+    /// end of the stream makes this thread return, and no other thread starts to receive.
     pub(super) fn is_released(&self) -> bool {
         if self.phase() == Phase::Open {
             self.fail();
@@ -304,16 +309,16 @@ impl Stream {
 
     /// Ends all access to the memory of the queue pair, which is being destroyed.
     ///
-    /// After [`is_released`](Self::is_released) returned `true` no thread holds the receiver for
-    /// long.
+    /// If [`is_released`](Self::is_released) has returned `true`, this call does not wait long for
+    /// the receiver's lock.
     pub(super) fn destroy(&self) {
-        // During the setup the connection manager owns the socket, because it may have to send a
+        // During the setup the socket stays open, because the connection manager may have to send a
         // rejection.
         let before = self
             .phase
             .fetch_max(Phase::Destroyed as u8, Ordering::AcqRel);
         if before != Phase::SettingUp as u8 {
-            // Ends the call in which a thread may be waiting.
+            // Ends the receive call in which another thread may be waiting.
             self.socket.shut_down();
         }
         lock(&self.receiver).receiver.forget();
@@ -321,15 +326,15 @@ impl Stream {
         lock(&self.send).flush(&mut none);
     }
 
-    // Calls of the polling thread.
+    // Functions that the polling thread calls.
 
-    /// Returns the fd that is readable when polling may return a completion.
+    /// Returns the fd that is readable while a poll may return a completion.
     pub(super) fn ready(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Whether the socket stays readable until it is closed, because the peer has ended the stream
-    /// or it has failed. Returns `false` while another thread is receiving the end.
+    /// Returns whether the socket stays readable until it is closed, because the peer has ended the
+    /// stream or the stream has failed. Returns `false` while another thread is receiving.
     pub(super) fn has_ended(&self) -> bool {
         match self.phase() {
             Phase::SettingUp => false,
@@ -341,7 +346,7 @@ impl Stream {
         }
     }
 
-    /// Takes completions, up to the length of `batch`.
+    /// Fills `batch` with completions, at most [`BATCH`].
     pub(super) fn poll(&self, batch: &mut Vec<Done>, answers: Answers) -> Polled {
         batch.clear();
         let Some(mut incoming) = self.receiver() else {
@@ -356,8 +361,8 @@ impl Stream {
             done,
             fresh,
         } = &mut *incoming;
-        // The thread that waited polls now. `done` is up to date, so the poll skips the receiving
-        // call.
+        // `done` contains all bytes that a waiting thread has just received, so the poll needs no
+        // receive call.
         let fresh = std::mem::take(fresh) && answers == Answers::MayWait;
         if done.len() < BATCH && !fresh {
             match self.phase() {
@@ -385,12 +390,12 @@ impl Stream {
         }
     }
 
-    /// Locks the receiver, unless another thread is receiving.
+    /// Locks the receiver. Returns `None` if another thread is receiving.
     fn receiver(&self) -> Option<MutexGuard<'_, Incoming>> {
         try_lock(&self.receiver)
     }
 
-    /// Sends an acknowledgement that waited for other PDUs.
+    /// Sends an acknowledgement that was delayed until the next PDU.
     pub(super) fn answer(&self) {
         if self.phase() == Phase::Open {
             let mut send = lock(&self.send);
@@ -400,8 +405,8 @@ impl Stream {
         }
     }
 
-    /// Reserves the receiver for this thread, which is about to wait for bytes. Returns `None` if
-    /// bytes may have arrived already.
+    /// Locks the receiver for this thread, which is about to wait for bytes. Returns `None` if
+    /// bytes may have arrived already, or if another thread is receiving.
     pub(super) fn reserve(&self) -> Option<Reserved<'_>> {
         let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;
@@ -457,7 +462,7 @@ impl Stream {
     }
 }
 
-/// The receiver, reserved by a waiting thread.
+/// The locked receiver of a thread that is about to wait.
 pub(crate) struct Reserved<'a> {
     stream: &'a Stream,
     incoming: MutexGuard<'a, Incoming>,
@@ -465,8 +470,8 @@ pub(crate) struct Reserved<'a> {
 
 impl Reserved<'_> {
     /// Waits until bytes arrive or the stream ends, for less than [`WAITS_FOR`], and receives the
-    /// bytes. The next poll returns their completions. After a part of a long payload it waits
-    /// again, if `may_continue` returns `true`.
+    /// bytes. The next poll returns their completions. If only a part of a long payload has
+    /// arrived, waits again while `may_continue` returns `true`.
     ///
     /// [`WAITS_FOR`]: super::socket::WAITS_FOR
     pub(crate) fn wait(mut self, may_continue: impl Fn() -> bool) {
@@ -509,7 +514,7 @@ mod tests {
             len: HEADER_LEN + payload.len(),
         };
         let no_memory = || Err(OsError::new("mmap", libc::ENOMEM));
-        // SAFETY: there is no memory.
+        // SAFETY: `no_memory` returns no memory.
         let posted = unsafe { stream.post_frame(WorkId::Send(0), frame, no_memory, true) };
         assert_eq!(posted, Err(OsError::new("mmap", libc::ENOMEM)));
         assert_eq!(stream.phase(), Phase::Failed);

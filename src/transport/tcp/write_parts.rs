@@ -1,26 +1,26 @@
-//! Checks the parts in which a peer's write arrives.
+//! Checks that the parts of a write by the peer arrive in order.
 
 use crate::proto::Violation;
 use crate::proto::tcp::Pdu;
 
-/// The write whose next part this side expects, if there is one.
+/// The write of which another part must follow, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct WriteParts(Option<Unfinished>);
 
 #[derive(Clone, Copy, Debug)]
 struct Unfinished {
-    /// The address and the key of the next part.
+    /// The address and the key that the next part must have.
     addr: u64,
     rkey: u32,
-    /// The number of bytes of the write so far.
+    /// The number of bytes of the write that have arrived.
     len: u32,
 }
 
 impl WriteParts {
-    /// Checks that the parts of a write follow each other: each begins at the end of the one before
-    /// it, and no other request comes between them. Over RDMA the device does this.
+    /// Checks that each part of a write begins at the end of the previous part, and that no other
+    /// request comes between the parts. Over RDMA the device checks this.
     ///
-    /// Returns the number of bytes of the write so far, with this part.
+    /// Returns the number of bytes of the write so far, including this part.
     pub(super) fn check(&mut self, pdu: &Pdu) -> Result<u32, Violation> {
         let (at, last) = match *pdu {
             Pdu::Write { at, last, .. } => (Some(at), last),

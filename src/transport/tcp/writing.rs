@@ -8,31 +8,31 @@ use crate::{
     transport::queues::Frame,
 };
 
-/// The number of bytes of short PDUs that are gathered for one call.
+/// The size in bytes of the buffer in which short PDUs are gathered for one call.
 const GATHERED: usize = 4 << 10;
-/// The greatest length of a payload that is copied behind its header, because a call with several
-/// parts costs more than the copy.
+/// The maximum length in bytes of a payload that is copied behind its header, because a call with
+/// several memory ranges costs more than the copy.
 const SHORT: usize = 1 << 10;
 
-/// The bytes on their way to the socket: short PDUs in order, and the payload of the last one if it
-/// is long.
+/// The bytes that are being written to the socket: short PDUs in order, and the payload of the last
+/// PDU if it is long.
 #[derive(Debug)]
 pub(super) struct Writing {
     gathered: Box<[u8]>,
     len: usize,
     payload: Payload,
     then: Then,
-    /// The number of bytes, of both together, that the socket has taken.
+    /// The number of bytes of `gathered` and `payload` together that the socket has taken.
     taken: usize,
 }
 
-/// The step that follows when the socket has taken the whole payload.
+/// The step that follows after the socket has taken the whole payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,
-    /// The next request has been sent.
+    /// Count the next request as sent.
     RequestSent,
-    /// A part of the oldest answer has been sent.
+    /// Count a part of the oldest answer as sent.
     AnswerPartSent,
 }
 
@@ -43,14 +43,14 @@ pub(super) enum Payload {
     Request {
         at: Span,
     },
-    /// Bytes of the oldest answer, from this offset on.
+    /// Bytes of the oldest answer, starting at this offset.
     Answer {
         offset: usize,
         len: usize,
     },
 }
 
-// SAFETY: as for `Request`, of which it is a part.
+// SAFETY: the memory is part of a `Request`, which is `Send` for the same reason.
 unsafe impl Send for Payload {}
 
 impl Writing {
@@ -68,7 +68,7 @@ impl Writing {
         self.len == 0
     }
 
-    /// Whether there is room for two headers with a short payload.
+    /// Returns whether there is room for two headers and a short payload.
     pub(super) fn has_room(&self) -> bool {
         matches!(self.payload, Payload::None)
             && self.len + 2 * LONGEST_HEADER + SHORT <= self.gathered.len()
@@ -83,7 +83,7 @@ impl Writing {
         self.len += bytes.len();
     }
 
-    /// Copies the frame behind its header if the frame is short. Returns whether it did.
+    /// Copies a short frame behind its header. Returns false if the frame is too long.
     ///
     /// # Safety
     ///
@@ -93,14 +93,14 @@ impl Writing {
             return false;
         }
         let to = &mut self.gathered[self.len..self.len + frame.len];
-        // SAFETY: the caller guarantees the conditions on the frame; it is apart from this object's
-        // memory.
+        // SAFETY: the caller guarantees the conditions on the frame, which does not overlap the
+        // memory of this object.
         unsafe { ptr::copy_nonoverlapping(frame.start, to.as_mut_ptr(), to.len()) };
         self.len += frame.len;
         true
     }
 
-    /// Copies the frame if it is short. Returns whether it did.
+    /// Copies a short frame behind its header. Returns false if the frame is too long.
     pub(super) fn push_short_frame(&mut self, frame: Frame<'_>) -> bool {
         if frame.len > SHORT {
             return false;
@@ -112,7 +112,7 @@ impl Writing {
         true
     }
 
-    /// Appends a payload to its header. The caller appends nothing after the payload.
+    /// Sets the payload that follows the last header. The caller adds nothing after it.
     pub(super) fn put(&mut self, payload: Payload, then: Then) {
         self.payload = payload;
         self.then = then;
@@ -133,12 +133,12 @@ impl Writing {
         self.taken = 0;
     }
 
-    /// Sends the bytes of the headers and of `payload` that are left. `more` tells the socket
-    /// whether further bytes follow.
+    /// Sends the remaining bytes of the gathered PDUs and of `payload`. `more` tells the socket
+    /// whether further bytes follow immediately.
     ///
     /// # Safety
     ///
-    /// The payload is mapped memory. It may change while it is read.
+    /// The payload is mapped memory, which may change during the call.
     pub(super) unsafe fn send(
         &mut self,
         socket: &Socket,
@@ -158,8 +158,8 @@ impl Writing {
         };
         let head = skip(gathered, self.taken);
         let moved = match payload.map(|at| skip(at, self.taken_of_payload())) {
-            // SAFETY: the gathered bytes are this object's; the caller guarantees the conditions on
-            // the payload.
+            // SAFETY: this object owns the gathered bytes, and the caller guarantees the conditions
+            // on the payload.
             None => unsafe { socket.send(&[head], more) },
             // SAFETY: as above.
             Some(rest) if head.len == 0 => unsafe { socket.send(&[rest], more) },
@@ -172,7 +172,7 @@ impl Writing {
         moved
     }
 
-    /// Sends the gathered bytes and the payload, which is this frame of one part.
+    /// Sends the gathered bytes and a frame with at most one payload part.
     pub(super) fn send_frame(&mut self, socket: &Socket, frame: Frame<'_>) -> Moved {
         let span = |bytes: &[u8]| Span {
             start: bytes.as_ptr().cast_mut(),
@@ -181,7 +181,7 @@ impl Writing {
         let gathered = span(&self.gathered[..self.len]);
         let payload = frame.payload.first().map_or(&[][..], |part| part);
         let parts = [gathered, span(frame.header), span(payload)];
-        // SAFETY: the parts are borrowed for the call, which only reads them.
+        // SAFETY: the parts are borrowed during the call, which only reads them.
         let moved = unsafe { socket.send(&parts, false) };
         if let Moved::Some(count) = moved {
             self.taken += count;
@@ -189,9 +189,9 @@ impl Writing {
         moved
     }
 
-    /// Sends the gathered bytes, and then these frames, each preceded by its header. Returns the
-    /// number of bytes of the frames and their headers that the socket has taken. If that is not 0,
-    /// nothing remains gathered.
+    /// Sends the gathered bytes, and then the frames, each preceded by its PDU header. Returns the
+    /// number of bytes of the frames and their PDU headers that the socket has taken. If this
+    /// number is not 0, all gathered bytes were sent.
     pub(super) fn send_frames(
         &mut self,
         socket: &Socket,
@@ -206,7 +206,7 @@ impl Writing {
             parts.extend([span(header.bytes()), span(frame.header)]);
             parts.extend(frame.payload.iter().map(|part| span(part)));
         }
-        // SAFETY: the parts are borrowed for the call, which only reads them.
+        // SAFETY: the parts are borrowed during the call, which only reads them.
         let moved = unsafe { socket.send_many(&parts) };
         let count = match moved {
             Moved::Some(count) => count,
@@ -221,8 +221,8 @@ impl Writing {
         (taken, moved)
     }
 
-    /// Continues a write of a header and its payload after the socket has taken their first `taken`
-    /// bytes.
+    /// Continues to write a PDU header and its payload after the socket has taken their first
+    /// `taken` bytes.
     pub(super) fn resume(&mut self, header: &Header, at: Span, taken: usize) {
         self.push(header);
         self.put(Payload::Request { at }, Then::RequestSent);
@@ -234,7 +234,7 @@ impl Writing {
         self.taken.saturating_sub(self.len)
     }
 
-    /// Whether the socket has taken the whole payload.
+    /// Returns whether the socket has taken the whole payload.
     pub(super) fn is_taken(&self) -> bool {
         self.taken == self.len + self.payload.len()
     }

@@ -1,4 +1,4 @@
-//! The steps that the connection manager takes when a watched socket is ready.
+//! The steps that the connection manager takes when a watched socket becomes ready.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// The number of connections that are taken from a listener at a time.
+/// The maximum number of connections that are accepted from a listener at a time.
 const BATCH: usize = 32;
 
 impl ConnectionManager {
@@ -46,14 +46,14 @@ impl ConnectionManager {
                 }
             }
             Some(Watched::Requested | Watched::Open(_)) => {
-                // The socket is removed, so that the end is reported once.
+                // The entry is removed, so that the end is reported once.
                 state.sockets.remove(&token);
                 state.report(token, EventKind::Disconnected);
             }
         }
     }
 
-    /// Takes the connections in the queue of a listener that ends, since the kernel would reset
+    /// Accepts the connections in the queue of a listener that ends, because the kernel would reset
     /// them. The engine answers their requests.
     pub(in crate::transport::tcp) fn take_queue(&self, listener: u64) {
         let mut state = lock(&self.inner.state);
@@ -63,13 +63,14 @@ impl ConnectionManager {
             if state.drawn == before {
                 break;
             }
-            // Each request that has arrived leaves its place of a silent peer.
+            // If the request of a peer has arrived, the peer no longer counts as silent.
             for token in before + 1..=state.drawn {
                 self.read_request(&mut state, UNNAMED | token);
             }
         }
         drop(state);
-        // The write fails only when the counter is full, and then the eventfd is readable anyway.
+        // The write fails only if the counter of the eventfd is full. Then the eventfd is readable
+        // anyway.
         let _ = self.inner.waker.write(1);
     }
 
@@ -105,7 +106,8 @@ impl ConnectionManager {
                         "listener {token}: cannot accept over TCP; retries in at most {TICK:?}: \
                          {error}"
                     );
-                    // The connections stay in the kernel's queue, which keeps the socket readable.
+                    // The connections stay in the kernel's queue. The listener is not watched until
+                    // the timer retries, because its socket stays readable.
                     self.inner.change(listener, token, EpollFlags::empty());
                     state.paused.push(token);
                     break;
@@ -115,7 +117,7 @@ impl ConnectionManager {
         self.start_timer(state);
     }
 
-    /// Waits for the request of a peer that has connected.
+    /// Begins to wait for the request of a peer that has connected.
     fn await_request(
         &self,
         state: &mut State,
@@ -146,7 +148,7 @@ impl ConnectionManager {
         is_watched
     }
 
-    /// Reports the request of a peer that has connected, once it has arrived completely.
+    /// Reports the request of a connected peer if the request has arrived completely.
     fn read_request(&self, state: &mut State, token: u64) {
         let Some(Watched::Silent {
             listener,
@@ -197,7 +199,7 @@ impl ConnectionManager {
         }));
     }
 
-    /// Sends this side's request if its socket has connected, or reports that it failed to connect.
+    /// Sends this side's request if its socket is connected, or reports that connecting failed.
     fn ask(&self, state: &mut State, token: u64) {
         let Some(Watched::Connecting {
             stream,
@@ -224,7 +226,7 @@ impl ConnectionManager {
         state.sockets.insert(token, watched);
     }
 
-    /// Reports the answer to this side's request, once it has arrived completely.
+    /// Reports the answer to this side's request if the answer has arrived completely.
     fn read_answer(&self, state: &mut State, token: u64) {
         let Some(Watched::Asking { stream, arriving }) = state.sockets.get_mut(&token) else {
             return;
@@ -254,7 +256,7 @@ impl ConnectionManager {
             } if !private_data.is_empty() => EventKind::Rejected { private_data },
             Arrived::Ended(Some(errno)) => EventKind::failure("recv", errno),
             Arrived::Ended(None) => EventKind::Failed(CloseReason::PeerDisconnected),
-            // A rejection by this crate has a cause, so this peer is another program.
+            // This library rejects only with a reason, so this peer is another program.
             Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
         self.inner.change(stream.fd(), token, EpollFlags::empty());
@@ -269,9 +271,9 @@ impl State {
     }
 }
 
-/// Whether an error of accept4(2) concerns one connection, which the kernel then removes from its
-/// queue: the peer or the network has failed, or a firewall forbids it. Other errors may repeat for
-/// the same connection.
+/// Returns whether an error of accept4(2) applies to one connection only, which the kernel then
+/// removes from its queue: the peer or the network has failed, or a firewall forbids the
+/// connection. After any other error the same call may fail again.
 fn is_of_one_connection(errno: i32) -> bool {
     matches!(
         errno,
@@ -301,7 +303,7 @@ mod tests {
     use super::*;
     use crate::transport::tcp::socket_errors::ACCEPT4;
 
-    /// Without a pause, an error that repeats would keep the engine's thread busy.
+    /// Without a pause, a repeated error would keep the engine's thread busy.
     #[test]
     fn listener_pauses_after_errors_that_stay() {
         let stays = |errno: &&i32| **errno != libc::EWOULDBLOCK && !is_of_one_connection(**errno);

@@ -17,13 +17,13 @@ use crate::{
 };
 
 impl SendQueue {
-    /// Sends a frame of one part. No other bytes wait to be sent. It copies the part that the
-    /// socket does not take to the memory at the address that `slot` returns. If `slot` fails, the
-    /// frame is not posted, but a part of it may have been sent.
+    /// Sends a frame with at most one payload part. The queue has no other bytes to send. The bytes
+    /// for which the socket has no room are copied to the memory at the address that `slot`
+    /// returns. If `slot` fails, the frame is not posted, but a part of it may have been sent.
     ///
     /// # Safety
     ///
-    /// The memory has the frame's length, and only the queue accesses it until the request
+    /// The memory has the length of the frame, and only the queue accesses it until the request
     /// completes.
     pub(in crate::transport::tcp) unsafe fn send_frame(
         &mut self,
@@ -33,7 +33,7 @@ impl SendQueue {
         signalled: bool,
         socket: &Socket,
     ) -> Result<(), OsError> {
-        // The request has no memory unless a part of the frame has to wait.
+        // The request needs no memory if the socket takes the whole frame.
         let mut memory = Span {
             start: ptr::null_mut(),
             len: frame.len,
@@ -45,7 +45,8 @@ impl SendQueue {
         let len = frame.len as u32;
         self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
         if self.writing.push_short_frame(frame) {
-            // The frame is gathered, and sent together with later PDUs.
+            // The frame was copied to `writing`. The caller sends it, possibly together with other
+            // PDUs.
             self.request_sent();
             return Ok(());
         }
@@ -72,9 +73,9 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Sends frames with one call. No other bytes wait to be sent. It copies the bytes that the
-    /// socket does not take to the memory at the addresses that `slot` returns for the number of a
-    /// frame. If `slot` fails, that frame is not posted, but a part of it may have been sent.
+    /// Sends frames with one call. The queue has no other bytes to send. The bytes for which the
+    /// socket has no room are copied to the memory at the address that `slot` returns for the index
+    /// of a frame. If `slot` fails, this frame is not posted, but a part of it may have been sent.
     ///
     /// # Safety
     ///
