@@ -1,11 +1,11 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
 //! On a developer's machine, [`drive`] starts this program again in the lab. There, [`conduct`]
-//! measures one part after the other. It runs the servers and clients of a [`plan`], ours and the
-//! stock programs in turn, or runs clients under callgrind, by [`instructions`]. The results are
-//! [`row`]s of a [`report`], which [`drive`] prints, or compares with the [`budget`]. [`program`]
-//! contains the command lines. Our own programs are [`messages`], [`many`], [`one_sided`] and
-//! [`calls`]; [`mod@work`] selects one of them.
+//! measures one part after the other. It runs the servers and clients of a [`plan`], in which our
+//! programs and the stock programs alternate, or runs clients under callgrind with the help of
+//! [`instructions`]. The results are [`row`]s of a [`report`], which [`drive`] prints or compares
+//! with the [`budget`]. [`program`] contains the command lines. Our own programs are [`messages`],
+//! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them.
 
 mod budget;
 mod callgrind;

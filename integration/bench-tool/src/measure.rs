@@ -36,7 +36,7 @@ pub(crate) enum Measure {
 }
 
 impl Measure {
-    /// Returns whether a larger figure is better.
+    /// Returns whether the measure is a rate, for which a larger figure is better.
     pub(crate) fn is_rate(self) -> bool {
         matches!(self, Self::OneWay | Self::Write)
     }
@@ -65,7 +65,7 @@ impl fmt::Display for Measure {
     }
 }
 
-/// Returns the name of a value, as it is written on the command line, in `rows.txt` and in tables.
+/// Returns the name of a value, as used on the command line, in `rows.txt` and in tables.
 pub(crate) fn name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
