@@ -33,7 +33,7 @@ fn assert_failure(output: &Output, expected: &[&str]) {
     }
 }
 
-/// The test can bind each address that the error suggests.
+/// Changes the permissions of a device file. Dropping this value restores the previous permissions.
 struct Rights {
     file: &'static str,
     before: Permissions,
@@ -81,7 +81,7 @@ fn loopback_error_lists_usable_addresses() {
             );
         }
     }
-    // Any of the addresses that the error suggests can be bound.
+    // Each address that the error suggests can be bound.
     for ip in [lab.addr, lab.addr6] {
         Listener::bind((ip, 0)).unwrap();
     }

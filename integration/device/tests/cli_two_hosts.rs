@@ -314,7 +314,8 @@ fn serve_refuses_excessive_and_unknown_requests() {
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
         assert_eq!(status, 0);
-        // A client of rdmsg with another application protocol gets an explanation.
+        // A client of rdmsg that uses another application protocol receives an explanation from the
+        // server.
         let endpoint = loop {
             let endpoint = rdmsg::Endpoint::connect(lab.peer_at(7471)).unwrap();
             endpoint.send(b"hello").unwrap();

@@ -97,7 +97,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // This attempt is refused after the client thread's first attempt.
+    // When this attempt is refused, the client thread's first attempt has already been refused.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();

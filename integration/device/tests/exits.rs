@@ -47,7 +47,7 @@ struct Role(Option<Child>);
 
 impl Role {
     /// Waits until the role has ended; the watchdog limits this wait. Returns its output, and the
-    /// text of stdout followed by that of stderr.
+    /// text of stdout followed by the text of stderr.
     fn end(mut self) -> (Output, String) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let said = [&output.stdout[..], &output.stderr[..]].concat();

@@ -132,7 +132,7 @@ fn unwatch(epoll: &Epoll, endpoint: &Endpoint) {
     }
 }
 
-/// Waits until at least one descriptor is readable. Returns the tokens of all that are.
+/// Waits until at least one descriptor is readable. Returns the tokens of all readable descriptors.
 fn events(epoll: &Epoll) -> Vec<u64> {
     let mut events = [EpollEvent::empty(); 16];
     let timeout = PollTimeout::try_from(TIME_LIMIT).unwrap();

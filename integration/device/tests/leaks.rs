@@ -54,8 +54,8 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
             .into_iter()
             .map(|endpoint| {
                 thread::spawn(move || {
-                    // Sends until the connection ends: by a close, an abort, or the shutdown of the
-                    // engine.
+                    // Send until a close, an abort or the shutdown of the engine ends the
+                    // connection.
                     while endpoint
                         .send_timeout(b"noise", Duration::from_millis(100))
                         .is_ok()

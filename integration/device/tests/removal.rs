@@ -360,7 +360,7 @@ fn hourly() -> Config {
 }
 
 /// While the interface is down, a send on software RoCE fails, so a ping would end the connection.
-/// A connection that waits for the peer's accept sends nothing, and its device is in use.
+/// The device stays in use by a connection that waits for the peer's accept and sends nothing.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();

@@ -172,7 +172,7 @@ fn connection_that_holds_messages_stops_no_other() {
         match slow.try_send(&pattern(sent, 100)) {
             Ok(()) => sent += 1,
             Err(TrySendError::Full) if kept.len() as u64 == sent => {
-                // This client aborts the connection instead of closing it.
+                // Check that messages of the other connection still pass.
                 ping(&client, &other, sent, 1000);
                 break;
             }
@@ -247,7 +247,7 @@ fn kept_messages_outlive_connection_and_are_freed() {
         unread.send(b"nobody reads it").unwrap();
         unread.flush_timeout(TIME_LIMIT).unwrap();
         close(unread, end2);
-        // This client aborts instead of closing.
+        // This client aborts the connection instead of closing it.
         client.abort(1);
         assert_eq!(
             reason(end.recv_timeout(TIME_LIMIT)),

@@ -367,8 +367,8 @@ fn probing() -> Config {
     config
 }
 
-/// Returns a configuration with which keepalive and the device detect a lost peer about equally
-/// fast.
+/// Returns a configuration with which keepalive and the device both detect a lost peer early.
+/// Either of them can be the first.
 fn fast_detection() -> Config {
     let mut config = probing();
     config.rdma.ack_timeout = Some(14);

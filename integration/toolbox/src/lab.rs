@@ -16,15 +16,15 @@ pub struct Lab {
     pub host: String,
     /// The name of the RDMA device.
     pub device: String,
-    /// The IPv4 address of the other host. If there is only one host, the address of this host.
+    /// The IPv4 address of this host.
     pub addr: IpAddr,
-    /// The IPv4 address of the other host. If there is only one host, its own address.
+    /// The IPv4 address of the other host. If there is only one host, the address of this host.
     pub peer: IpAddr,
-    /// The IPv6 address of the other host. If there is only one host, the address of this host.
+    /// The IPv6 address of this host.
     pub addr6: IpAddr,
-    /// The folder for result files. It remains after the run.
+    /// The IPv6 address of the other host. If there is only one host, the address of this host.
     pub peer6: IpAddr,
-    /// The folder for result files, which is kept after the run.
+    /// The folder for result files. It remains after the run.
     pub results: PathBuf,
 }
 

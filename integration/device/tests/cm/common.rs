@@ -223,8 +223,8 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 /// descriptors.
 ///
 /// librdmacm allocates a protection domain for each device that ids use. Whether librdmacm frees
-/// this domain depends on whether the last id or the last device list is destroyed first. The
-/// connection before each count makes this order the same each time.
+/// this domain depends on the order in which the last id and the last device list are destroyed.
+/// The connection before each count makes this order the same each time.
 pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

@@ -97,7 +97,7 @@ fn a_queue_pair_outlives_its_handles() {
         drop(server);
         accepted.queues.talk(&queues);
         assert_none(&accepted.channel);
-        // Dropping the queue pair destroys its id. The destroyed id disconnects.
+        // Dropping the queue pair destroys its id, which ends the connection.
         drop(queues);
         good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
     }

@@ -161,8 +161,8 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     assert_none(&server.channel);
 }
 
-/// Ids of different channels return the same device context, so its objects can be used with all
-/// these ids.
+/// Ids of different channels return the same device context, so objects of this context can be used
+/// with all these ids.
 #[test]
 fn ids_of_different_channels_have_the_same_device() {
     let lab = DeviceTest::without_credits();

@@ -154,8 +154,8 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
     scene.finish();
 }
 
-/// If a peer answered no READs, it could never receive a message above the eager size, and this
-/// message would block all later ones.
+/// If one side could not issue or not answer READs, a message above the eager size could never be
+/// transferred, and it would block all later messages. The library must reject such a connection.
 #[test]
 fn peer_without_reads_blocks_no_messages() {
     if !applies("connect requests that tell how many reads a peer serves") {
@@ -240,8 +240,8 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
     scene.finish();
 }
 
-/// A hello can contain any limits, because the library allocates memory only for frames that
-/// actually arrive.
+/// A hello can contain any limits, because the library allocates memory for a limit only when it is
+/// used.
 #[test]
 fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();

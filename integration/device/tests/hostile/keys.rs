@@ -1,5 +1,5 @@
-//! Tests of peers that use a key to the library's memory beyond its permission. A key is valid for
-//! one message, for exactly its bytes, and until the peer has confirmed the message.
+//! Tests of peers that misuse a key to the library's memory. A key is valid for one message, for
+//! exactly its bytes, and until the peer has confirmed the message.
 
 use rdmsg::{Completion, Endpoint, Outgoing, SendBuffer, verbs::RemoteAddr};
 

@@ -76,8 +76,8 @@ impl Server {
             .unwrap()
     }
 
-    /// Accepts the next request with this private data. The library can still reject the
-    /// acceptance.
+    /// Accepts the next request, with `private_data` in the acceptance. The library can still
+    /// reject the acceptance.
     pub(crate) fn answer(self, private_data: &[u8]) -> Peer {
         self.answer_with(private_data, Depth::MOST)
     }
@@ -91,8 +91,8 @@ impl Server {
         peer
     }
 
-    /// Accepts the next request with this private data. The server remains usable. Also returns the
-    /// private data of the request.
+    /// Accepts the next request, with `private_data` in the acceptance. The server remains usable.
+    /// Also returns the private data of the request.
     pub(crate) fn answer_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
         let mut event = self.await_event(CmEventType::CONNECT_REQUEST);
         let asked = event.private_data().to_vec();

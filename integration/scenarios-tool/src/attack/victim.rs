@@ -42,11 +42,11 @@ const LINES_A_SECOND: u64 = 10;
 /// The number of the victim's last log lines that are printed after a failure.
 const LOG_TAIL_LINES: usize = 20;
 
-/// The value of `HonestClient::len` for a client that makes a new connection for each message.
+/// The lengths of a small and of a large message in bytes.
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// The length of honest clients that make a new connection for each message.
+/// The value of `HonestClient::len` for a client that makes a new connection for each message.
 const CONNECT: usize = 0;
 
 /// The victim's process.

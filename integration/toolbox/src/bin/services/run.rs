@@ -37,9 +37,9 @@ const FILE: u64 = 50_000_000;
 pub(crate) struct Run {
     /// The host on which the servers run.
     there: Host,
-    /// The placeholders in the plan's commands, and their values.
+    /// The host on which the clients run.
     here: Host,
-    /// The placeholders in the plan's commands, each with its value.
+    /// The placeholders in the plan's commands, and their values.
     places: [(&'static str, String); 8],
     /// The size of a page in bytes.
     page: u64,
