@@ -3,7 +3,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A kind of measurement. The value's name is the one that a table prints.
+/// A kind of measurement. Tables print the name in the `value` attribute.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Measure {
     /// Half the time from a message to its answer

@@ -106,8 +106,8 @@ pub fn one_life(bytes: &[u8]) {
             .expect("a good hello")
     };
     let mut device = Device::new(conn, ours, theirs.window, long, now);
-    // Establish the connection in half of the runs, because most operations have no effect on other
-    // connections.
+    // Establish the connection in half of the runs, because most operations have no effect before
+    // the connection is established.
     if input.flag() {
         device.establish(&theirs);
     }

@@ -10,7 +10,7 @@ const USUAL: Duration = Duration::from_millis(40);
 /// time.
 const TIMES: u32 = 10;
 
-/// The maximum factor. It also limits how long a hanging operation takes to fail.
+/// The maximum value of [`slowness`]. It also limits how long a hanging operation takes to fail.
 const SLOWEST: f64 = 10.0;
 
 /// Returns how many times longer a program takes to start now than on an idle machine: 1 to 10.
@@ -33,7 +33,7 @@ pub fn slowness() -> f64 {
 pub struct Deadline {
     start: Instant,
     granted: Duration,
-    /// Whether the limit has not been extended yet and may be.
+    /// Whether the limit may still be extended.
     extensible: bool,
 }
 

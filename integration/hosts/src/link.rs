@@ -84,7 +84,8 @@ impl Link {
         thread::spawn(move || {
             while let Ok((number, frame)) = wire::read(&mut from) {
                 if let Some(programs) = &mut *lock(&programs) {
-                    // Sending fails if the receiver was dropped together with its `Process`.
+                    // Sending fails if the receiver was dropped together with its `Process`. No
+                    // later report is then of interest.
                     let report = programs.reports.get(&number).map(|to| to.send(frame));
                     if !matches!(report, Some(Ok(()))) {
                         programs.reports.remove(&number);

@@ -36,7 +36,7 @@ impl Accel {
         }
     }
 
-    /// Returns the time limit for a boot, which every successful boot stays below.
+    /// Returns the time limit for a boot. Every successful boot takes less time.
     pub(crate) fn boot_limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Tcg => 120,

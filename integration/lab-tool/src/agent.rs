@@ -30,7 +30,7 @@ use crate::{
     qemu::{HEARTBEAT, PORT},
 };
 
-/// A script that runs `modprobe` with the folder of the guest kernel's modules.
+/// The path of a script that runs `modprobe` with the folder of the guest kernel's modules.
 const MODPROBE: &str = "/run/lab/modprobe";
 
 /// Runs the agent until the lab closes the port.

@@ -91,7 +91,7 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
         .into_iter()
         .find(|own| path.starts_with(own));
     let is_visible = visible.iter().any(|folder| path.starts_with(folder));
-    // A name without a slash is searched in `PATH`.
+    // Check only names with a slash, because a name without a slash is searched in `PATH`.
     match own.filter(|_| program.contains('/') && !is_visible && path.exists()) {
         Some(own) => bail!(
             "{program} does not exist in the guest, which has its own {own}; move it below {}",

@@ -249,8 +249,8 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
 
 /// After one machine has ended, reads the packets that the other machine sends to it, until no
 /// packet arrives for 1 s. Without this, the other machine's QEMU would hold a partially sent
-/// packet forever. That guest's network driver would queue all further packets, and queue pairs
-/// could not be destroyed.
+/// packet forever. The network driver in that machine would queue all further packets, and queue
+/// pairs there could not be destroyed.
 fn drain_link(mut link: UnixStream, port: &UnixStream) {
     // Wait until the machine has ended, which closes the other end of its port.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];

@@ -348,8 +348,8 @@ impl Conductor {
 }
 
 /// Returns the time limit for a side to detect that a connection has ended, on a machine that is
-/// slower by the factor `slowness`. `Config::resume`, for which a session waits, is part of the
-/// limit.
+/// slower by the factor `slowness`. The limit includes `Config::resume`, the time for which a
+/// session waits.
 fn bound(scenario: &Scenario, slowness: f64) -> Duration {
     let config = scenario.config();
     let interval = config.keepalive_interval.unwrap_or_default();

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use toolbox::{Deadline, TIME_LIMIT};
 
-/// The number of relief threads. An engine starts this thread when it first writes a log line, and
-/// the thread then runs until the engine ends.
+/// The number of relief threads per engine. An engine starts its relief thread when it first writes
+/// a log line, and the thread then runs until the engine ends.
 const RELIEF: usize = 1;
 
 /// The permitted growth of resident memory in KiB. Memory grows without a leak because the

@@ -57,8 +57,8 @@ pub(crate) fn judge(
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
-    // If a client gives up, the server can already have accepted the connection, of which the
-    // client then has no record.
+    // A client that gives up has no record of the connection. The server can already have accepted
+    // this connection.
     let is_known = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
     for record in servers.values().flatten().filter(is_known) {
         problems.push(format!("the client has no record of {record:?}"));

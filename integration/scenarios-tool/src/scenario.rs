@@ -75,8 +75,8 @@ pub(crate) enum Fault {
     /// Like `Cut`, but both sides receive the order to stop during the cut, so they close during
     /// the cut.
     CutWhileClosing(u64),
-    /// Repeated cuts of random direction, this number of times, for up to 2.5 s each. The pauses
-    /// between them last 1 ms to 1 s, so a cut can begin during any step of a resumption.
+    /// The packets of one host or of both are dropped this number of times, for up to 2.5 s each.
+    /// The pauses in between last 1 ms to 1 s, so a cut can begin during any step of a resumption.
     Flaps(u32),
     /// All packets are dropped once every 20 s while messages flow, for 6, 1 and 0.1 s in turn.
     Cuts,
@@ -129,7 +129,8 @@ pub(crate) enum Expect {
     Honest,
     /// All messages of the server arrive. The client then sees the same end as after a close.
     AllOfServerArrives,
-    /// In the end, each client closes a connection to the restarted server in order.
+    /// In the end, each client closes a connection to the restarted server, with all messages
+    /// delivered.
     ServedInTheEnd,
 }
 

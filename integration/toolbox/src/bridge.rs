@@ -94,8 +94,11 @@ impl Bridge {
         self.process.hear(text, TIME_LIMIT) == Heard::Said
     }
 
-    /// Waits until the bridge ends by itself, which means that the caller has not killed or
-    /// signalled it.
+    /// Waits until the bridge ends without a signal or a kill by the caller.
+    ///
+    /// # Errors
+    ///
+    /// If the bridge still runs after [`TIME_LIMIT`].
     pub fn end(&mut self) -> Result<Ended> {
         self.process
             .end(TIME_LIMIT)?

@@ -14,7 +14,7 @@ pub struct Proxy {
     carried: Arc<Mutex<Carried>>,
 }
 
-/// The connections of the proxy.
+/// The state of the proxy's connections.
 #[derive(Debug)]
 enum Carried {
     Open(Vec<TcpStream>),

@@ -230,7 +230,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Stops writing, and thereby also answering, for the rest of the connection.
+    /// Stops writing for the rest of the connection, so the attacker sends no answers, either.
     fn stall(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
@@ -289,8 +289,8 @@ impl<'a> Attack<'a> {
         if !is_mute {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
-            // READs are answered by the device itself, except while the queue pair is in the error
-            // state.
+            // The device itself answers READs. Stall, because the queue pair then enters the error
+            // state, in which it answers none.
             self.stall();
         }
         if is_mute && self.rng.u8(0..4) == 0 {

@@ -116,8 +116,8 @@ impl Rdma {
     }
 
     /// Copies the bytes to the next slot and posts a work request. If more than `DEPTH` requests
-    /// are in flight, the slot may be overwritten before it is sent, or the post may fail. An
-    /// attacker needs no guarantee against either.
+    /// are in flight, the slot may be overwritten before it is sent, or the post may fail. Neither
+    /// matters for an attacker.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
@@ -217,7 +217,8 @@ impl Wire for Rdma {
     fn leave(&mut self, leave: Leave) {
         match leave {
             Leave::Close | Leave::Half => drop(self.id.disconnect()),
-            // Send no disconnect. When the id is dropped, the kernel destroys it.
+            // The queue pair enters the error state without a disconnect. The kernel destroys the
+            // id when the id is dropped.
             Leave::Reset => drop(self.qp.to_err()),
         }
     }

@@ -17,7 +17,7 @@ use super::{Said, Worker, conversation::Conversation, problem, say};
 use crate::{plan::listener_configs, record::End, scenario::Fault};
 
 /// Establishes all connections concurrently, each in its own thread. Waits until all connections
-/// have ended. Their numbers start at `first`.
+/// have ended. The numbers of the connections start at `first`.
 pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     let addresses = &worker
         .wait(|told| !told.addresses.is_empty())

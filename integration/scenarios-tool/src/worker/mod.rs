@@ -90,8 +90,8 @@ struct Told {
     addresses: Vec<SocketAddr>,
     /// Whether every connection has received its first message on both sides.
     go: bool,
-    /// Whether the order to stop has arrived. Each side then sends a few more messages, the last of
-    /// which is marked.
+    /// Whether the order to stop has arrived. Each side then sends a few more messages, including
+    /// its last one.
     stop: bool,
     /// The number of connections that have received a message since the server last began to
     /// listen.

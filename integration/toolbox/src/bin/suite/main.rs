@@ -93,8 +93,8 @@ fn main() -> Result<()> {
         // tests have timeouts.
         let compiled = steps.take_side_by_side(vec![builds]);
         let checks = scope.spawn(|| steps.take_side_by_side(vec![checks]));
-        // A guest's boot uses the processor for only a third of the time, so run three lanes
-        // concurrently.
+        // Run three lanes concurrently, because a guest uses a processor for only a third of the
+        // time and waits for the rest.
         let tested = steps.take_side_by_side(vec![one, two, Vec::new()]);
         let lanes = [anywhere, beside, checks].map(|lane| lane.join().expect("it does not panic"));
         [compiled, tested].into_iter().chain(lanes)

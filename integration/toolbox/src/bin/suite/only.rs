@@ -6,8 +6,8 @@ use crate::{programs::Test, steps::Track};
 
 /// Selects tracks and test programs by name.
 pub(crate) struct Only {
-    /// The selected names of tracks or test programs. If it is empty, all tracks that `all` permits
-    /// are selected.
+    /// The names of the selected tracks and test programs. If there are none, all tracks that `all`
+    /// permits are selected.
     names: Vec<String>,
     /// Whether long tracks are also selected if their name is not given.
     all: bool,

@@ -195,8 +195,8 @@ const LONG: [(&str, u32); 14] = [
     ("storms", 10),
 ];
 
-/// Returns the expected duration of a program in seconds. A program that is not in [`LONG`] takes 5
-/// s.
+/// Returns the expected duration of a program in seconds: the value in [`LONG`], or 5 for other
+/// programs.
 fn weight(test: &Test) -> u32 {
     let known = LONG.iter().find(|(name, _)| *name == test.name);
     known.map_or(5, |(_, seconds)| *seconds)
