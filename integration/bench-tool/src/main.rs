@@ -65,7 +65,7 @@ use crate::{
 ///   shared      one pool of receives for all connections
 ///   event_fd    a server that waits with epoll
 ///
-/// The exit status is 0 if all programs of ours were measured.
+/// The exit status is 0 if all our programs were measured.
 #[derive(Parser)]
 #[command(
     name = "integration/bench",

@@ -75,7 +75,7 @@ pub(crate) struct Setup {
 ///                          rxe0=10.8.0.1 siw0=10.9.0.1
 ///   LAB_ADDR, LAB_ADDR6    addresses of the host
 ///   LAB_PEER, LAB_PEER6    addresses of the other host; with one host, its own
-///   LAB_RESULTS            a writable folder that is kept after the run; on this
+///   LAB_RESULTS            a writable folder that remains after the run; on this
 ///                          machine it is target/lab/results/a or b
 ///   CARGO_TARGET_DIR       cargo's target folder, which contains the programs
 ///   RDMSG_TRANSPORT        rdma, to prevent a silent fallback to TCP
@@ -86,7 +86,7 @@ pub(crate) struct Setup {
 /// A guest's agent sends a sign of life every 5 s. If none arrives for 20 s, the lab queries QEMU's
 /// monitor. If the registers of the guest's processors do not change for another 10 s, although
 /// this machine has processor time for the guest, the guest has stopped: the lab prints the console
-/// and the monitor's answers, keeps both in target/lab/stopped, and ends the command.
+/// and the monitor's answers, saves both in target/lab/stopped, and ends the command.
 ///
 /// The exit status is that of the command, or 128 + N if signal N ended the command. With two
 /// hosts, it is the status of the first command that fails. It is 123 if a guest has stopped, 124

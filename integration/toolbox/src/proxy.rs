@@ -14,7 +14,7 @@ pub struct Proxy {
     carried: Arc<Mutex<Carried>>,
 }
 
-/// The state of the proxy's connections.
+/// The connections of a proxy.
 #[derive(Debug)]
 enum Carried {
     Open(Vec<TcpStream>),
