@@ -53,10 +53,10 @@ const NUMBERS: u64 = 1_000_000;
 /// victim, send nothing, connect repeatedly, and disconnect after any byte.
 ///
 /// Quiet phases and attacks alternate. The exit status is 0 if no honest client gets an error or a
-/// wrong byte, and if each operation's 99th percentile during attacks is less than 10 times its 99th
-/// percentile in quiet phases. In addition, the victim must have the same memory, descriptors,
-/// threads, connections and budget after each attack as before, must not panic, and must log at most
-/// 10 lines per second.
+/// wrong byte, and if each operation's 99th percentile during attacks is less than 10 times its
+/// 99th percentile in quiet phases. In addition, the victim must have the same memory, descriptors,
+/// threads, connections and budget after each attack as before, must not panic, and must log at
+/// most 10 lines per second.
 ///
 /// So that they do not use up the processors, all attackers together make at most 150 connects and
 /// 4000 writes per second over TCP, and 8 connects and 200 writes per second over RDMA. If the test
