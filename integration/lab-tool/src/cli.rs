@@ -75,7 +75,7 @@ pub(crate) struct Setup {
 ///                          rxe0=10.8.0.1 siw0=10.9.0.1
 ///   LAB_ADDR, LAB_ADDR6    addresses of the host
 ///   LAB_PEER, LAB_PEER6    addresses of the other host; with one host, its own
-///   LAB_RESULTS            a writable folder that remains after the run; on this
+///   LAB_RESULTS            a writable folder that is kept after the run; on this
 ///                          machine it is target/lab/results/a or b
 ///   CARGO_TARGET_DIR       cargo's target folder, which contains the programs
 ///   RDMSG_TRANSPORT        rdma, to prevent a silent fallback to TCP

@@ -87,8 +87,9 @@ impl Lab {
     }
 
     /// Returns the source address for a test that connects with calls of the connection manager.
-    /// Returns `None` except on iWARP, because only there the kernel's connection manager could
-    /// choose a port that TCP uses. The returned port is free for TCP, too.
+    /// Returns `None` except on iWARP, which uses TCP's ports. There, the kernel's connection
+    /// manager could choose a port that TCP already uses, so this function returns a port that is
+    /// free for TCP.
     ///
     /// # Panics
     ///

@@ -9,8 +9,7 @@ use std::{
 use anyhow::{Context, Error, Result};
 use clap::ValueEnum;
 
-/// The exit status of `integration/lab exec` if the lab itself has failed. Other statuses are those
-/// of the command.
+/// The exit status of `integration/lab exec` if the lab itself has failed, and not the command.
 pub const LAB_FAILED: i32 = 125;
 
 /// The exit status of `integration/lab exec` if a guest has stopped responding for a reason other
