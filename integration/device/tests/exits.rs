@@ -1,6 +1,6 @@
 //! Tests programs that end. Messages that they have sent must still arrive, and the programs must
-//! not wait without need. These programs are roles: tests of this file that other tests run in
-//! separate processes.
+//! not wait unnecessarily. These programs are called roles: they are tests of this file that other
+//! tests run in separate processes.
 
 use std::{
     env,
