@@ -1,6 +1,6 @@
 # Sets the environment for building: the libclang with which bindgen generates the bindings, and the
-# folders of tools in PATH. Bash scripts source this file. It installs and prints nothing; to
-# install what is missing, run `integration/lab setup`.
+# folders of tools in PATH. Bash scripts source this file. It installs and prints nothing. To
+# install missing packages, run `integration/lab setup`.
 
 integration=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 export PATH+=:/usr/sbin:/sbin

@@ -1,18 +1,18 @@
-//! The root module of each generated test program. Declarations of the suite's modules are
-//! appended.
+//! The root module of each generated test program. The generator appends a declaration for each
+//! module of the suite.
 
 #![allow(dead_code, unused_imports)]
 
-// std's tests refer to these names through `crate`.
+// std's tests refer to these names with the prefix `crate`.
 pub use std::{env, fmt, io, mem, os, sync, thread, time};
 
 pub mod net {
     pub use std::net::*;
 
-    // The program with sockets omits the next line.
+    // The generator omits the next line in the program with sockets.
     pub use rdmsg::{Stream as TcpStream, StreamListener as TcpListener};
 
-    /// Returns addresses that no other test of this run uses.
+    /// Functions that return addresses which no other test of this run uses.
     pub mod test {
         use std::{
             net::SocketAddr,
@@ -30,8 +30,8 @@ pub mod net {
             at("::1")
         }
 
-        /// Each test runs in its own process, so the process id selects the ports. They are below
-        /// the range from which the system chooses ports.
+        /// Returns an address with a free port. Each test runs in its own process, so the process
+        /// id selects the ports. These are below the range from which the kernel chooses ports.
         fn at(host: &str) -> SocketAddr {
             let port = 20_000 + (process::id() % 1200) as u16 * 10;
             let port = port + TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +40,8 @@ pub mod net {
     }
 }
 
-/// In the lab, replaces the loopback address in `text` by the address of the RDMA device.
+/// Replaces the loopback address in `text` by the address of the RDMA device, if the program runs
+/// in the lab.
 pub fn here(text: &str) -> &'static str {
     let address = |name, loopback: &str| env::var(name).unwrap_or_else(|_| loopback.to_owned());
     let v4 = address("LAB_ADDR", "127.0.0.1");

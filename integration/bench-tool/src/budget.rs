@@ -1,4 +1,5 @@
-//! The budget: stored figures. A change that makes a new measurement worse than its figure fails.
+//! The budget: the stored figures. A change fails if a new measurement is worse than the stored
+//! figure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,22 +19,22 @@ use crate::{
 /// The path of the file with the stored figures, in the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
-/// The factor by which a figure is permitted to be worse than the stored one: 3 %. Counted figures
-/// vary by less than 1 %.
+/// The factor by which a figure may be worse than the stored one: 3 %. Repeated counted figures
+/// differ by less than 1 %.
 const SLACK: f64 = 1.03;
 
 /// The figures that were measured when the budget was last renewed.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Budget {
-    /// The release series of the guest's kernel. Figures of different series are not comparable:
-    /// the driver of Linux 6.12 uses threads and that of 6.1 does not, so every ratio differs.
+    /// The release series of the kernel in the guest. Figures from different series are not
+    /// comparable: the driver of Linux 6.12 uses threads and the driver of 6.1 does not, so every
+    /// ratio differs.
     kernel: String,
-    /// The ratio of each counted comparison: the figure of rdmsg divided by that of the other
-    /// program.
+    /// The ratio of each counted comparison: rdmsg's figure divided by the other program's figure.
     ratios: BTreeMap<String, f64>,
-    /// The version and options of the compiler.
+    /// The version and options of the compiler that built the measured program.
     built_by: String,
-    /// The number of instructions of each single call.
+    /// The instruction count of each single call.
     instructions: BTreeMap<String, f64>,
 }
 
@@ -50,7 +51,7 @@ impl Budget {
             let Some(value) = median(&row.values()) else {
                 continue;
             };
-            // Round to the significant digits.
+            // Round, so that only the significant digits are stored.
             let value = |digits: f64| (value * digits).round() / digits;
             if row.theirs.is_some() {
                 budget.ratios.insert(key(&row), value(1000.0));
@@ -77,7 +78,7 @@ impl Budget {
     }
 
     /// Compares each figure with the stored one and prints both. Returns the names of the figures
-    /// that exceed the stored ones, were not measured, or are not stored.
+    /// that are worse than the stored ones, were not measured, or are not stored.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
         let same = |worse, kind: &str, on: &str, kept_on: &str| {
             if on == kept_on {
@@ -100,9 +101,10 @@ fn series(kernel: &str) -> String {
     format!("Linux {}", numbers.join("."))
 }
 
-/// If both sides of a comparison are rdmsg, replaces the second side, because both sides can become
-/// slower together. The new second side is the stock program with which the second side itself is
-/// compared, or else that of any other row with the same measure and size.
+/// Replaces the second side of a comparison if both sides are rdmsg, because both sides could
+/// become slower together. The new second side is the stock program with which the old second side
+/// is compared in another row. If there is no such row, the stock program of any other row with the
+/// same measure and size is used.
 fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));
@@ -118,7 +120,8 @@ fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     }
 }
 
-/// Returns the name of a row in the budget. The name states if more is better.
+/// Returns the name of a row in the budget. The name of a rate has a suffix to indicate that more
+/// is better.
 fn key(row: &Row) -> String {
     let more = if row.measure.is_rate() { MORE } else { "" };
     row.name() + more

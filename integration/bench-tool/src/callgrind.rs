@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 
-/// Returns the number of instructions that the whole program has executed.
+/// Returns the total number of instructions that the program has executed.
 pub(crate) fn total(profile: &str) -> Result<u64> {
     let totals = profile.lines().rfind(|line| line.starts_with("totals: "));
     let number = totals.and_then(|line| line["totals: ".len()..].trim().parse().ok());
@@ -14,21 +14,22 @@ pub(crate) fn total(profile: &str) -> Result<u64> {
 /// The cost of all calls of a function, including the functions that it calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// The number of instructions, without those of the driver and of libibverbs.
+    /// The number of instructions, without those in the driver and libibverbs.
     pub(crate) instructions: u64,
-    /// The number of calls of the allocator.
+    /// The number of calls to the allocator.
     pub(crate) allocations: u64,
 }
 
-/// Returns the cost of each of these functions. The profile must be made with `--separate-callers`:
-/// the name of a function is then followed by the names of its callers, as in
+/// Returns the cost of each of these functions. The profile must be made with `--separate-callers`.
+/// In such a profile, the names of a function's callers follow its own name, as in
 /// `malloc'Vec::new'bench::calls::send'main`.
 pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let mut costs = vec![Cost::default(); functions.len()];
     let (mut objects, mut names) = (Names::default(), Names::default());
     let mut is_of_driver = false;
-    // `within` is the index of the function to which the next lines belong, directly or through its
-    // callees. `allocating` is the index for a call of the allocator that the next line describes.
+    // `within` is the index of the function to which the following lines belong. They belong to the
+    // function if they describe the function itself or one of its callees. `allocating` is the
+    // index of the function for which the next line describes a call to the allocator.
     let mut within = None;
     let mut allocating = None;
     let mut lines = profile.lines();
@@ -46,11 +47,11 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
                 if let (Some(place), Some(count)) = (allocating.take(), number(value, 0)) {
                     costs[place].allocations += count;
                 }
-                // Skip the next line, which is the cost of the callee; the callee has its own
-                // lines.
+                // Skip the next line, which contains the cost of the callee. The callee's own lines
+                // contain this cost again.
                 lines.next();
             }
-            // A line with costs: the source line, and the number of executed instructions.
+            // A line with costs contains the source line and the number of executed instructions.
             "" if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) => {
                 if let (Some(place), Some(count)) = (within, number(line, 1))
                     && !is_of_driver
@@ -64,8 +65,8 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     costs
 }
 
-/// The names of a profile. The profile contains a name once, after a number, and later only the
-/// number: `(7) name`, `(7)`.
+/// The names in a profile. The first use of a name is a number followed by the name, as in `(7)
+/// name`. Later uses contain only the number, as in `(7)`.
 #[derive(Debug, Default)]
 struct Names<'a>(HashMap<&'a str, &'a str>);
 
@@ -83,7 +84,7 @@ fn number(line: &str, at: usize) -> Option<u64> {
     line.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Returns the index of the function whose name is `name`, or one of the callers in `name`.
+/// Returns the index of the function that is `name` itself or one of the callers in `name`.
 fn place(name: &str, functions: &[String]) -> Option<usize> {
     let is_there = |function: &String| name.split('\'').any(|caller| caller == function);
     functions.iter().position(is_there)
@@ -95,7 +96,7 @@ fn is_allocator(name: &str) -> bool {
     allocators.contains(&name)
 }
 
-/// Returns whether an object file belongs to a driver: it is in the folder of libibverbs, or is a
+/// Returns whether an object file belongs to a driver: it is in libibverbs' folder, or is a
 /// driver's own library.
 fn is_driver(object: &str) -> bool {
     object.contains("/libibverbs") || object.contains("/libmlx")

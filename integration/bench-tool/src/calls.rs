@@ -1,5 +1,5 @@
-//! Makes single calls of the library, for callgrind. The message or completion has arrived before
-//! the call that takes it, so each poll succeeds at the first attempt.
+//! Makes single calls of the library, which callgrind measures. Each message or completion has
+//! arrived before the call that receives it, so each poll succeeds at the first attempt.
 
 use std::{
     io::{Read, Write},
@@ -19,7 +19,7 @@ use crate::{
 /// The length of each message in bytes.
 pub(crate) const SIZE: usize = 64;
 
-/// The number of round trips before the measured ones.
+/// The number of unmeasured round trips at the start.
 const WARM_UP: u64 = 50;
 
 /// The names of the functions below that callgrind measures.
@@ -30,7 +30,8 @@ fn send(endpoint: &Endpoint, message: &[u8]) -> Result<(), rdmsg::Error> {
     endpoint.send(message)
 }
 
-/// The call also polls for the completion of the preceding send, as in other programs.
+/// Receives a message. This call also polls for the completion of the previous send, as in other
+/// programs.
 #[inline(never)]
 fn receive(endpoint: &Endpoint) -> Result<Message, rdmsg::Error> {
     endpoint.recv()
@@ -41,13 +42,13 @@ fn release(message: Message) {
     drop(message);
 }
 
-/// Returns the name of a measured function as callgrind prints it.
+/// Returns the name of a measured function in the form that callgrind prints.
 pub(crate) fn function(name: &str) -> String {
     format!("{}::{name}", module_path!())
 }
 
-/// Echoes each message. After the echo has arrived at the client's device, sends a byte to the
-/// client over a separate TCP connection.
+/// Echoes each message. When the echo has arrived at the client's device, notifies the client with
+/// a byte over a separate TCP connection.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let told = TcpListener::bind(traffic.server)?;
     let endpoints = traffic.endpoints(Side::Server)?;
@@ -66,7 +67,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     Ok(())
 }
 
-/// Makes the calls. Callgrind measures them, so the returned reading is not used.
+/// Makes the calls. The returned reading is not used, because callgrind measures the calls.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     let start = Instant::now();
     let mut busy = traffic.clone();

@@ -1,4 +1,4 @@
-//! Runs the programs of a plan, round by round, and collects the results.
+//! Runs the programs of a plan, one round after the other, and collects the results.
 
 use std::{
     fmt,
@@ -27,7 +27,8 @@ use crate::{
 /// The port of the first server. Each server uses another port.
 const FIRST_PORT: u16 = 20_000;
 
-/// The time limit for a client. On the counted clock, a second is a billion instructions.
+/// The time limits for a client: by the clock, on the counted clock, and under callgrind. On the
+/// counted clock, a second is a billion instructions.
 const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 const COUNTED_LIMIT: Duration = Duration::from_secs(15);
 const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
@@ -35,8 +36,8 @@ const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
 /// The time limit for a server to end after its client has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The number of attempts for a program of ours, and for a stock program. Stock programs sometimes
-/// crash.
+/// The numbers of attempts for one of our programs, and for a stock program, which sometimes
+/// crashes.
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
@@ -46,15 +47,16 @@ const LOAD: usize = 4;
 /// The name of the file with the reports of all parts, in the results folder.
 pub(crate) const REPORTS: &str = "bench.json";
 
-/// Measures all parts of a task in turn, and writes the reports to the results folder. `here` is
-/// this folder if the task runs on this machine; the lab has its own.
+/// Measures all parts of a task one after the other, and writes the reports to the results folder.
+/// `here` is this folder if the task runs on this machine. It is `None` in the lab, which sets its
+/// own results folder.
 pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
     let mut reports = Vec::new();
     for part in &task.parts {
         let mut conductor = Conductor::new(*part, task, here)?;
         conductor.measure(task.scope)?;
         reports.push(conductor.report);
-        // Write the file after each part, because a later part can fail.
+        // Write the file after each part, because a later part may fail.
         let file = conductor.results.join(REPORTS);
         fs::write(file, serde_json::to_string(&reports)?)?;
     }
@@ -71,11 +73,11 @@ pub(crate) struct Conductor {
     pub(crate) report: Report,
     /// The time limit for a client.
     limit: Duration,
-    /// The folder for files that are kept after the run.
+    /// The folder for files that remain after the run.
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// The file to which the output of each run is written.
+    /// The log file, to which the output of each run is written.
     log: File,
 }
 
@@ -154,7 +156,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// Runs one program once. Returns the reading, or `None` if the program failed.
+    /// Runs a program once and returns its reading. Returns `None` if the program failed.
     fn reading(&mut self, what: &str, run: &Run) -> Option<Reading> {
         let attempts = match run.program {
             Program::Rdmsg(_) => OURS,
@@ -167,9 +169,9 @@ impl Conductor {
         })
     }
 
-    /// Measures the processor time of this host per connection, as the difference between many
-    /// connections and one. The duration would be longer, because opening and closing wait for
-    /// timers of the kernel.
+    /// Measures this host's processor time per connection, as the difference between a run with
+    /// many connections and a run with one. The elapsed time would be longer, because opening and
+    /// closing a connection wait for timers of the kernel.
     fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
         let mut work_of = |count| {
             let before = work()?;
@@ -191,9 +193,9 @@ impl Conductor {
         if ours.len() < whole || theirs.len() < whole {
             return;
         }
-        // The mean is used for counted times and instructions, because they vary little. The median
-        // is used for times by the clock, because another process can take a time slice in between,
-        // and for READs, which sometimes wait for a thread of the kernel.
+        // Use the mean for counted times and instructions, because these vary little. Use the
+        // median for times by the clock, because another process can interrupt a measurement. Use
+        // the median for READs, too, because a READ sometimes waits for a thread of the kernel.
         let Run { measure, size, .. } = pair.ours;
         let by_clock = matches!(self.part, Part::Free | Part::Loaded);
         let has_median = |reading: &Reading| reading.median.is_some();
@@ -216,7 +218,7 @@ impl Conductor {
     }
 
     /// Calls `once` until it succeeds, up to `attempts` times. If the last attempt fails, adds the
-    /// error to the missing measurements. Adds errors of earlier attempts to the notes.
+    /// error to the missing measurements. The errors of earlier attempts become notes.
     pub(crate) fn attempt<T>(
         &mut self,
         what: &str,
@@ -240,7 +242,7 @@ impl Conductor {
         None
     }
 
-    /// Runs a server and then its client. `change` can change both command lines. Returns the
+    /// Runs a server and then its client. `change` may modify both command lines. Returns the
     /// client's output.
     pub(crate) fn client_of(
         &mut self,
@@ -259,8 +261,7 @@ impl Conductor {
             bail!("{} ended before it listened: {server}", commands.server[0]);
         }
         let client = Process::start(&commands.client)?.finish(self.limit)?;
-        // If the client has failed, kill the server, because a server without a client does not
-        // end.
+        // If the client has failed, kill the server, because it would wait for the client.
         let limit = match client.succeeded() {
             true => END_LIMIT,
             false => Duration::ZERO,
@@ -274,7 +275,7 @@ impl Conductor {
         Ok(client.output)
     }
 
-    /// Returns the path of callgrind's output, which is kept so that other tools can read it.
+    /// Returns the path of callgrind's output. The file remains after the run for other tools.
     pub(crate) fn profile(&self) -> PathBuf {
         self.results.join("bench-callgrind.out")
     }
@@ -289,7 +290,7 @@ impl Conductor {
     }
 }
 
-/// Returns the time since the host has booted in which the processor was not idle.
+/// Returns the total time since boot during which the processor was not idle.
 fn work() -> Result<Duration> {
     let timers = fs::read_to_string("/proc/timer_list")?;
     let now = nanos(&timers, "now at ")?;
@@ -297,7 +298,8 @@ fn work() -> Result<Duration> {
     Ok(Duration::from_nanos(now.saturating_sub(idle)))
 }
 
-/// Returns the number after a word in /proc/timer_list. The host must have only one processor.
+/// Returns the number that follows `word` in /proc/timer_list. The host must have only one
+/// processor.
 fn nanos(timers: &str, word: &str) -> Result<u64> {
     let rest = timers.split_once(word).map(|(_, rest)| rest);
     let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());

@@ -1,4 +1,4 @@
-//! Starts the lab to measure the parts, and prints the results.
+//! Measures the parts, in the lab or on this machine, and prints the results.
 
 use std::{
     env, fs,
@@ -20,14 +20,14 @@ use crate::{
     work::{Scope, Task, Work},
 };
 
-/// Time limits, which end a measurement that hangs.
+/// The time limits after which a measurement that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 
-/// The number of rounds in which the ways to wait are measured by the clock.
+/// The number of rounds when the ways to wait are measured by the clock.
 const POLLING_ROUNDS: u32 = 7;
 
-/// The number of rounds for a new budget, which stores the medians.
+/// The number of rounds for a new budget. The budget stores the medians of these rounds.
 const RENEWAL_ROUNDS: u32 = 3;
 
 /// Measures in a guest, or on this machine if `guest` is `None`. Adds the results to `report`.
@@ -68,7 +68,7 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Measures these parts, and prints the table.
+/// Measures the given parts, and prints the table.
 pub(crate) fn compare(parts: &[Part], scope: Scope, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let report = measure(parts, scope, 1)?;
@@ -78,7 +78,7 @@ pub(crate) fn compare(parts: &[Part], scope: Scope, write: bool) -> Result<ExitC
     end(&report, start)
 }
 
-/// Compares the default way to wait with other ways, and prints the table.
+/// Compares the default way of waiting with the other ways, and prints the table.
 pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let mut report = Report::default();
@@ -120,8 +120,8 @@ fn end(report: &Report, start: Instant) -> Result<ExitCode> {
     })
 }
 
-/// Measures the comparisons of the budget. With `renew`, stores the figures; otherwise compares
-/// them with the stored ones.
+/// Measures the comparisons of the budget. If `renew` is set, stores the figures. Otherwise
+/// compares them with the stored ones.
 pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let file = Path::new(budget::FILE);
@@ -158,10 +158,10 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Measures all parts in the same guest, because booting takes long.
+/// Measures all parts. All run in the same guest, because a boot takes long.
 fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
-        // Ignore the status: without valgrind, the guest reports the missing program.
+        // Ignore the status: if valgrind is missing, the guest reports the missing program.
         let mut setup = Command::new("integration/lab");
         setup.args(["setup", "--package", "valgrind"]).status()?;
     }

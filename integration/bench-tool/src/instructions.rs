@@ -16,18 +16,19 @@ use crate::{
     traffic::Reading,
 };
 
-/// The path of a copy of this program without debug information, which callgrind would read for
-/// half a minute.
+/// The path of a copy of this program without debug information. Callgrind would need half a minute
+/// to read this information.
 const STRIPPED: &str = "/tmp/bench-stripped";
 
 /// The number of measured calls of each function.
 const CALLS: u64 = 200;
 
-/// The maximal number of callers after a function's name; no function has more.
+/// The maximum number of callers that callgrind records after a function's name. No call chain in
+/// this program is longer.
 const CALLERS: u32 = 60;
 
-/// Two numbers of round trips. The difference of both runs excludes the instructions of the
-/// program's start.
+/// Two numbers of round trips. The difference between both runs excludes the instructions before
+/// the first round trip.
 const LESS: u64 = 100;
 const MORE: u64 = 300;
 
@@ -47,7 +48,8 @@ pub(crate) fn prepare() -> Result<()> {
 pub(crate) fn add_calls(conductor: &mut Conductor) {
     let plain = Manner::DEFAULT.with(Way::Event);
     add_calls_of(conductor, plain, "", [200.0, 200.0, 120.0]);
-    // The limit for a send is higher by 30 instructions, because a send keeps a copy.
+    // The limit for a send is 30 instructions higher, because with `resume` each send also saves a
+    // copy.
     let resuming = plain.with(Way::Resume);
     add_calls_of(conductor, resuming, " with resume", [230.0, 200.0, 120.0]);
 }
@@ -95,7 +97,7 @@ fn single_calls(conductor: &mut Conductor, manner: Manner) -> Result<Vec<Cost>> 
     Ok(callgrind::costs(&profile, &functions))
 }
 
-/// Measures the instructions of a client per round trip.
+/// Measures the number of instructions that a client executes per round trip.
 pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading> {
     let mut executed = |count| {
         let profile = run_in_callgrind(conductor, &Run { count, ..*run }, &[])?;
@@ -103,7 +105,7 @@ pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
     let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
-    // Before the measured messages, our client sends a tenth of their number unmeasured.
+    // Our client first sends unmeasured messages, a tenth of the number of measured messages.
     let rounds = match run.program {
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,

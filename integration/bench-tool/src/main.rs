@@ -1,11 +1,11 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
 //! On a developer's machine, [`drive`] starts this program again in the lab. There, [`conduct`]
-//! measures one part after the other. It runs the servers and clients of a [`plan`], ours and the
-//! stock programs in turn, or runs clients under callgrind, by [`instructions`]. The results are
-//! [`row`]s of a [`report`], which [`drive`] prints, or compares with the [`budget`]. [`program`]
-//! contains the command lines. Our own programs are [`messages`], [`many`], [`one_sided`] and
-//! [`calls`]; [`mod@work`] selects one of them.
+//! measures one part after the other. It runs the servers and clients of a [`plan`], in which our
+//! programs and the stock programs alternate, or runs clients under callgrind with the help of
+//! [`instructions`]. The results are [`row`]s of a [`report`], which [`drive`] prints or compares
+//! with the [`budget`]. [`program`] contains the command lines. Our own programs are [`messages`],
+//! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them.
 
 mod budget;
 mod callgrind;
@@ -65,7 +65,7 @@ use crate::{
 ///   shared      one pool of receives for all connections
 ///   event_fd    a server that waits with epoll
 ///
-/// The exit status is 0 if all programs of ours were measured.
+/// The exit status is 0 if all our programs were measured.
 #[derive(Parser)]
 #[command(
     name = "integration/bench",

@@ -7,60 +7,60 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::name;
 
-/// The way in which a program of ours uses the library. The default is the default configuration,
-/// with one connection.
+/// The way in which one of our programs uses the library. [`Self::DEFAULT`] is the default
+/// configuration with one connection.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Manner {
-    /// The bit `1 << way` is set for each [`Way`] in use.
+    /// A bit set of the [`Way`]s in use: bit `1 << way` is set if `way` is in use.
     pub(crate) ways: u16,
-    /// The number of messages that each send call takes, for messages in one direction.
+    /// The number of messages per send call, for messages in one direction.
     pub(crate) batch: u32,
-    /// The number of connections. The client uses them in turn.
+    /// The number of connections. The client uses them in rotation.
     pub(crate) connections: u32,
 }
 
-/// A difference from the default. A table prints the names in this order.
+/// A difference from the default. Tables print the names in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Way {
-    /// Threads sleep until the device reports an event. All counted programs do this.
+    /// Threads sleep until the device reports an event. All counted programs use this way.
     Event,
     /// Threads poll continuously.
     Busy,
     /// The transport is TCP.
     Tcp,
-    /// The eager size is the message size, so that no message is read by RDMA READ.
+    /// The eager size equals the message size, so that no message is transferred with an RDMA READ.
     Eager,
     /// The program sends from registered memory, without a copy.
     Owned,
-    /// A `Stream` carries bytes, instead of messages.
+    /// A `Stream` transfers bytes instead of messages.
     Stream,
-    /// A task on tokio's current-thread runtime waits instead of a blocked thread.
+    /// Tasks on tokio's current-thread runtime wait instead of blocked threads.
     Tasks,
-    /// The configuration suits many connections: small windows and buffers.
+    /// The configuration is for many connections, with small windows and buffers.
     Small,
     /// All connections share one pool of receives.
     Shared,
-    /// Connections resume after a loss, so each send keeps a copy.
+    /// Connections resume after a loss, so each send saves a copy of its message.
     Resume,
     /// The server waits with epoll for the event_fd of each connection.
     EventFd,
-    /// A TCP socket of std is used instead of this library.
+    /// The program uses a TCP socket of std instead of this library.
     Socket,
 }
 
-/// The maximal size in bytes of a ring of buffers whose eager size was raised. The rings of two
-/// processes must fit into the memory of a guest.
+/// The maximum size in bytes of a buffer ring when the eager size is raised. The rings of two
+/// processes must fit into a guest's memory.
 const RING_BYTES: usize = 8 << 20;
 
-/// The minimal depth of such a ring of buffers, so that several messages are in flight.
+/// The minimum depth of such a buffer ring, so that several messages can be in flight.
 const LEAST_DEPTH: u16 = 8;
 
-/// The number of shared receives that the pool needs per connection, as documented at
+/// The number of shared receives per connection in the pool, as documented at
 /// `Config::shared_receive`.
 const SHARE: u32 = 34;
 
-/// The time for which a connection waits to resume after a loss: see `Config::resume`.
+/// The time for which a lost connection tries to resume: see `Config::resume`.
 const RESUME: Duration = Duration::from_secs(30);
 
 impl Manner {
@@ -103,7 +103,7 @@ impl Manner {
             config.eager_size = Some(1024);
         }
         if self.has(Way::Shared) {
-            // Add the share of one more connection, because the listener needs it.
+            // Add one share for the listener.
             config.shared_receive = Some(SHARE * (self.connections + 1));
         }
         config.transport = match self.has(Way::Tcp) {
@@ -114,7 +114,7 @@ impl Manner {
     }
 }
 
-/// Writes the name that a table prints.
+/// Writes the name that tables print.
 impl fmt::Display for Manner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.has(Way::Socket) {
@@ -135,7 +135,7 @@ impl fmt::Display for Manner {
     }
 }
 
-/// Parses the name that a table prints.
+/// Parses the name that tables print.
 impl FromStr for Manner {
     type Err = Error;
 

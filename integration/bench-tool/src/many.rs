@@ -1,4 +1,4 @@
-//! A server with many connections, of which one at a time carries a message.
+//! A server with many connections. Only one connection at a time has a message in flight.
 
 use anyhow::{Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -7,7 +7,7 @@ use toolbox::Side;
 
 use crate::traffic::{SILENCE, Traffic};
 
-/// The maximal number of events that one call of epoll_wait returns.
+/// The maximum number of events per call of epoll_wait.
 const EVENTS: usize = 64;
 
 /// Echoes messages on all connections, in one thread, until all connections are closed.

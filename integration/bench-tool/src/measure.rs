@@ -3,7 +3,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A kind of measurement. The value's name is the one that a table prints.
+/// A kind of measurement. Tables print the name in the `value` attribute.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Measure {
     /// Half the time from a message to its answer
@@ -36,7 +36,7 @@ pub(crate) enum Measure {
 }
 
 impl Measure {
-    /// Returns whether a larger figure is better.
+    /// Returns whether the measure is a rate, for which a larger figure is better.
     pub(crate) fn is_rate(self) -> bool {
         matches!(self, Self::OneWay | Self::Write)
     }
@@ -65,7 +65,7 @@ impl fmt::Display for Measure {
     }
 }
 
-/// Returns the name of a value, as it is written on the command line, in `rows.txt` and in tables.
+/// Returns the name of a value, as used on the command line, in `rows.txt` and in tables.
 pub(crate) fn name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())

@@ -1,4 +1,4 @@
-//! A client and a server that exchange messages or bytes of a stream.
+//! A client and a server that exchange messages, or bytes of a stream.
 
 use std::{
     io::{BufRead, IoSlice, Read, Write},
@@ -22,10 +22,10 @@ use crate::{
 /// The server's answer after the last message of a run.
 const ANSWER: &[u8] = b"!";
 
-/// The time between two messages of [`Measure::Sparse`].
+/// The interval between two messages of [`Measure::Sparse`].
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// Serves one client until it closes its connections.
+/// Serves one client until the client has closed its connections.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Server)?;
@@ -71,8 +71,8 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     })
 }
 
-/// Sends or receives `count` messages. Messages in one direction use the first connection; round
-/// trips use all connections in turn.
+/// Sends or receives `count` messages. Messages in one direction all use the first connection.
+/// Round trips use all connections in rotation.
 async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
     let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
@@ -99,7 +99,8 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
             let taken = processor_time()?.saturating_sub(before);
             Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
         }
-        // The conductor measures the work of this host from outside.
+        // This reading is unused, because the conductor measures the processor time of the whole
+        // host.
         Measure::Connect => Ok(Reading::mean(0.0)),
         _ => {
             let mut times = Times::start(count);
@@ -123,8 +124,8 @@ fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// One end of a connection. Except for `Tasks`, its futures block the thread and never return
-/// pending.
+/// One end of a connection. Except for the variant `Tasks`, its futures block the thread and never
+/// return `Pending`.
 enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
@@ -165,8 +166,8 @@ impl Carrier {
 
     async fn send(&mut self, message: &[u8]) -> Result<()> {
         match self {
-            // The buffer is not filled, because filling it is the application's work, not the
-            // library's.
+            // Leave the buffer unfilled, because filling it would be the application's work, not
+            // the library's.
             Self::Messages { endpoint, owned } if *owned => {
                 endpoint.send(SendBuffer::new(endpoint, message.len())?)?;
             }
@@ -178,7 +179,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Sends the same message `times` times, in one call.
+    /// Sends `times` copies of a message in one call.
     fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
         let Self::Messages { endpoint, .. } = self else {
             bail!("only threads send batches of messages")

@@ -1,4 +1,4 @@
-//! RDMA READ and WRITE of the server's memory. The server's processor is not involved.
+//! RDMA READs and WRITEs, which access memory of the server without its processor.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use crate::{
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
-/// Sends the description of the server's memory to the client, and waits until the client has
-/// closed.
+/// Sends the description of a memory region to the client, and waits until the client has closed
+/// the connection.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let endpoints = traffic.endpoints(Side::Server)?;
     let endpoint = endpoints.first().context("no connection")?;
@@ -54,7 +54,7 @@ fn read(from: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> R
     Ok(times.reading())
 }
 
-/// Runs `count` WRITEs. The send queue bounds the number of WRITEs in flight.
+/// Runs `count` WRITEs. The depth of the send queue limits the number of WRITEs in flight.
 fn write(to: &Endpoint, local: &Region, remote: &RemoteRegion, count: u64) -> Result<Reading> {
     let start = Instant::now();
     let mut ended = 0;

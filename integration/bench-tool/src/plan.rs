@@ -15,11 +15,11 @@ use crate::{
 pub(crate) struct Pair {
     pub(crate) ours: Run,
     pub(crate) theirs: Run,
-    /// The target of the ratio of `ours` to `theirs`.
+    /// The target for the ratio of `ours` to `theirs`.
     pub(crate) target: Target,
 }
 
-/// Returns the comparisons of a part. With `quick`, returns only those that have a star.
+/// Returns the comparisons of a part. If `quick` is set, returns only comparisons with a star.
 pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     for (title, lines) in sections(include_str!("../rows.txt")) {
@@ -36,7 +36,7 @@ pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// Parses a line, and adds its comparisons.
+/// Parses a line of `rows.txt`, and adds its comparisons.
 fn add(pairs: &mut Vec<Pair>, measure: &str, line: &str, quick: bool) -> Result<()> {
     let measure = Measure::from_str(measure, false).map_err(anyhow::Error::msg)?;
     let (ours, rest) = line.split_once(" / ").context("one program")?;
@@ -85,8 +85,8 @@ fn bytes(text: &str) -> Result<usize> {
     Ok(number.parse::<usize>()? << shift)
 }
 
-/// Returns the number of messages. It is so large that the first and last messages change the mean
-/// by at most 1 %. perftest needs at least five messages.
+/// Returns the number of messages in a run. It is so large that the first and the last messages
+/// affect the mean by at most 1 %. perftest needs at least five messages.
 fn usual_count(measure: Measure, size: usize) -> u64 {
     match (measure.is_rate(), size) {
         _ if measure == Measure::Sparse => 500,
@@ -102,9 +102,9 @@ fn usual_count(measure: Measure, size: usize) -> u64 {
     }
 }
 
-/// Returns all runs of a round, each of them once. The two runs of a pair follow each other. After
-/// a run has closed connections, the kernel still works for a while, so the order influences the
-/// result of `Connect`: ours always runs first.
+/// Returns all runs of a round, without duplicates. The two runs of a pair are adjacent. After a
+/// run has closed connections, the kernel still works for a while, so the order affects the result
+/// of `Connect`. Our program therefore always runs first.
 pub(crate) fn runs(pairs: &[Pair]) -> Vec<Run> {
     let mut runs = Vec::new();
     for run in pairs.iter().flat_map(|pair| match pair.ours.measure {
@@ -162,7 +162,8 @@ mod tests {
             panic!()
         };
         for run in runs(&[&counted[..], &polling[..]].concat()) {
-            // The default does not spin on a host with one processor.
+            // On a host with one processor, the default configuration does not spin, so it is
+            // permitted here.
             let Program::Rdmsg(manner) = run.program else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! The programs that are measured: their names, command lines and output.
+//! The measured programs: their names, command lines and output.
 
 use std::{
     env, fmt,
@@ -16,11 +16,11 @@ use crate::{
     work::Work,
 };
 
-/// A program that is measured, which has a server and a client. The stock programs sleep for
-/// events.
+/// A measured program. It consists of a server and a client. The stock programs sleep for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// `ib_send_lat -e` and similar programs of perftest, which connect by the connection manager.
+    /// `ib_send_lat -e` and similar programs of perftest, which use the connection manager to
+    /// connect.
     Perftest,
     /// `rstream -T b` of rdmacm-utils, over rsockets or plain TCP.
     Rstream { tcp: bool },
@@ -55,11 +55,11 @@ pub(crate) struct Run {
     pub(crate) count: u64,
 }
 
-/// The command lines of a run: first start the server, then the client.
+/// The command lines of a run. The server must be started first.
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) server: Vec<String>,
-    /// The sign that the server listens.
+    /// The sign by which the conductor recognises that the server listens.
     pub(crate) listening: Listening,
     pub(crate) client: Vec<String>,
 }
@@ -78,7 +78,8 @@ impl Run {
 
     fn perftest(&self) -> &'static str {
         match self.measure {
-            // perftest cannot sleep until a WRITE completes, so a WRITE is compared with a SEND.
+            // perftest cannot sleep until a WRITE has completed, so our WRITE is compared with a
+            // SEND of perftest.
             Measure::OneWay | Measure::Write => "ib_send_bw",
             Measure::Read => "ib_read_lat",
             _ => "ib_send_lat",
@@ -90,7 +91,7 @@ impl Run {
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
         let (line, listening, to_server) = match self.program {
-            // -F suppresses the check of the processor's frequency, which can change.
+            // -F disables perftest's check for a varying processor frequency.
             Program::Perftest => (
                 format!(
                     "{} -R -F -e -d {device} -s {size} -n {count} -p {port}",
@@ -100,7 +101,7 @@ impl Run {
                 "",
             ),
             Program::Rstream { tcp } => {
-                // The inline sizes are those of rstream's own tests: 64 for latency, 0 for
+                // The inline sizes are the sizes in rstream's own tests: 64 for latency and 0 for
                 // bandwidth.
                 let (inline, iterations, transfers) = match self.measure {
                     Measure::OneWay => (0, 1, count),
@@ -116,7 +117,8 @@ impl Run {
                 );
                 (line, listening, "-s ")
             }
-            // ucmatose closes only connections that have carried a message.
+            // A message is necessary, because ucmatose closes only connections that have
+            // transferred one.
             Program::Ucmatose => (
                 format!("ucmatose -C 1 -S 64 -c {count} -p {port}"),
                 Listening::Cm(port),
@@ -160,7 +162,8 @@ impl Run {
         let reading = match self.program {
             Program::Perftest => perftest(self.measure, self.size, output),
             Program::Rstream { .. } => rstream(self.measure, output),
-            // The conductor measures the work of this host from outside.
+            // ucmatose prints no figure. The conductor measures the processor time of the whole
+            // host instead.
             Program::Ucmatose => None,
             Program::Rdmsg(_) => {
                 let mut lines = output.lines().rev();
@@ -173,8 +176,8 @@ impl Run {
 
 /// Parses the output of perftest. The line with the figures begins with the size and the count. For
 /// latency, the minimum, maximum, median and mean in µs follow. For bandwidth, the peak and the
-/// mean in MiB/s and the rate in million messages per second follow. For short messages only the
-/// rate has enough digits, for long ones only the bandwidth.
+/// mean in MiB/s and the rate in million messages per second follow. Only the rate has enough
+/// digits for short messages, and only the bandwidth has enough digits for long ones.
 fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
     let figures = output.lines().find_map(|line| {
         let figures: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();

@@ -13,18 +13,18 @@ pub(crate) struct Report {
     /// The kernel of the host on which the last part was measured.
     pub(crate) kernel: String,
     pub(crate) rows: Vec<Row>,
-    /// The measurements that are missing, each with the reason.
+    /// The missing measurements, each with the reason.
     pub(crate) missing: Vec<String>,
-    /// Remarks that are printed below the table.
+    /// Notes that are printed below the table.
     pub(crate) notes: Vec<String>,
-    /// Whether a program of ours has failed.
+    /// Whether one of our programs has failed.
     pub(crate) broken: bool,
 }
 
-/// The version of the compiler that has built this program, and its options.
+/// The version and the options of the compiler that has built this program.
 pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
 
-/// The Markdown page with the tables. Each table is between the comments `<!-- table NAME -->` and
+/// The Markdown page that contains the tables, each between the comments `<!-- table NAME -->` and
 /// `<!-- end -->`.
 const PAGE: &str = "docs/performance.md";
 
@@ -59,7 +59,7 @@ impl Report {
         }
     }
 
-    /// Replaces the table with this name on the page by the rows of these parts.
+    /// Replaces the table `name` on the page. The new table contains the rows of these parts.
     pub(crate) fn write_page(&self, name: &str, parts: &[Part]) -> Result<()> {
         let page = fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
         let rows = self.rows.iter().filter(|row| parts.contains(&row.part));
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// Returns `page` with `table` in place of the text between the two comments.
+/// Returns `page`, in which `table` replaces the text between the two comments for `name`.
 fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     let (begin, end) = (format!("<!-- table {name} -->\n"), "<!-- end -->");
     let parts = page.split_once(&begin).and_then(|(before, rest)| {
@@ -86,8 +86,8 @@ fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     Ok(format!("{before}{begin}{table}{end}{after}"))
 }
 
-/// Returns a table that is narrow enough for the page: without the targets, and without the names
-/// of the parts unless the rows are `of_parts`, that is, of several parts.
+/// Returns a table that is narrow enough for the page. It omits the targets. It also omits the
+/// names of the parts unless `of_parts` is set, which means that the rows are from several parts.
 fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
     let columns = usize::from(!of_parts)..TITLE.len() - 1;
     let line = |cells: &[String]| format!("|{}|\n", cells[columns.clone()].join("|"));
@@ -103,7 +103,7 @@ fn cells(row: &Row) -> [String; 8] {
         let figure = median(&side.figures);
         figure.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
     };
-    // All programs of the counted part sleep for events, so leave out "event" in their names.
+    // All programs of the counted part sleep for events, so omit "event" from their names.
     let name = |side: &Side| match side.name.strip_prefix("rdmsg") {
         Some(name) if name.contains(" event") || name.contains(" busy") => {
             let name = name.trim();

@@ -8,7 +8,7 @@ use crate::measure::{Measure, bytes, name};
 /// A method of measuring.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Part {
-    /// Counts instructions in a guest: of both ends and of the guest's kernel.
+    /// Counts the instructions of both ends and of the kernel, in a guest.
     Counted,
     /// Counts the instructions of one process with callgrind.
     Instructions,
@@ -20,17 +20,17 @@ pub(crate) enum Part {
     Free,
 }
 
-/// A row of the table: the figures of one of our programs, and in most rows those of another
+/// A row of the table: the figures of one of our programs, and in most rows the figures of another
 /// program for comparison.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) part: Part,
     pub(crate) measure: Measure,
-    /// The message size in bytes; 0 if no messages are measured.
+    /// The message size in bytes, or 0 if no messages are measured.
     pub(crate) size: usize,
     pub(crate) ours: Side,
-    /// The program of the comparison, which can also be rdmsg, used in another way. `None` without
-    /// a comparison.
+    /// The program for comparison, which can also be rdmsg in a different use. `None` if there is
+    /// no comparison.
     pub(crate) theirs: Option<Side>,
     pub(crate) target: Target,
 }
@@ -39,11 +39,11 @@ pub(crate) struct Row {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Side {
     pub(crate) name: String,
-    /// One figure for each round.
+    /// The figures, one per round.
     pub(crate) figures: Vec<f64>,
 }
 
-/// The target of the ratio of ours to theirs, or of the figure if there is no comparison.
+/// The target for the ratio of ours to theirs, or for our figure if there is no comparison.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Target {
     /// No target.
@@ -53,7 +53,7 @@ pub(crate) enum Target {
 }
 
 impl Row {
-    /// Returns the measure, and the size if there is one.
+    /// Returns the measure, followed by the size if there is one.
     pub(crate) fn kind(&self) -> String {
         match self.size {
             0 => self.measure.to_string(),
@@ -70,8 +70,8 @@ impl Row {
         name
     }
 
-    /// Returns the values that are compared with the target, in ascending order. Each is the ratio
-    /// of ours to theirs in one round, or our figure if there is no comparison.
+    /// Returns the values to be compared with the target, in ascending order. Each value is the
+    /// ratio of ours to theirs in one round, or our figure if there is no comparison.
     pub(crate) fn values(&self) -> Vec<f64> {
         let mut values = self.ours.figures.clone();
         if let Some(theirs) = &self.theirs {

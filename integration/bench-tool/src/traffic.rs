@@ -10,7 +10,7 @@ use toolbox::Side;
 
 use crate::{manner::Manner, measure::Measure};
 
-/// The time limit for the peer to send something. If it passes, the run fails.
+/// The time limit for the peer's next message. If the limit passes, the run fails.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// The traffic between a server and a client of this program.
@@ -29,7 +29,7 @@ pub(crate) struct Traffic {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Reading {
     pub(crate) mean: f64,
-    /// The median; `None` if the program does not print it.
+    /// The median, or `None` if the program does not print it.
     pub(crate) median: Option<f64>,
 }
 
@@ -40,13 +40,12 @@ pub(crate) struct Times {
 }
 
 impl Traffic {
-    /// Returns the number of messages that are sent before the measured ones: at least one on each
-    /// connection.
+    /// Returns the number of unmeasured messages at the start: at least one per connection.
     pub(crate) fn warm_up(&self) -> u64 {
         (self.count / 10).max(self.manner.connections.into())
     }
 
-    /// Returns this side's end of each connection, on the default engine of the process.
+    /// Returns this side's end of each connection. All use the process's shared engine.
     pub(crate) fn endpoints(&self, side: Side) -> Result<Vec<Endpoint>> {
         let config = self.manner.config(self.size);
         let count = 0..self.manner.connections;
@@ -69,7 +68,7 @@ impl Reading {
         Self { mean, median: None }
     }
 
-    /// Returns the rate of `count` messages that were sent since `start`.
+    /// Returns a reading with the rate of `count` messages since `start`.
     pub(crate) fn rate(count: u64, start: Instant) -> Self {
         Self::mean(count as f64 / start.elapsed().as_secs_f64())
     }
@@ -84,8 +83,8 @@ impl Times {
         }
     }
 
-    /// Ends a round trip and starts the next one. Records the duration divided by `alike`, the
-    /// number of equal steps in a round trip.
+    /// Ends a round trip and starts the next one. Records the duration divided by `alike`, which is
+    /// the number of equal steps in a round trip.
     pub(crate) fn record(&mut self, alike: u32) {
         let now = Instant::now();
         let each = now.duration_since(self.start) / alike;

@@ -1,5 +1,5 @@
-//! The jobs for which this program starts itself. The command line contains a job as one word of
-//! JSON.
+//! The jobs for which this program starts itself again. A job is one word of JSON on the command
+//! line.
 
 use std::{env, path::PathBuf};
 
@@ -10,16 +10,16 @@ use crate::{row::Part, traffic::Traffic};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum Work {
-    /// Measure the parts of a task: in the lab, or on this machine, with the results in this
-    /// folder.
+    /// Measure the parts of a task. The folder for the results is `None` in the lab, and set on
+    /// this machine.
     Perform(Task, Option<PathBuf>),
-    /// Serve a client of the same traffic.
+    /// Run a server, for a client with the same traffic.
     Serve(Traffic),
     /// Run a client against a server that is already listening, and print the reading.
     Measure(Traffic),
 }
 
-/// The parts to measure in turn.
+/// A task: the parts to measure one after the other.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Task {
     pub(crate) parts: Vec<Part>,
@@ -32,7 +32,7 @@ pub(crate) struct Task {
 pub(crate) enum Scope {
     /// All comparisons.
     Full,
-    /// Only the comparisons that have a star in `rows.txt`.
+    /// Only the comparisons that are marked with a star in `rows.txt`.
     Quick,
     /// Only comparisons of the ways to wait.
     Polling,

@@ -1,5 +1,5 @@
-//! Tests the errors that new users meet first: each must name the fault of the machine and its
-//! remedy.
+//! Tests the errors that new users see most often. Each error must name the fault in the machine's
+//! setup and its remedy.
 
 use std::{
     fs::{self, Permissions},
@@ -15,7 +15,8 @@ use toolbox::DeviceTest;
 /// The user id of an unprivileged user.
 const UNPRIVILEGED_UID: u32 = 65534;
 
-/// Returns the command for an example program, which is in the parent folder of the tests' folder.
+/// Returns a command that runs an example program. The program is in the parent folder of the test
+/// binaries' folder.
 fn example(name: &str) -> Command {
     let mut command = Command::new(toolbox::example(name));
     command.stdin(Stdio::null());
@@ -80,7 +81,7 @@ fn loopback_error_lists_usable_addresses() {
             );
         }
     }
-    // Any of the addresses that the error suggests can be bound.
+    // Each address that the error suggests can be bound.
     for ip in [lab.addr, lab.addr6] {
         Listener::bind((ip, 0)).unwrap();
     }

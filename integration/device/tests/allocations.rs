@@ -78,7 +78,8 @@ fn eager_messages_allocate_nothing() {
             config.polling = polling;
             let (client, server) = pair_with(&config);
             let answering = thread::spawn(move || {
-                // During the first messages, rings and queues grow to their final sizes.
+                // Do not count the first messages, because rings and queues still grow to their
+                // final sizes.
                 echo(&server, 100);
                 let count = allocations(|| echo(&server, ROUNDS));
                 (count, server)
@@ -100,11 +101,12 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     send_at_full_speed(&Config::default(), 0);
 }
 
-/// Checks that few allocations happen while one side sends without pauses. That side sends the
-/// first `ahead` messages before the other side begins to receive.
+/// Checks that few allocations happen while one side sends without pauses. The sender sends the
+/// first `ahead` messages before the receiver starts to receive.
 ///
-/// On a busy machine the engine sometimes takes over polling, and notifying threads then allocates.
-/// If each grant allocated, there would be about 300 allocations.
+/// The limit is above 0: on a busy machine the engine sometimes takes over polling and notifies
+/// threads, and each notification allocates. If each grant allocated, there would be about 300
+/// allocations.
 fn send_at_full_speed(config: &Config, ahead: u32) {
     const FEW: u64 = 50;
     let (client, server) = pair_with(config);
@@ -162,9 +164,9 @@ fn batches_allocate_nothing() {
     drop(server);
 }
 
-/// Takes the lowest count of several tries. On a busy machine the engine polls if the tasks are
-/// late, and is notified when the tasks poll again. That allocates, but is not a cost of sending a
-/// message.
+/// Checks the lowest count of several tries. On a busy machine the engine polls when the tasks are
+/// late, and is notified when the tasks poll again. The notification allocates, but is not a cost
+/// of sending a message.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

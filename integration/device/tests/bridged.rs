@@ -12,7 +12,8 @@ use std::{
 
 use toolbox::{BridgePair, DeviceTest, Heard, Process, TIME_LIMIT, example, pattern};
 
-/// Starts two bridges with RDMA between them, of which the far one connects to the service.
+/// Starts two bridges, which connect to each other over RDMA. The far bridge connects to the
+/// service.
 fn pair(lab: &DeviceTest, service: SocketAddr) -> BridgePair {
     BridgePair::start(&example("rdmsg"), &between(lab), service, &[]).unwrap()
 }
@@ -27,7 +28,7 @@ fn free() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// Creates a folder with this name for a test.
+/// Creates a temporary folder for one test, and returns its path.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("bridged-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -137,8 +138,8 @@ fn nginx() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Writes a script that starts `rdmsg` with a limit of `kib` KiB of locked memory, and without the
-/// capability CAP_IPC_LOCK to exceed it. Returns the script's path.
+/// Writes a script that runs `rdmsg` with at most `kib` KiB of locked memory, and without
+/// CAP_IPC_LOCK, which would lift this limit. Returns the script's path.
 fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
     let path = folder.join("rdmsg");
     let program = example("rdmsg");
@@ -150,8 +151,8 @@ fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
     path
 }
 
-/// Connects and exchanges one byte. Returns `None` if the bridge resets the connection, which can
-/// happen during any of these steps.
+/// Connects to the bridge, and sends and receives one byte. Returns `None` if the bridge resets the
+/// connection, which can happen during any of these steps.
 fn echoed(address: SocketAddr) -> Option<TcpStream> {
     let echoed = || {
         let mut client = TcpStream::connect(address)?;
@@ -193,7 +194,7 @@ fn connections_that_do_not_fit_are_refused_by_name() {
         pair.near.says("ulimit -l"),
         "the log names the limit to raise"
     );
-    // Open connections continue. When one ends, a new connection can be made.
+    // The open connections still work. After one of them has ended, a new connection succeeds.
     for client in &mut clients {
         client.write_all(&[8]).unwrap();
         client.read_exact(&mut [0]).unwrap();

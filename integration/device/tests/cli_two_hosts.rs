@@ -40,7 +40,7 @@ fn stop_serving(there: &mut Host) -> String {
     ended.output
 }
 
-/// Runs the commands of a finding, on the host to which the finding applies.
+/// Runs the repair commands of a finding on the host that the finding is about.
 fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
     assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
     for line in &finding.mend {
@@ -52,9 +52,8 @@ fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
     }
 }
 
-/// Runs the doctor and returns its diagnosis. The peer's part of a diagnosis can be some seconds
-/// old. If `of_peer` is set, this therefore repeats the doctor until `found` returns true, for up
-/// to 30 s.
+/// Runs the doctor and returns its diagnosis. If `of_peer` is set, repeats the doctor until `found`
+/// returns true, for up to 30 s, because the diagnosis of the peer can be some seconds old.
 fn diagnose_until(
     here: &mut Shell,
     doctor: &str,
@@ -133,8 +132,8 @@ fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
-        // If a hop has a smaller MTU, the kernel caches it for ten minutes. This route has the same
-        // effect.
+        // When a hop has a smaller MTU, the kernel caches that MTU for ten minutes. This route has
+        // the same effect as the cached MTU.
         let way = format!("{}/32 dev eth0", lab.peer);
         here.run(&format!("ip route add {way} mtu 1500")).unwrap();
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
@@ -285,7 +284,7 @@ fn bench_measures_rdma_and_tcp_side_by_side() {
             "{text}"
         );
         stop_serving(there);
-        // Now no server is running.
+        // Now no server is running, so the command fails.
         let (status, _) = here
             .type_line(&format!("rdmsg bench {} --test rate --timeout 5", lab.peer))
             .unwrap();
@@ -315,13 +314,14 @@ fn serve_refuses_excessive_and_unknown_requests() {
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
         assert_eq!(status, 0);
-        // A client of rdmsg with another application protocol gets an explanation.
+        // A client of rdmsg that uses another application protocol receives an explanation from the
+        // server.
         let endpoint = loop {
             let endpoint = rdmsg::Endpoint::connect(lab.peer_at(7471)).unwrap();
             endpoint.send(b"hello").unwrap();
             match endpoint.recv_timeout(TIME_LIMIT) {
                 Ok(message) => break message.into_vec(),
-                // The server is still closing the previous connection.
+                // The server is still closing the previous connection, so connect again.
                 Err(rdmsg::Error::Disconnected(rdmsg::CloseReason::PeerAborted(1))) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -370,7 +370,7 @@ fn top_shows_traffic_of_other_programs() {
             assert!(peer.starts_with(&format!("{}:", lab.addr)), "{peer}");
             let number = |name: &str| row[name].as_f64().unwrap();
             assert!(number("messages_per_second") > 0.0, "{row}");
-            // `rdmsg serve` echoes all messages.
+            // `rdmsg serve` echoes all messages, so it has both sent and received bytes.
             assert!(number("sent_bytes_per_second") > 0.0, "{row}");
             assert!(number("received_bytes") >= 1000.0, "{row}");
         }

@@ -1,4 +1,4 @@
-//! Devices of different kinds in one process.
+//! Tests devices of different kinds in one process.
 
 use std::{
     env,
@@ -36,7 +36,7 @@ fn the_kernel_counts_what_rdma_resource_show_counts() {
 }
 
 /// One engine uses devices of both kinds. It queries the capabilities of each device, and messages
-/// work the same on both.
+/// behave the same on both devices.
 #[test]
 #[ignore = "takes a device of each kind"]
 fn one_engine_serves_devices_of_both_kinds() {

@@ -1,5 +1,5 @@
-//! Tests `rdmsg doctor` with faults that the tests cause. The doctor must name the fault, and the
-//! command that it suggests must repair the fault when it is executed as printed.
+//! Tests `rdmsg doctor` with faults that the tests cause. The doctor must name each fault, and the
+//! command that it prints must repair the fault.
 
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
@@ -8,10 +8,10 @@ use toolbox::{
     Deadline, DeviceTest, Diagnosis, Finding, Heard, Process, Shell, TIME_LIMIT, example,
 };
 
-/// The words before a command to run it as an unprivileged user.
+/// The prefix that makes a command run as an unprivileged user.
 const AS_UNPRIVILEGED: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-/// Restores the lab's device when it is dropped.
+/// A guard that restores the lab's device when it is dropped.
 struct Restored<'a>(&'a DeviceTest);
 
 impl Drop for Restored<'_> {
@@ -51,8 +51,8 @@ fn has_gid(port: &Path, address: IpAddr) -> bool {
     gids.any(|text| text.trim().parse() == Ok(gid))
 }
 
-/// Repeats the doctor until its diagnosis meets the condition, because an RDMA device changes some
-/// time after its network interface.
+/// Runs the doctor until its diagnosis meets the condition. One run is not enough, because an RDMA
+/// device changes some time after its network interface.
 fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
@@ -65,12 +65,12 @@ fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> D
     }
 }
 
-/// Repeats the doctor until it reports no errors.
+/// Runs the doctor until it reports no errors.
 fn wait_until_healthy(shell: &mut Shell, line: &str) -> Diagnosis {
     until(shell, line, |diagnosis| diagnosis.errors().is_empty())
 }
 
-/// Runs the commands of a finding as the doctor has printed them.
+/// Runs the repair commands of a finding exactly as the doctor has printed them.
 fn mend(shell: &mut Shell, finding: &Finding) {
     assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
     for line in &finding.mend {
@@ -78,8 +78,8 @@ fn mend(shell: &mut Shell, finding: &Finding) {
     }
 }
 
-/// Causes a fault with `line`. Checks that the doctor reports only the fault of this subject, and
-/// that its commands repair the fault. Returns the finding.
+/// Causes a fault by running `line`. Checks that the doctor reports an error only for `subject`,
+/// and that the commands of this finding repair the fault. Returns the finding.
 fn check_repair(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> Finding {
     shell.run(line).unwrap();
     let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());
@@ -235,7 +235,7 @@ fn a_machine_without_a_device_gets_one_of_software() {
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert!(Path::new("/sys/class/infiniband/rxe0").exists());
     wait_until_healthy(&mut shell, DOCTOR);
-    // If a device exists, `--fix` creates no further one.
+    // `--fix` creates no second device if one already exists.
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert_eq!(fs::read_dir("/sys/class/infiniband").unwrap().count(), 1);
 }
@@ -269,8 +269,9 @@ fn peer_without_service_gets_start_command() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
-/// If `rdmsg serve` listens only over TCP and another program over RDMA on the same port, a client
-/// with `TransportChoice::Auto` connects to the other program. The doctor must report that.
+/// `rdmsg serve` listens only over TCP, and another program listens over RDMA on the same port. A
+/// client with `TransportChoice::Auto` then connects to the other program, and the doctor must
+/// report this.
 #[test]
 fn another_program_on_the_port_over_rdma_is_named() {
     let lab = DeviceTest::start();

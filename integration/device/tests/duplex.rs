@@ -1,6 +1,7 @@
-//! Both sides of a connection send without pauses while they receive. Each side is one thread with
-//! an event loop over the connection's descriptors: level-triggered, edge-triggered, or that of
-//! tokio. Further tests check whether the loop or the engine polls the connection.
+//! Tests connections on which both sides send without pauses while they receive. Each side is one
+//! thread that runs an event loop over the connection's descriptors. The loop is level-triggered,
+//! edge-triggered, or tokio's. Further tests check whether the loop or the engine polls the
+//! connection.
 
 use std::{
     fs, io,
@@ -178,7 +179,7 @@ fn level_triggered_full_duplex_loop_never_hangs() {
 fn writer_sleeps_until_room_despite_unread_messages() {
     let _test = DeviceTest::start();
     let (client, server) = pair_with(&small_window());
-    // The server has unread questions. Its answers fill the window.
+    // The server has unread questions, and its answers fill the window.
     for _ in 0..3 {
         client.send(b"question").unwrap();
     }
@@ -194,8 +195,8 @@ fn writer_sleeps_until_room_despite_unread_messages() {
     epoll.add(room, level).unwrap();
     let mut sent = 0;
     for _ in 0..20 {
-        // The descriptor becomes readable again if the completion of a send was still pending. Each
-        // time, there must be room for an answer.
+        // If the completion of a send was still pending, the descriptor becomes readable again.
+        // Each time it becomes readable, the window must have room for an answer.
         loop {
             let before = sent;
             while server.try_send(b"answer").is_ok() {
@@ -273,8 +274,8 @@ fn sleeps_of_engines() -> u64 {
     sleeps.sum()
 }
 
-/// Sends `questions` messages in turn. Another thread, with a loop over the readable descriptor,
-/// answers each.
+/// Sends `questions` messages and waits for the answer to each one. Another thread answers them in
+/// an event loop over the readable descriptor.
 fn ask(client: &Endpoint, server: &Endpoint, questions: u64) {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -304,7 +305,8 @@ fn frequent_event_loop_polls_by_itself() {
     let _test = DeviceTest::start();
     let config = Config::default().with(|c| c.polling = Polling::Event);
     let (client, server) = pair_with(&config);
-    // Repeat the measurement, because on a busy machine a loop sometimes polls too rarely.
+    // Repeat the measurement, because on a busy machine the loop sometimes polls so rarely that the
+    // engine polls, too.
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         let before = sleeps_of_engines();
@@ -327,7 +329,8 @@ fn stopped_loop_still_answers_pings() {
     ask(&client, &server, 50);
     let asked = client.statistics().pings_sent;
     let mut deadline = Deadline::after(TIME_LIMIT);
-    // The client sends a ping only after the previous ping was answered, so pings show answers.
+    // The client sends a ping only after the peer has answered the previous ping. So a growing
+    // number of pings shows that the peer answers.
     while client.statistics().pings_sent < asked + 4 {
         assert!(!deadline.is_over(), "{:?}", client.statistics());
         thread::sleep(Duration::from_millis(10));

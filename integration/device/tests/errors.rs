@@ -97,7 +97,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // The client thread's first attempt is refused before this attempt is.
+    // When this attempt is refused, the client thread's first attempt has already been refused.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
@@ -112,7 +112,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
 fn the_connect_deadline_holds_while_retrying() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    // This is long enough for one attempt on a busy machine.
+    // The timeout is long enough for one attempt on a busy machine.
     config.connect_timeout = Duration::from_secs(3);
     let start = Instant::now();
     let error = Connector::new()
@@ -330,7 +330,8 @@ fn a_request_that_is_accepted_too_late_says_so() {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
-    // The listener's side stops waiting, and the reason tells the peer that it can try again.
+    // The listener's side stops waiting. The reason that it sends tells the peer that it can
+    // connect again.
     let error = client.join().unwrap();
     assert!(
         matches!(
@@ -444,8 +445,8 @@ fn private_data_arrives_in_accept_and_rejection() {
     );
 }
 
-/// Connects with `private_data` by calls of the connection manager, like a program without this
-/// library. Returns the type and the private data of the last event.
+/// Connects with `private_data` through calls of the connection manager, as a program without this
+/// library would. Returns the type and the private data of the last event.
 fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec<u8>) {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
@@ -460,7 +461,7 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
     assert_eq!(next().event(), CmEventType::ADDR_RESOLVED);
     id.resolve_route(TIME_LIMIT).unwrap();
     assert_eq!(next().event(), CmEventType::ROUTE_RESOLVED);
-    // The driver of iWARP cannot connect without a queue pair.
+    // The iWARP driver cannot connect an id without a queue pair.
     let context = id.verbs().unwrap();
     let pd = ProtectionDomain::new(&context).unwrap();
     let cq = CompletionQueue::new(&context, 2, None).unwrap();

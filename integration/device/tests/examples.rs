@@ -243,7 +243,7 @@ fn clients_say_that_nobody_listens() {
     let client = tries.find(|client| !client.err.iter().any(|line| line.contains("was busy")));
     client.unwrap().failed(1, "refused: no program listens");
     let client = Program::start("raw_cm", &[&address]).end();
-    // On software iWARP, the call itself fails with the refusal.
+    // On software iWARP, `rdma_connect` itself reports the refusal.
     client.failed(
         1,
         if lab.is_iwarp() {
@@ -262,8 +262,8 @@ fn raw_cm_sees_its_client_die() {
     let mut client = Program::start("raw_cm", &["-c", "1000000", "-s", "64", &address]);
     client.read_until(|line| line.ends_with("ESTABLISHED"));
     drop(client);
-    // The client can be killed during a message or between two. The server's exit status shows the
-    // case.
+    // The client was killed either during a message or between two messages. The server's exit
+    // status tells which.
     let server = server.end();
     if server.status == Some(0) {
         server.assert_success(&SERVER_STEPS);

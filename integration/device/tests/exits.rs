@@ -1,5 +1,6 @@
-//! Tests programs that end: messages that they have sent still arrive, and they do not wait without
-//! need. The programs are roles: tests of this file that other tests run in separate processes.
+//! Tests programs that end. Messages that they have sent must still arrive, and the programs must
+//! not wait unnecessarily. These programs are called roles: they are tests of this file that other
+//! tests run in separate processes.
 
 use std::{
     env,
@@ -46,7 +47,7 @@ struct Role(Option<Child>);
 
 impl Role {
     /// Waits until the role has ended; the watchdog limits this wait. Returns its output, and the
-    /// text of stdout followed by that of stderr.
+    /// text of stdout followed by the text of stderr.
     fn end(mut self) -> (Output, String) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let said = [&output.stdout[..], &output.stderr[..]].concat();
@@ -79,7 +80,7 @@ fn peer() -> SocketAddr {
 fn connector(close_timeout: Duration) -> Connector {
     let mut config = Config::default();
     config.close_timeout = close_timeout;
-    // Without keepalive, the connection ends only by `close_timeout`.
+    // Without keepalive, only `close_timeout` can end the connection.
     config.keepalive_interval = None;
     Connector::new().config(&config)
 }
@@ -98,8 +99,8 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Unless its name states otherwise, a role returns from its function, and then `main`
-// returns.
+// The roles. Most of these functions return normally, and then `main` returns. The names of the
+// others state how they end.
 
 #[test]
 #[ignore = "a program that other tests run"]
@@ -205,8 +206,8 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
     let _kept = Box::leak(Box::new((listener, client)));
 }
 
-/// A logger that exits the process when a connection logs a line. `in_engine` selects lines of an
-/// engine's thread or of other threads.
+/// A logger that exits the process when a connection logs a line. If `in_engine` is set, only lines
+/// from an engine's thread count; otherwise only lines from other threads count.
 struct Exit {
     in_engine: bool,
     armed: AtomicBool,
@@ -258,7 +259,7 @@ fn role_exits_in_the_engines_thread() {
 fn role_exits_in_a_logger_of_its_own_thread() {
     log::set_logger(&IN_APPLICATION).unwrap();
     log::set_max_level(LevelFilter::Trace);
-    // The close logs a line on this thread.
+    // This thread logs the close, so the logger exits the process here.
     let connector = connector(Duration::from_secs(1));
     let _ = connector.connect(peer()).unwrap().close();
 }
@@ -324,7 +325,8 @@ fn sender_killed_during_read_is_no_violation() {
 fn program_exit_reports_undelivered_messages() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
-    // The first message stays unread and takes all of the memory, so the second cannot be read.
+    // The first message stays unread and uses up `large_memory`, so the library cannot read the
+    // second message.
     config.large_memory = 64 << 10;
     let listener = listen(&config);
     let child = start(
@@ -440,7 +442,7 @@ fn program_may_exit_in_engine_thread_or_logger() {
     let address = listener.local_addr();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // A role closes these connections or breaks them; here both end the `recv`.
+            // A role closes or breaks each of these connections. Either event makes `recv` return.
             while let Ok(server) = listener.accept() {
                 scope.spawn(move || server.recv());
             }

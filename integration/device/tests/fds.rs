@@ -132,7 +132,7 @@ fn unwatch(epoll: &Epoll, endpoint: &Endpoint) {
     }
 }
 
-/// Waits until at least one descriptor is readable. Returns the tokens of all that are.
+/// Waits until at least one descriptor is readable. Returns the tokens of all readable descriptors.
 fn events(epoll: &Epoll) -> Vec<u64> {
     let mut events = [EpollEvent::empty(); 16];
     let timeout = PollTimeout::try_from(TIME_LIMIT).unwrap();
@@ -573,14 +573,14 @@ fn failed_fd_creation_is_reported_and_retryable() {
     let (client, server) = pair_with(&config);
     let listener = Listener::bind(lab.at(0)).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // With a limit below the number of open descriptors, no descriptor can be opened. Open ones
-    // remain usable.
+    // With a limit below the number of open descriptors, no further descriptor can be opened. Open
+    // descriptors remain usable.
     setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
     let errors = [
         server.event_fd(Interest::Readable).map(drop),
         listener.event_fd().map(drop),
     ];
-    // The descriptor on which a thread sleeps already exists.
+    // The thread needs no new descriptor, because the one on which it sleeps already exists.
     let sleeper =
         thread::spawn(move || (server.recv_timeout(TIME_LIMIT).unwrap().into_vec(), server));
     let sent = client.send(b"while there is no fd");

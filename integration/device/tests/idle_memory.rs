@@ -1,5 +1,5 @@
-//! Measures the memory of an idle connection. This test is a separate program, because memory that
-//! other tests have used and released would hide growth.
+//! Measures the memory of an idle connection. This test is a separate program: in a program with
+//! other tests, memory that they have freed would be reused and hide the growth.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ fn sharing() -> Config {
     config
 }
 
-/// Returns the value of this line in /proc/self/status, in bytes.
+/// Returns the value of the line that starts with `name` in /proc/self/status, in bytes.
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -37,9 +37,8 @@ fn status(name: &str) -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// Returns the resident memory of this process in bytes: its anonymous memory, and the mapped
-/// queues of the device. Code is not counted, because the kernel loads more of it while the program
-/// runs.
+/// Returns the resident memory of this process in bytes: the anonymous memory and the mapped queues
+/// of the device. Code is not counted, because the kernel loads more code while the program runs.
 fn resident() -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_of_device = false;
@@ -77,10 +76,10 @@ fn an_idle_connection_costs_little_memory() {
         let servers: Vec<_> = (0..count)
             .map(|_| listener.accept_timeout(TIME_LIMIT).unwrap())
             .collect();
-        // The two lists can be in different orders, which does not matter here.
+        // The clients and the servers can be in different orders. The order does not matter here.
         clients.join().unwrap().into_iter().zip(servers).collect()
     };
-    // The first connections create the pool and further objects that the process keeps.
+    // The first connections create the pool and other objects that remain until the process ends.
     let first = connect(4);
     let before = (resident(), status("VmPin"));
     let idle = connect(CONNECTIONS);
@@ -93,8 +92,8 @@ fn an_idle_connection_costs_little_memory() {
         io::stderr(),
         "an idle connection: {resident} bytes resident, {pinned} of them pinned, and its share of the receives, {share} bytes"
     );
-    // On iWARP, both sides send a message when they connect, so both have allocated send buffers.
-    // The resident memory of the same build differs by 700 bytes from boot to boot.
+    // On iWARP, both sides have allocated send buffers, because both send a message when they
+    // connect. The resident memory of the same build varies by 700 bytes from boot to boot.
     let most = if lab.is_iwarp() { 80 << 10 } else { 69 << 10 };
     assert!(resident + share <= most, "{resident} + {share}");
     for (client, server) in first.iter().chain(&idle) {

@@ -1,4 +1,4 @@
-//! Messages above the eager size, which the receiver reads from the sender's memory.
+//! Tests messages above the eager size, which the receiver reads from the sender's memory.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
@@ -128,8 +128,8 @@ fn unread_large_messages_respect_memory_limit() {
         sent += 1;
     }
     assert_eq!(sent, 8);
-    // The memory that the sender lends is locked. The receiver has deregistered the messages that
-    // it holds.
+    // The memory that the sender lends is still locked. The receiver has already deregistered the
+    // messages that it holds.
     let locked = locked_kib() - before;
     assert!((3 << 10..=5 << 10).contains(&locked), "{locked} KiB");
     assert_eq!(server.statistics().large_bytes_held, 4 << 20);
@@ -206,7 +206,8 @@ fn owned_and_vectored_messages_arrive_unchanged() {
     client.close().unwrap();
 }
 
-/// Maps `len` bytes of address space. No memory is allocated, because nothing accesses the bytes.
+/// Maps `len` bytes of address space. The mapping uses no physical memory, because nothing accesses
+/// the bytes.
 fn map_unbacked(len: usize) -> &'static [u8] {
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: the address argument is null, so the kernel chooses an unused range, and the call
@@ -374,7 +375,8 @@ fn truncated_conversation_is_no_clean_end() {
     let (client, server) = pair_with(&config);
     client.send(&pattern(0, LEN)).unwrap();
     let kept = server.recv_timeout(TIME_LIMIT).unwrap();
-    // The receiver has no memory for this message, so the next message waits behind it.
+    // The receiver has no memory for this message, so the next message waits in the queue behind
+    // it.
     client.send(&pattern(1, LEN)).unwrap();
     client.send(b"after it").unwrap();
     assert!(matches!(
@@ -411,8 +413,8 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
     config.large_memory = 64 << 10;
     config.close_timeout = TIME_LIMIT;
     let (client, server) = pair_with(&config);
-    // While the client's library holds the first message, which takes all of `large_memory`, the
-    // second message is announced and cannot be read.
+    // The client's library holds the first message, which uses up `large_memory`. It therefore
+    // cannot read the second message, which the server has announced.
     server.send(&pattern(0, 64 << 10)).unwrap();
     server.send(&pattern(1, 64 << 10)).unwrap();
     drop(client);
@@ -423,8 +425,8 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
     server.close().unwrap();
 }
 
-/// A process that sends large messages until it is killed during a transfer: see
-/// `sender_death_during_read_is_error_without_leak`.
+/// A process that sends large messages until it is killed during a transfer. The test
+/// `sender_death_during_read_is_error_without_leak` runs it.
 #[test]
 #[ignore = "a part of another test"]
 fn the_sender_that_dies() {
@@ -465,8 +467,8 @@ fn sender_death_during_read_is_error_without_leak() {
             Err(error) => panic!("{error}"),
         }
     };
-    // When a process is killed, the kernel deregisters its memory before it destroys its queue
-    // pairs. Nevertheless the reason must be the disconnect.
+    // When a process is killed, the kernel deregisters the process's memory before it destroys the
+    // process's queue pairs. The reason must nevertheless be the disconnect.
     assert_eq!(reason, CloseReason::PeerDisconnected);
     drop(server);
     drop(listener);

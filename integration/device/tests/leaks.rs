@@ -1,4 +1,4 @@
-//! Tests that connections leak nothing on the device or in the process. Each test shuts down its
+//! Tests that connections leak no resources of the device or the process. Each test shuts down its
 //! own engine, so that it can compare the counts before and after.
 
 use std::{thread, time::Duration};
@@ -9,14 +9,15 @@ use toolbox::{DeviceTest, Lab, open_fds};
 /// A timeout that is longer than any step takes, even if each instruction is emulated.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Returns the numbers of RDMA resources and of open descriptors after a connection was made and
-/// ended.
+/// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
+/// descriptors.
 ///
 /// librdmacm opens the device when it is first used, and keeps the device and two descriptors open
 /// until the process ends. It also allocates a protection domain, which it frees when the last id
-/// is destroyed. If a list of devices (`rdma_get_devices`) still exists at this moment, for example
-/// because a held message refers to the list, the domain remains until the next time that the last
-/// id is destroyed. Ending a connection before each count makes the last steps the same.
+/// is destroyed. The domain stays allocated if a device list (`rdma_get_devices`) still exists
+/// then, for example because a held message refers to the list. librdmacm then frees the domain the
+/// next time that the last id is destroyed. The connection before each count makes the last steps
+/// the same each time.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -53,8 +54,8 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
             .into_iter()
             .map(|endpoint| {
                 thread::spawn(move || {
-                    // Sends until the connection ends: by a close, an abort, or the shutdown of the
-                    // engine.
+                    // Send until a close, an abort or the shutdown of the engine ends the
+                    // connection.
                     while endpoint
                         .send_timeout(b"noise", Duration::from_millis(100))
                         .is_ok()
@@ -75,8 +76,8 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
                 move || engine.shutdown()
             }),
         ];
-        // Each round uses another order. In every other round, each object is dropped by another
-        // thread.
+        // Each round uses another order. In every second round, a different thread drops each
+        // object.
         let turn = round % things.len();
         things.rotate_left(turn);
         if round % 3 == 0 {

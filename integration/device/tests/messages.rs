@@ -1,4 +1,4 @@
-//! Messages between two endpoints in this process, on one host.
+//! Tests messages between two endpoints of one process.
 
 use std::{collections::VecDeque, thread, time::Duration};
 
@@ -95,8 +95,8 @@ fn kept_messages_stall_sender_until_released() {
         {
             sent += 1;
         }
-        // The receiver sends a grant without data only when half of the window is free, so up to
-        // three places can be free but not granted yet.
+        // The receiver sends a separate grant only when half of the window is free, so up to three
+        // slots of the window can be free but not yet granted.
         assert!(
             (5..=8).contains(&sent),
             "{sent} messages went into a window of 8"
@@ -234,8 +234,8 @@ fn messages_sent_before_a_close_arrive() {
         for i in 0..window {
             client.send(&i.to_le_bytes()).unwrap();
         }
-        // The close succeeds because the server's device has received the messages. The server's
-        // program has not received any.
+        // The close succeeds because the server's device has received the messages, although the
+        // server's program has not yet received any of them.
         client.close().unwrap();
         for i in 0..window {
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), i.to_le_bytes());

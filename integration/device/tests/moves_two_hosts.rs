@@ -1,6 +1,6 @@
-//! Sessions that move from RDMA to TCP and back, between two hosts. Host `a` listens and echoes
-//! each message. Host `b` connects, repeatedly drops the RDMA packets for a while, and checks that
-//! each message is echoed once and in order.
+//! Tests sessions that move from RDMA to TCP and back, between two hosts. Host `a` listens and
+//! echoes each message. Host `b` connects, repeatedly drops the RDMA packets for a while, and
+//! checks that each message is echoed once and in order.
 
 use std::{
     io::{Read, Write},
@@ -20,11 +20,12 @@ use toolbox::{Deadline, DeviceTest, Lab};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The ports over RDMA for messages and for streams. The port over TCP is each time the next one.
+/// The RDMA ports for messages and for streams. The TCP port is one higher than the RDMA port in
+/// each case.
 const MESSAGES: u16 = 7530;
 const BYTES: u16 = 7532;
 
-/// The message whose answer is the description of a new region.
+/// The message that requests a new region. The answer is the description of this region.
 const REGION: &[u8] = b"region";
 
 fn config() -> Config {
@@ -42,8 +43,8 @@ fn over(transport: TransportChoice) -> Config {
     config().with(|config| config.transport = transport)
 }
 
-/// Returns the message with this number. With the default configuration, a message of 40,000 bytes
-/// is above the eager size of RDMA, but not above that of TCP.
+/// Returns message `number`. With the default configuration, a message of 40,000 bytes is above the
+/// eager size of RDMA, but not above the eager size of TCP.
 fn numbered(number: u32) -> Vec<u8> {
     let len = match number % 50 {
         7 => 200_000,
@@ -75,7 +76,7 @@ fn send_numbers(endpoint: &Endpoint, is_over: &AtomicBool) -> u32 {
     number
 }
 
-/// Receives the echoed messages up to the last one. Returns their number.
+/// Receives echoed messages up to and including the last one. Returns the number of messages.
 fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     let mut number = 0;
     let mut held = Vec::new();
@@ -101,8 +102,8 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     }
 }
 
-/// Receives a message like an event loop, with the descriptor from the start of the session. The
-/// descriptor must not change when the session moves.
+/// Receives a message like an event loop. `fd` is the descriptor from the start of the session, and
+/// must stay the same when the session moves.
 fn take(endpoint: &Endpoint, fd: i32) -> Message {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
@@ -139,7 +140,7 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
 }
 
 /// Writes to a new region of the peer and reads the bytes back. Checks that operations on
-/// `earlier`, the regions from before the move, fail.
+/// `earlier`, the pair of regions from before the move, fail.
 fn operate(
     endpoint: &Endpoint,
     earlier: Option<(Region, RemoteRegion)>,
@@ -171,15 +172,15 @@ fn operate(
     Some((here, remote))
 }
 
-/// Starts or ends dropping the RDMA packets of this host, in one direction.
+/// Starts or stops dropping RDMA packets, in one direction.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
-        // Reset the TCP connections of iWARP, because calls of the connection manager would wait
-        // for a host that does not answer.
+        // Reset the TCP connections of iWARP instead of dropping packets: calls of the connection
+        // manager would block while the other host does not answer.
         format!("add rule inet cut out tcp dport {{ {MESSAGES}, {BYTES} }} reject with tcp reset")
     } else {
-        // Drop packets at the receiver: if the sender dropped a packet, software RoCE would send it
-        // again continuously.
+        // Drop the packets at the receiver. If the sender's own host dropped them, software RoCE
+        // would retransmit without a pause.
         "add rule inet cut in udp dport 4791 drop".to_owned()
     };
     let script = if is_cut {
@@ -209,7 +210,8 @@ fn await_transport(of: impl Fn() -> Transport, transport: Transport) {
     }
 }
 
-/// Listens on both transports and echoes. While RDMA is cut, sessions use the listeners over TCP.
+/// Listens on both transports and echoes. While RDMA packets are dropped, the sessions connect to
+/// the TCP listeners.
 fn echo(lab: &Lab) {
     let bind = |port, transport| {
         let builder = Listener::builder().config(&over(transport));

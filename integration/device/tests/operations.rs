@@ -1,4 +1,4 @@
-//! One-sided operations, in which the peer's processor is not involved.
+//! Tests one-sided operations, which do not involve the peer's processor.
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
@@ -16,7 +16,8 @@ fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Sends the description of a remote region to the peer. Returns the region that the peer decodes.
+/// Sends the description of a remote region to the peer. Returns the region as the peer has decoded
+/// it.
 fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
     from.send(&remote.to_bytes()).unwrap();
     let message = to.recv_timeout(TIME_LIMIT).unwrap();
@@ -59,7 +60,7 @@ fn bytes_are_read_and_written_where_asked() {
     assert!(copy(&theirs, 77..5077) == pattern(2, 5000));
     assert_eq!(copy(&theirs, 0..77), pattern(1, 3 << 20)[..77]);
 
-    // A write of zero bytes completes like any other.
+    // A write of zero bytes also produces a completion.
     client
         .one_sided()
         .write(&ours, 7..7, &remote, 3 << 20, 8)
@@ -101,7 +102,7 @@ fn immediate_arrives_in_order_and_uses_credit() {
     assert!(matches!(next(&client), Completion::Written(1)));
 
     // The server does not receive, so the window fills and the next write waits. When the server
-    // receives, the remaining writes follow.
+    // receives, the remaining writes are sent.
     let waiting = std::thread::spawn({
         let client = client.clone();
         let (ours, remote) = (ours.clone(), theirs.remote());
@@ -125,7 +126,7 @@ fn immediate_arrives_in_order_and_uses_credit() {
         };
         assert_eq!(immediate.imm_data(), word);
         kept.push(immediate);
-        // Hold at most one message less than the window.
+        // Hold fewer messages than the window, so that the peer always has credit.
         if kept.len() == usize::from(Config::default().receive_window) - 1 {
             kept.clear();
         }
@@ -181,7 +182,7 @@ fn atomics_add_and_swap() {
         .unwrap_err();
     assert!(matches!(error, Error::Misaligned { offset: 12 }), "{error}");
 
-    // The server adds to a number in the client's memory. No addition must be lost.
+    // The server adds to a counter in the client's memory. No addition may be lost.
     let own = server.one_sided().region(64, RemoteAccess::NONE).unwrap();
     let number = client
         .one_sided()
@@ -206,16 +207,16 @@ fn atomics_add_and_swap() {
     client.close().unwrap();
 }
 
-/// Reads the completions only after all operations. Each completion must contain the value of its
-/// own operation, although all operations use the same destination.
+/// Reads the completions only after all operations have completed. Each completion must contain the
+/// value of its own operation, although all operations use the same destination.
 #[test]
 fn concurrent_atomics_return_distinct_values() {
     const COUNT: u64 = 60;
     let _test = DeviceTest::start();
     for shared_receive in [None, Some(1 << 17)] {
         let mut config = Config::default();
-        // Let only the engine's thread poll. When it wakes for the first completion, further
-        // completions have arrived.
+        // With this mode, only the engine's thread polls. When it wakes for the first completion,
+        // further completions have already arrived.
         config.polling = rdmsg::Polling::Event;
         config.shared_receive = shared_receive;
         config.receive_window = 16;
@@ -244,8 +245,8 @@ fn concurrent_atomics_return_distinct_values() {
                     .compare_swap(&ours, 8, &remote, 0, id, id + 1, id)
                     .unwrap();
             }
-            // The application is permitted to overwrite the destination at any time. Keep the value
-            // of the last operation, because an assertion below reads it.
+            // The application may overwrite the destination at any time. Keep the value of the last
+            // operation, because an assertion below reads this value.
             if id + 1 < COUNT {
                 ours.copy_in(8, &u64::MAX.to_ne_bytes());
             }
@@ -292,7 +293,8 @@ fn invalid_arguments_are_named_without_effect() {
         client.one_sided().write(&ours, 0..50, &remote, 0, 0),
         "the peer does not allow it: its region allows read, the operation needs write",
     );
-    // A region of another engine belongs to another protection domain.
+    // A region of another engine belongs to a different protection domain, so it cannot be used
+    // here.
     let engine = Engine::new().unwrap();
     let listener = Listener::bind(lab.at(0)).unwrap();
     let connector = Connector::new().config(&Config::default()).engine(&engine);
@@ -338,7 +340,7 @@ fn remote_access_error_fails_operation_and_connection() {
         .one_sided()
         .read(&ours, 0..4096, &remote, 0, 2)
         .unwrap();
-    // The connection has possibly ended already.
+    // The connection may already have ended.
     let next = client.one_sided().read(&ours, 0..4096, &remote, 0, 3);
     assert!(
         matches!(next, Ok(()) | Err(Error::Disconnected(_))),
@@ -362,7 +364,7 @@ fn remote_access_error_fails_operation_and_connection() {
                     "{other:?}"
                 );
             }
-            // On iWARP the peer disconnects instead, and this reason contains no status.
+            // On iWARP the reason is the peer's disconnect, which has no status.
             let expected = match first {
                 CloseReason::WorkRequest { status, .. } => *status == WcStatus::REM_ACCESS_ERR,
                 CloseReason::PeerDisconnected => lab.is_iwarp(),
@@ -379,7 +381,8 @@ fn remote_access_error_fails_operation_and_connection() {
             noticed,
             CloseReason::PeerDisconnected
                 | CloseReason::WorkRequest { .. }
-                // Software iWARP reports the rejected request to the side that has rejected it.
+                // On software iWARP, the device that has rejected the request also reports an error
+                // to its own side.
                 | CloseReason::DeviceFault(DeviceFault::Request | DeviceFault::Access)
         ),
         "{noticed:?}"

@@ -1,5 +1,6 @@
-//! A network that loses all packets for longer than a connection with the default configuration
-//! survives. Both hosts run this program: host `a` listens, host `b` connects.
+//! Tests a network that loses all packets. The outage ends a connection with the default
+//! configuration, but not one with `Config::survive`. Both hosts run this program: host `a`
+//! listens, host `b` connects.
 
 use std::{process::Command, thread, time::Duration};
 
@@ -8,14 +9,16 @@ use toolbox::{DeviceTest, Lab};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The ports of the connection with the default configuration, and of the surviving connection.
+/// The ports of two connections: the first has the default configuration, the second must survive
+/// the outage.
 const PORTS: [u16; 2] = [7593, 7594];
 
-/// The duration of the outage. With the default configuration, a lost peer is detected within 5 s.
+/// The duration of the outage. A connection with the default configuration detects the loss of its
+/// peer within 5 s.
 const OUTAGE: Duration = Duration::from_secs(10);
 
-/// The number of messages during the outage. The send ring has room for all of them without an
-/// acknowledgement.
+/// The number of messages sent during the outage. The send ring can hold all of them, although no
+/// message is acknowledged.
 const MESSAGES: u32 = 10;
 
 /// Runs a shell script, which must succeed.
@@ -25,8 +28,8 @@ fn shell(lines: &str) {
     assert!(output.status.success(), "{lines}: {error}");
 }
 
-/// A firewall that drops the incoming packets of RoCE, and those of iWARP on the ports of this
-/// test. Dropping this value removes the firewall.
+/// A firewall rule that drops incoming RoCE packets, and incoming iWARP packets on the ports of
+/// this test. Dropping this value removes the rule.
 struct Outage;
 
 impl Outage {
@@ -49,8 +52,9 @@ impl Drop for Outage {
     }
 }
 
-/// Returns the connection with the default configuration, and the surviving connection. Each uses
-/// its own engine, so that a sign of life on one connection does not count for the other.
+/// Returns the connection with the default configuration, and the connection that must survive.
+/// Each uses its own engine, so that traffic on one connection does not show that the peer of the
+/// other is alive.
 fn connect(lab: &Lab) -> [Endpoint; 2] {
     let configs = [Config::default(), Config::default().survive(OUTAGE)];
     let ends = PORTS.into_iter().zip(configs);
@@ -76,7 +80,7 @@ fn connect(lab: &Lab) -> [Endpoint; 2] {
     endpoints.try_into().unwrap()
 }
 
-/// Sends messages during the outage, and receives the peer's messages after it.
+/// Sends messages during the outage, and receives the peer's messages after the outage.
 fn exchange(endpoint: &Endpoint, outage: Outage) {
     for number in 0..MESSAGES {
         endpoint.send(&number.to_le_bytes()).unwrap();

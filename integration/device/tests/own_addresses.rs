@@ -1,5 +1,5 @@
-//! Tests of addresses over RDMA: this host's own addresses, addresses with a scope ID, and a
-//! connection's source address and traffic class.
+//! Tests which addresses work over RDMA: this host's own addresses, addresses with a scope ID, and
+//! a connection's source address. Also tests the traffic class.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener},
@@ -18,7 +18,7 @@ use toolbox::{DeviceTest, applies};
 
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Connects to `text`. Returns both ends, first the connecting one.
+/// Connects to `text`. Returns both ends of the connection; the connecting end is first.
 fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
     let text = text.to_owned();
     let client = thread::spawn(move || Endpoint::connect(text).unwrap());
@@ -74,8 +74,8 @@ fn link_local_of_interface(address: IpAddr) -> SocketAddrV6 {
 #[test]
 fn link_local_addresses_keep_their_interface() {
     let lab = DeviceTest::start();
-    // The driver of software iWARP ignores the scope ID when it binds, so link-local addresses do
-    // not work.
+    // When software iWARP binds an address, its driver ignores the scope ID, so link-local
+    // addresses do not work.
     if !applies(!lab.is_iwarp(), "link-local addresses") {
         return;
     }

@@ -1,5 +1,6 @@
-//! Ports that the kernel chooses. The connection manager chooses ports independently of TCP. But
-//! iWARP uses TCP's ports, and a listener on both transports needs the same port on both.
+//! Tests ports that the kernel chooses. The connection manager chooses ports without regard to
+//! TCP's ports. But iWARP uses TCP's ports, and a listener on both transports needs the same port
+//! on both.
 
 use std::{
     fs, io, iter,
@@ -16,12 +17,12 @@ use toolbox::{DeviceTest, Lab};
 
 /// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
-/// The number of attempts. TCP uses half of the ports, so almost certainly at least one attempt
-/// chooses a port that is in use.
+/// The number of attempts. TCP sockets occupy half of the ports, so almost certainly at least one
+/// attempt chooses an occupied port.
 const TRIES: usize = 20;
 
-/// A small range of ports, of which TCP sockets use every other one. Dropping this value restores
-/// the previous range.
+/// A small range of ports, in which TCP sockets occupy every other port. Dropping this value
+/// restores the previous range.
 struct Ports {
     before: String,
     taken: Vec<TcpListener>,
@@ -42,14 +43,14 @@ impl Ports {
         this
     }
 
-    /// Returns whether one of the sockets uses this port, which must be in the range.
+    /// Returns whether one of these sockets occupies `port`, which must be in the range.
     fn have(&self, port: u16) -> bool {
         assert!(RANGE.contains(&port), "{port}");
         let is_it = |taken: &TcpListener| taken.local_addr().unwrap().port() == port;
         self.taken.iter().any(is_it)
     }
 
-    /// Reduces the range to two ports, of which both are in use.
+    /// Reduces the range to two ports, which are both occupied.
     fn leave_none(&mut self, lab: &Lab) {
         let ports = self
             .taken
@@ -95,15 +96,16 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Returns whether no TCP socket uses the port of this RDMA listener. A connection of an earlier
-/// test occupies its port for up to a minute after its end.
+/// Returns whether no TCP socket occupies the port of this RDMA listener. A connection of an
+/// earlier test occupies its port for up to a minute after the connection has ended.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()
 }
 
-/// Otherwise a listener on both transports would share its port with another program, and peers
-/// with `TransportChoice::Auto` would reach either of the two.
+/// A listener occupies its port on both transports, even if it uses only one. Otherwise another
+/// program could listen on the same port over the other transport, and peers with
+/// `TransportChoice::Auto` would reach either of the two.
 #[test]
 fn port_of_one_transport_is_in_use_on_both() {
     let lab = DeviceTest::start();
@@ -204,8 +206,8 @@ fn connector_uses_port_free_over_tcp_if_required() {
                 .take(TRIES)
                 .collect::<Vec<_>>()
         });
-        // Keep the connections open, because the port of a connection stays occupied for a while
-        // after its end.
+        // Keep the connections open, because the port of a closed connection stays occupied for a
+        // while.
         let connections: Vec<_> = iter::repeat_with(|| {
             let connector = Connector::new().engine(&engine);
             let endpoint = connector.connect(listener.local_addr()).unwrap();

@@ -1,6 +1,6 @@
-//! Removal of a device that is in use, and its return. The device is a second software RoCE device,
-//! which the test creates, or the only device of the host. Also the loss of such a device's link,
-//! and its return.
+//! Tests the removal and the return of a device that is in use, and the loss and the return of a
+//! device's link. The device is either a second software RoCE device, which the test creates, or
+//! the only device of the host.
 
 use std::{
     env, fs,
@@ -32,7 +32,8 @@ fn run(line: &str) {
     );
 }
 
-/// Starts a shell command that removes a device. The command ends when no process uses the device.
+/// Starts a shell command that removes a device. The command ends only when no process uses the
+/// device any longer.
 fn start(line: &str) -> Child {
     Command::new("sh")
         .args(["-c", line])
@@ -41,8 +42,8 @@ fn start(line: &str) -> Child {
         .unwrap()
 }
 
-/// Waits until the command has ended, which shows that no process has the device open. The watchdog
-/// limits the wait.
+/// Waits until the command has ended, which means that no process has the device open. The watchdog
+/// limits this wait.
 fn ends(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
@@ -119,10 +120,11 @@ fn device_removal_ends_users_until_device_returns() {
         }
         for endpoint in [&client, &server] {
             let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
-            // The queue pair can fail before the connection manager reports the removal.
+            // The queue pair can fail before the connection manager reports the removal, so accept
+            // any reason.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
-        // The removal completes although handles exist and the engine runs.
+        // The removal completes although handles still exist and the engine still runs.
         ends(deleting);
         drop((client, server, listener));
         run(&format!("rdma link add {next} type rxe netdev going0"));
@@ -196,7 +198,7 @@ fn auto_uses_tcp_while_device_is_removed() {
         child.status.success() && told.contains("chose Rdma"),
         "{told}"
     );
-    // The listener continues over TCP, and binds to the device again within seconds.
+    // The listener continues over TCP, and binds the device again within seconds.
     let deadline = Instant::now() + TIME_LIMIT;
     while transport_to(&listener) != Transport::Rdma {
         assert!(
@@ -305,8 +307,8 @@ impl Cut {
         run(&format!("ip link set cut0 {state}"));
     }
 
-    /// Returns both ends of a connection, first the connecting one, and its listener. All use this
-    /// configuration.
+    /// Returns both ends of a connection, the connecting end first, and the connection's listener.
+    /// All three use `config`.
     fn pair(&self, config: &Config, engine: &Engine) -> (Endpoint, Endpoint, Listener) {
         bind(&self.address, engine).close();
         let listener = Listener::builder().config(config).engine(engine);
@@ -345,19 +347,20 @@ fn await_that(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Returns a configuration in which the first ping is sent after an hour, unless a device event
-/// occurs.
+/// Returns a configuration in which the first ping is due after an hour. A device event triggers a
+/// ping earlier.
 fn hourly() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_secs(3600));
     config.keepalive_timeout = Duration::from_secs(120);
-    // With this timeout, the device itself retries a send for more than half a minute.
+    // With this timeout, the device retries a send for more than half a minute before it reports an
+    // error.
     config.rdma.ack_timeout = Some(20);
     config
 }
 
-/// A send on software RoCE fails while the interface is down, so a ping would end the connection. A
-/// connection that waits for the peer's accept sends nothing, and keeps the device in use.
+/// While the interface is down, a send on software RoCE fails, so a ping would end the connection.
+/// The device stays in use by a connection that waits for the peer's accept and sends nothing.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
@@ -381,7 +384,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
     let devices = verbs::DeviceList::new().unwrap();
     let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
-    // This context gets the same events as the engines' own contexts of the device.
+    // This context receives the same events as the engines' own contexts of the device.
     let context = device.unwrap().open().unwrap();
     let is_down = || {
         let event = context.poll_async_event().unwrap();
@@ -406,7 +409,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     println!("noticed {fastest:?} after the event");
     assert!(fastest < Duration::from_millis(50), "{fastest:?}");
     drop(request);
-    // Ignore the kind of error, because the rejection was possibly lost.
+    // Accept any error, because the rejection may have been lost.
     assert!(waiting.join().unwrap().is_err());
     requests.close();
     drop((pairs, context, devices));
@@ -417,7 +420,8 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     }
 }
 
-/// The keepalive timeout, and the retries of most devices, take longer than this test waits.
+/// The session must leave early: the keepalive timeout, and the retries of most devices, take
+/// longer than this test waits.
 #[test]
 fn session_leaves_a_lost_link_at_once() {
     let lab = DeviceTest::without_credits();
@@ -467,7 +471,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     let at = |port| lab.at(port).to_string();
 
     let engine = Engine::new().unwrap();
-    // A listener on the unspecified address does not depend on a single device, so it continues.
+    // A listener on the unspecified address does not depend on a single device, so it remains open.
     let wide = Listener::builder()
         .engine(&engine)
         .bind("0.0.0.0:7983")
@@ -486,7 +490,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     ] {
         let listener = bind(&at(7982), &engine);
         let (client, server) = pair(&listener, &engine);
-        // The buffer of a held message also belongs to the device.
+        // The buffer of a held message also belongs to the removed device.
         client.send(b"kept").unwrap();
         let kept = server.recv_timeout(TIME_LIMIT).unwrap();
         let others = through_wide();

@@ -6,16 +6,17 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use toolbox::{DeviceTest, Heard, Lab, Process, Shell, TIME_LIMIT, example};
 
-/// The names of the hosts, of which no other text has a part.
+/// The names of the hosts. No other text in the report contains a part of these names.
 const NAMES: [&str; 2] = ["measuring-host", "serving-host"];
 
-/// Returns a command that runs another one on a host with this name.
+/// Returns a command that sets the host name to `name` in a new UTS namespace and runs `line`
+/// there.
 fn on_host(name: &str, line: &str) -> String {
     format!("exec unshare --uts sh -c 'hostname {name} && exec {line}'")
 }
 
-/// Returns the texts that identify this host: its addresses, the GIDs and GUID of its device, and
-/// the names.
+/// Returns the texts that identify this host: its addresses, the GIDs and the GUID of its device,
+/// and [`NAMES`].
 fn private(lab: &Lab) -> Vec<String> {
     let device = format!("/sys/class/infiniband/{}", lab.device);
     let gids = fs::read_dir(format!("{device}/ports/1/gids")).unwrap();

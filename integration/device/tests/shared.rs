@@ -1,4 +1,4 @@
-//! Connections that share receive buffers.
+//! Tests connections that share receive buffers.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern, reason};
 /// The number of receive buffers that are reserved for each connection.
 const SHARE: u32 = 17;
 
-/// Returns a configuration with `count` shared buffers. The windows are so large that one
-/// connection cannot use them fully.
+/// Returns a configuration with `count` shared buffers. The windows are larger than one connection
+/// can use.
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.shared_receive = Some(count);
@@ -70,7 +70,8 @@ impl Server {
         (0..count).map(|_| self.pair()).collect()
     }
 
-    /// Connects while too few buffers are free. Returns the server's error and the client's error.
+    /// Connects while too few buffers are free for a connection. Returns the server's error and the
+    /// client's error.
     fn refused(&self) -> (Error, Error) {
         let client = self.connect();
         let request = self.listener.requests().recv_timeout(TIME_LIMIT).unwrap();
@@ -78,8 +79,8 @@ impl Server {
         (here, client.recv_timeout(TIME_LIMIT).unwrap().unwrap_err())
     }
 
-    /// Asserts that no buffer is missing: `count` buffers suffice for `count / SHARE` connections,
-    /// and the next connection is rejected.
+    /// Asserts that all buffers have been returned: `count` buffers suffice for `count / SHARE`
+    /// connections, and the next connection is rejected.
     fn assert_complete(&self, count: u32) {
         let pairs = self.pairs(count / SHARE);
         let (here, _) = self.refused();
@@ -246,7 +247,7 @@ fn kept_messages_outlive_connection_and_are_freed() {
         unread.send(b"nobody reads it").unwrap();
         unread.flush_timeout(TIME_LIMIT).unwrap();
         close(unread, end2);
-        // This client aborts instead of closing.
+        // This client aborts the connection instead of closing it.
         client.abort(1);
         assert_eq!(
             reason(end.recv_timeout(TIME_LIMIT)),
@@ -301,8 +302,8 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(20 * SHARE));
     let (client, end) = server.pair();
-    // The server doubles the credits of a client that has used up its credits. Answers carry
-    // grants, so a client that waits for each answer needs no more than its minimal credits.
+    // When a client has used up its credits, the server doubles them. A client that waits for each
+    // answer needs only the minimum, because each answer carries a grant.
     for number in 0..60 {
         ping(&client, &end, number, 100);
     }
@@ -342,7 +343,7 @@ fn shared_and_own_receives_interoperate() {
         .bind(lab.at(0))
         .unwrap();
     let address = own.local_addr();
-    // Connect an end with shared buffers to one with its own buffers, and use pools of different
+    // Connect an end with shared buffers to an end with its own buffers, and use pools of different
     // sizes on one engine.
     let engine = Engine::new().unwrap();
     let connect = |config| {
@@ -376,13 +377,13 @@ fn unwatchable_connection_returns_its_buffers() {
     const LIMIT: &str = "/proc/sys/fs/epoll/max_user_watches";
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE));
-    // The pool exists as long as this connection.
+    // Hold this connection, so that the pool continues to exist.
     let (client, end) = server.pair();
     let before = fs::read_to_string(LIMIT).unwrap();
     for _ in 0..3 {
         let client = server.connect();
         let request = server.listener.requests().recv_timeout(TIME_LIMIT).unwrap();
-        // At this point the engine already watches the connecting side.
+        // The engine already watches the client's end, so only watching the server's end fails.
         fs::write(LIMIT, "0").unwrap();
         let here = request.accept();
         fs::write(LIMIT, &before).unwrap();

@@ -1,5 +1,5 @@
-//! A host that answers over TCP but not over RDMA, because a firewall drops RDMA packets. Both
-//! hosts run this program: host `a` listens, host `b` connects.
+//! Tests a host that answers over TCP but not over RDMA, because a firewall drops RDMA packets.
+//! Both hosts run this program: host `a` listens, host `b` connects.
 
 use std::{process::Command, time::Duration};
 

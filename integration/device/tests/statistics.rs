@@ -1,4 +1,4 @@
-//! The statistics of connections and engines.
+//! Tests the statistics of connections and engines.
 
 use rdmsg::{Connector, DeviceCounters, Engine, Listener};
 use toolbox::{DeviceTest, TIME_LIMIT, pair};
@@ -61,13 +61,15 @@ fn a_connection_counts_what_goes_through_it() {
         "{}",
         server.statistics()
     );
-    // TCP has no such counter, so the value is `None` on iWARP.
+    // The RNR NAK counter does not exist on iWARP, which runs over TCP, so its value is `None`
+    // there.
     let rnr_naks = (!lab.is_iwarp()).then(|| lab.rnr_naks());
     assert_eq!(DeviceCounters::of(&client).rnr_naks, rnr_naks);
     client.close().unwrap();
     assert_eq!(
         client.statistics().messages_sent,
-        // The last grant can still be outstanding, so only `more` messages were possible.
+        // The last grant may not have arrived yet, so the sender had credit for only `more`
+        // messages.
         11 + more + 1,
         "it can still be read"
     );

@@ -1,5 +1,5 @@
-//! Many concurrent connects: more than the machine can serve in time, more than the listener's
-//! backlog permits, and requests that are never answered.
+//! Tests many concurrent connects: more than the machine can serve in time, more than the
+//! listener's backlog permits, and connects whose requests are never answered.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +18,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, TIME_LIMIT, open_fds};
 
-/// The time by which a call is permitted to exceed its deadline.
+/// The time by which a call may exceed its deadline.
 const LATE: Duration = Duration::from_millis(200);
 
 /// The result of one connect call.
@@ -28,7 +28,7 @@ struct Outcome {
     result: Result<Endpoint, Error>,
 }
 
-/// Makes `count` connects at the same time, each in its own thread. Returns the outcomes, sorted by
+/// Makes `count` concurrent connects, each in its own thread. Returns the outcomes, sorted by
 /// duration.
 fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcome> {
     let gate = Arc::new(Barrier::new(count));
@@ -58,8 +58,8 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
     outcomes
 }
 
-/// A thread that repeatedly sleeps and measures how late it wakes. No other thread of the process
-/// can be expected to wake earlier.
+/// A thread that repeatedly sleeps and measures how late it wakes. It shows how late any thread
+/// wakes on this machine, independently of the library.
 struct Control {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -89,8 +89,8 @@ impl Control {
     }
 }
 
-/// Returns a configuration with little memory per connection, so that a storm measures only the
-/// connects.
+/// Returns a configuration that needs little memory per connection, so that a storm measures the
+/// connects and not memory allocation.
 fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -106,8 +106,9 @@ fn reason(error: &Error) -> &CloseReason {
     }
 }
 
-/// Returns the numbers of RDMA resources and of open descriptors after a connection was made and
-/// ended, because librdmacm's own resources depend on the last calls.
+/// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
+/// descriptors. The connection is needed because librdmacm's own resources depend on the last
+/// calls.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
@@ -130,7 +131,7 @@ fn storm_connects_return_by_deadline_without_loss() {
     const COUNT: usize = 200;
     let lab = DeviceTest::start();
     let before = count_resources(&lab);
-    // The machine cannot complete this number of connects within the timeout.
+    // The machine cannot complete all these connects within the timeout.
     let mut config = Config::default();
     config.receive_window = 16;
     config.connect_timeout = Duration::from_secs(3);
@@ -168,15 +169,16 @@ fn storm_connects_return_by_deadline_without_loss() {
         let reason = reason(result.as_ref().unwrap_err());
         assert!(matches!(reason, CloseReason::TimedOut(_)), "{reason:?}");
     }
-    // Each connection that a client has established must also exist at the server.
+    // The server must also have each connection that a client considers established.
     for client in through {
         let client = client.unwrap();
         client.send(b"here").unwrap();
-        // The server's end is established, and waits in the backlog.
+        // `flush` succeeds because the server's end is established, although it is still in the
+        // backlog.
         client.flush().unwrap();
     }
-    // The drain ends the listener. Its thread then returns the connections that wait in the
-    // backlog.
+    // The drain ends the listener, so `accept` fails after it has returned all connections in the
+    // backlog, and the accepting thread ends.
     servers.drain(Duration::ZERO).unwrap();
     let accepted = accepting.join().unwrap();
     drop(connector);
@@ -337,8 +339,8 @@ fn all_addresses_of_a_name_have_one_deadline() {
         took <= config.connect_timeout + LATE + 2 * lateness,
         "{took:?}: {error}"
     );
-    // Addresses that do not answer leave a part of the time limit to the next addresses. On a busy
-    // machine this part can be too short, so double the limit until the connect succeeds.
+    // An address that does not answer leaves a part of the time limit to the next addresses. On a
+    // busy machine this part can be too short, so double the limit until the connect succeeds.
     let servers = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
@@ -374,7 +376,7 @@ fn unreachable_network_fails_connect_at_once() {
 }
 
 /// Starts a thread that accepts connections until the listener's engine is shut down. The thread
-/// returns all accepted connections.
+/// then returns all accepted connections.
 fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     thread::spawn(move || {
         let mut accepted = Vec::new();
@@ -385,8 +387,9 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     })
 }
 
-/// Prints how many of `STORM` concurrent connects succeed. Use it to choose how many connects the
-/// engine serves at a time: `STORM=200 … --ignored --nocapture storm_of_connects_is_counted`.
+/// Prints how many of `STORM` concurrent connects succeed. The result helps to choose how many
+/// connects the engine should serve at a time: `STORM=200 … --ignored --nocapture
+/// storm_of_connects_is_counted`.
 #[test]
 #[ignore = "it measures"]
 fn storm_of_connects_is_counted() {

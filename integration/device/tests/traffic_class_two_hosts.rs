@@ -1,5 +1,5 @@
-//! The traffic class of connections, read from the packets between two hosts. Host `a` listens and
-//! host `b` connects. Both hosts read the packets of both directions.
+//! Checks the traffic class of connections in the packets between two hosts. Host `a` listens and
+//! host `b` connects. Both hosts capture the packets of both directions.
 
 use std::{
     collections::BTreeSet,
@@ -16,14 +16,14 @@ use toolbox::DeviceTest;
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The UDP port of RoCE.
+/// The UDP destination port of RoCE packets.
 const ROCE: u16 = 4791;
 
-/// The RST flag of TCP. Resets are skipped, because a reset has the traffic class of the packet
-/// that it answers.
+/// The RST flag of TCP. Packets with this flag are skipped, because a reset has the traffic class
+/// of the packet that it answers.
 const RST: u8 = 4;
 
-/// A socket that receives all packets which this host sends and receives, without their link
+/// A packet socket that receives all incoming and outgoing packets of this host, without their link
 /// headers.
 struct Packets(OwnedFd);
 
@@ -36,8 +36,8 @@ impl Packets {
         Self(socket)
     }
 
-    /// Returns the traffic classes of the packets of this connection: the first set has the packets
-    /// that this host has sent, and the second set has the packets of the other host.
+    /// Returns the traffic classes of this connection's packets. The first set is for the packets
+    /// that this host has sent, the second set for the packets that the other host has sent.
     fn classes(self, lab: &DeviceTest, over: Transport, port: u16) -> [BTreeSet<u8>; 2] {
         let mut bytes = [0; 2048];
         let (mut sent, mut received) = (BTreeSet::new(), BTreeSet::new());
@@ -84,7 +84,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Returns whether the packet belongs to a connection whose listener has this port.
+    /// Returns whether the packet belongs to a connection to a listener on `port`.
     fn is_of(&self, transport: Transport, port: u16) -> bool {
         let Some(header) = self.rest.first_chunk::<16>() else {
             return false;
@@ -92,7 +92,7 @@ impl<'a> Packet<'a> {
         let [from, to] = [0, 2].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
         match (transport, self.protocol) {
             (Transport::Tcp, 6) => (from == port || to == port) && header[13] & RST == 0,
-            // Skip packets of queue pair 1, which belongs to the connection manager.
+            // Skip packets to queue pair 1, because they belong to the connection manager.
             (Transport::Rdma, 17) => to == ROCE && header[13..16] > [0, 0, 1][..],
             _ => false,
         }
@@ -125,7 +125,7 @@ fn classes(over: Transport, port: u16, class: Option<[u8; 2]>) -> [BTreeSet<u8>;
         assert_eq!(endpoint.recv_timeout(TIME_LIMIT).unwrap().len(), len);
     }
     let [here, there] = packets.classes(&lab, over, port);
-    // Ignore the error: the side that closes first ends the connection of the other side.
+    // Ignore the error: the side that closes first also ends the connection of the other side.
     let _ = endpoint.close();
     if is_a { [here, there] } else { [there, here] }
 }

@@ -17,8 +17,8 @@ use toolbox::{DeviceTest, Lab, applies, pattern};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs one side of a test on each host. At its end, the test checks that no receiver ran out of
-/// posted receives.
+/// Runs one side of a test on each host. At the end, checks that neither host ran out of posted
+/// receives.
 fn on_two_hosts(
     port: u16,
     config: &Config,
@@ -255,7 +255,7 @@ fn connections_that_share_receives_flow_side_by_side() {
     const MESSAGES: u64 = 100;
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    // The full windows of all connections would need more than this number of receives.
+    // There are fewer receives than the full windows of all connections need.
     config.shared_receive = Some(CONNECTIONS as u32 * 34);
     config.eager_size = Some(1024);
     config.connect_timeout = TIME_LIMIT;
@@ -354,8 +354,8 @@ fn is_peer_silent(end: &Error) -> bool {
 }
 
 /// The time limit for detecting a peer that does not answer. It is much longer than the timeouts
-/// that are configured below, and much shorter than the default timeouts, which could hide a
-/// failure.
+/// configured below, and much shorter than the default timeouts. If the configured timeouts had no
+/// effect, the test would therefore fail.
 const NOTICED: Duration = Duration::from_secs(20);
 
 /// Returns a configuration with which keepalive detects a lost peer before the device does.
@@ -367,7 +367,8 @@ fn probing() -> Config {
     config
 }
 
-/// Returns a configuration with which either keepalive or the device detects a lost peer first.
+/// Returns a configuration with which keepalive and the device both detect a lost peer early.
+/// Either of them can be the first.
 fn fast_detection() -> Config {
     let mut config = probing();
     config.rdma.ack_timeout = Some(14);
@@ -375,10 +376,10 @@ fn fast_detection() -> Config {
     config
 }
 
-/// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each uses its own
-/// engine: if packets of software RoCE are stuck in a network device that is down, the kernel
-/// blocks the thread that destroys the queue pair for 50 s, and this thread then does no other
-/// work.
+/// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each has its own
+/// engine. The reason: if packets of software RoCE are stuck in a network device that is down, the
+/// kernel blocks the thread that destroys the queue pair for 50 s, and the engine of this thread
+/// does no other work.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, fast_detection())];
     if lab.host == "a" {
@@ -412,7 +413,7 @@ fn send_on(endpoint: &Endpoint) -> Error {
     }
 }
 
-/// Sends "now" on the idle connection, whereupon the other host causes the fault. Checks that both
+/// Sends "now" on the idle connection, so that the other host causes the fault. Checks that both
 /// connections end within [`NOTICED`].
 fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     let sender = thread::spawn(move || send_on(&busy));
@@ -428,8 +429,8 @@ fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
 }
 
-/// Starts a thread that receives on the busy connection until it ends. Waits until "now" arrives on
-/// the idle connection.
+/// Starts a thread that receives on the busy connection until this connection ends. Waits until
+/// "now" arrives on the idle connection.
 fn start_receiver(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     let receiver = thread::spawn(move || {
         loop {
@@ -442,12 +443,12 @@ fn start_receiver(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     receiver
 }
 
-/// Brings down the network device of the RDMA device.
+/// Brings down the network device under the RDMA device.
 fn cut_link(lab: &Lab) {
     set_link(&network_device(lab), "down");
 }
 
-/// Returns the name of the RDMA device's network device.
+/// Returns the name of the network device under the RDMA device.
 fn network_device(lab: &Lab) -> String {
     let path = format!(
         "/sys/class/infiniband/{}/ports/1/gid_attrs/ndevs/0",
@@ -461,8 +462,8 @@ fn set_link(device: &str, state: &str) {
     run(Command::new("ip").args(["link", "set", device, state]));
 }
 
-/// If `change` is `replace`, drops all packets that leave through this network device. If it is
-/// `del`, ends that.
+/// If `change` is `replace`, starts to drop all packets that leave through this network device. If
+/// `change` is `del`, stops dropping packets.
 fn set_packet_loss(device: &str, change: &str) {
     let mut command = Command::new("tc");
     command.args(["qdisc", change, "dev", device, "root", "netem"]);
@@ -497,7 +498,8 @@ fn a_cut_link_is_noticed_on_both_sides() {
             receiver.join().unwrap(),
         ];
         for end in ends {
-            // A device without a route fails the work request itself, or the kernel disconnects.
+            // If a device has no route to the peer, the work request itself fails, or the kernel
+            // disconnects.
             assert!(
                 matches!(
                     end,
@@ -523,7 +525,7 @@ fn a_killed_host_is_noticed() {
         check_detection_time(idle, busy);
     } else {
         let receiver = start_receiver(&idle, busy);
-        // Reset the host immediately, so that it sends no disconnect.
+        // Restart the host immediately, so that it sends no disconnect.
         fs::write("/proc/sysrq-trigger", "b").unwrap();
         panic!("this host lives, and learned: {}", receiver.join().unwrap());
     }
@@ -594,7 +596,7 @@ fn a_session_survives_cuts_of_the_link() {
     config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let endpoint = connector.connect(lab.peer_at(port)).unwrap();
-    // This is the only network device of a guest of the lab.
+    // A guest of the lab has only this network device.
     let device = "eth0";
     thread::scope(|scope| {
         let cuts = scope.spawn(|| {
@@ -605,7 +607,8 @@ fn a_session_survives_cuts_of_the_link() {
                 thread::sleep(Duration::from_millis(outage));
                 set_packet_loss(device, "del");
                 let begun = Instant::now();
-                // A connection can survive a cut of 100 ms without a resumption.
+                // A connection can survive a cut of 100 ms, so wait for a resumption only after
+                // longer cuts.
                 while outage > 1000 && endpoint.statistics().resumes == short {
                     assert!(begun.elapsed() < TIME_LIMIT, "cut {number}");
                     thread::sleep(Duration::from_millis(10));

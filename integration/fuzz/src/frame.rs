@@ -1,5 +1,5 @@
-//! Delivers one frame to a new connection, and compares the outcome with that of an independent
-//! implementation of PROTOCOL.md.
+//! Delivers one frame to a new connection, and compares the outcome with the outcome that an
+//! independent implementation of PROTOCOL.md predicts.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::{
     sizes::{BOTH_WAYS, hello, params},
 };
 
-/// The outcome of a frame on a new connection.
+/// The outcome of one frame on a new connection.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Violation(&'static str),
@@ -111,8 +111,8 @@ fn read(frame: &[u8]) -> Verdict {
     }
 }
 
-/// Delivers the bytes to a new connection as one frame, and compares the outcome. `Device` also
-/// checks the positions of the messages, and the READs.
+/// Delivers the bytes to a new connection as one frame, and compares the outcome with the expected
+/// one. `Device` also checks the positions of the messages, and the READs.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
     let conn = Connection::requested(params(), &hello(&params(), false), BOTH_WAYS, now).unwrap();
@@ -149,8 +149,8 @@ pub fn one_frame(frame: &[u8]) {
         Verdict::Pong => assert_eq!(device.said, [4], "a ping is answered"),
         _ => assert_eq!(device.said, []),
     }
-    // The application keeps the buffer of a message. The connection posts any other buffer again
-    // immediately, unless the connection ends.
+    // The application holds the buffer of a message. The connection posts any other buffer again
+    // immediately, unless the frame ends the connection.
     if !matches!(
         seen,
         Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_)

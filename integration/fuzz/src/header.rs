@@ -1,16 +1,16 @@
-//! Parses the header of one PDU on a TCP stream, and checks properties that any parser must have.
+//! Parses the header of one PDU on a TCP stream, and checks properties that any correct parser has.
 
 use rdmsg_proto::tcp::{LONGEST_HEADER, Pdu};
 
-/// Parses the bytes and each prefix of them.
+/// Parses the bytes and each of their prefixes.
 pub fn one_header(bytes: &[u8]) {
     let whole = Pdu::parse(bytes);
     for len in 0..bytes.len().min(LONGEST_HEADER + 1) {
         match Pdu::parse(&bytes[..len]) {
-            // The prefix is valid, but incomplete.
+            // The prefix is valid but incomplete.
             Ok(None) => {}
-            // The bytes after a complete header do not change its meaning, and an invalid header
-            // stays invalid.
+            // Bytes after a complete header do not change its meaning, and further bytes do not
+            // make an invalid header valid.
             found => assert_eq!(found, whole, "{len} bytes of {}", bytes.len()),
         }
     }

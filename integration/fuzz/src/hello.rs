@@ -1,5 +1,5 @@
-//! Delivers the private data of a peer (as a request, an acceptance and a rejection), and compares
-//! the outcome with that of an independent implementation of PROTOCOL.md.
+//! Delivers bytes as a peer's private data in a request, an acceptance and a rejection. Compares
+//! the outcome with the outcome that an independent implementation of PROTOCOL.md predicts.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ struct GoodHello<'a> {
     data: &'a [u8],
 }
 
-/// Parses a hello in a request or in a reply, and checks that it is compatible with this side's
+/// Parses the hello in a request or in a reply, and checks that it is compatible with this side's
 /// parameters.
 fn read(bytes: &[u8], is_request: bool) -> Result<GoodHello<'_>, CloseReason> {
     if is_rsocket(bytes) {
@@ -52,7 +52,7 @@ fn read(bytes: &[u8], is_request: bool) -> Result<GoodHello<'_>, CloseReason> {
         return Err(mismatch("stream", 0, 1));
     }
     if is_request && bytes[6] & 1 == 1 && bytes[7] >> 5 & 1 == 0 {
-        // The answer has up to 160 bytes, and this side's eager size is less.
+        // This side's eager size is too small, because an answer can have up to 160 bytes.
         return Err(mismatch(
             "eager_size",
             ours.eager_size.into(),
@@ -74,8 +74,8 @@ fn is_rsocket(bytes: &[u8]) -> bool {
         && bytes[20..24] == [0, 0, 0, 2]
 }
 
-/// Returns whether a valid hello sets bit 5, a request to resume a session, without the other parts
-/// of such a request.
+/// Returns whether a valid hello sets bit 5, which requests to resume a session, but lacks the
+/// other parts of such a request.
 fn is_malformed_resume(bytes: &[u8]) -> bool {
     let has = |bit: u8| bytes[7] >> bit & 1 == 1;
     has(5) && !(has(4) && bytes[5] == 56 && bytes[6] & 1 == 0)
@@ -89,7 +89,8 @@ fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
     })
 }
 
-/// Delivers the bytes as the private data of a request, of an acceptance, and of a rejection.
+/// Delivers the bytes as the private data of a request, of an acceptance and of a rejection, each
+/// to a new connection.
 pub fn one_hello(bytes: &[u8]) {
     let now = Instant::now();
     let verdict = read(bytes, true);
@@ -191,7 +192,8 @@ fn connecting(now: Instant) -> Connection {
     conn
 }
 
-/// Returns the reason for which the connection has ended, which must be its last output.
+/// Returns the reason why the connection has ended. The reason must be the connection's last
+/// output.
 fn ended(conn: &mut Connection) -> CloseReason {
     let mut reason = None;
     while let Some(output) = conn.poll_output() {

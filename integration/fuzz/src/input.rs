@@ -1,4 +1,4 @@
-/// The unread part of an input. Reading past the end yields zeros.
+/// The unread part of an input. Reading past its end yields zeros.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -22,7 +22,7 @@ impl<'a> Input<'a> {
         u32::from_be_bytes(self.take())
     }
 
-    /// Returns the next bytes, at most 63. The first byte of the input determines their number.
+    /// Returns the next bytes, up to 63. The next byte of the input determines how many.
     pub(crate) fn bytes(&mut self) -> &'a [u8] {
         let len = self.byte() % 64;
         self.split(len.into())

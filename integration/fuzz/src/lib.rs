@@ -1,5 +1,5 @@
-//! Fuzz targets of rdmsg's protocol. Each passes bytes or sequences of events to `proto` and checks
-//! the outcome.
+//! Fuzz targets for rdmsg's protocol. Each target passes bytes or sequences of events to `proto`
+//! and checks the outcome.
 
 use rdma_status as status;
 use rdmsg_proto as proto;

@@ -1,5 +1,5 @@
 //! Runs a connection with operations of the application, the peer, the connection manager, the
-//! device and the clock, in any order.
+//! device and the clock. The input determines the order of the operations.
 
 use std::{
     env,
@@ -14,12 +14,12 @@ use crate::{
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// An operation. It reads its arguments from the input. The parameters are those of the peer.
+/// An operation, which reads its arguments from the input. `Params` are the peer's parameters.
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
-/// All operations, each with its name.
+/// All operations, with their names.
 const OPERATIONS: [(&str, Operation); 27] = [
-    // The connection manager performs the next call with success.
+    // The connection manager performs the next call successfully.
     ("perform", |device, _, theirs| device.perform_well(theirs)),
     ("fail to perform", |device, input, _| {
         device.fail_to_perform(input.byte().into());
@@ -33,7 +33,7 @@ const OPERATIONS: [(&str, Operation); 27] = [
         let frame = frame(device, input);
         device.frames(&[frame]);
     }),
-    // All of these frames have arrived before the connection processes the first one.
+    // All these frames arrive before the connection processes the first one.
     ("frames", |device, input, _| {
         let count = input.byte() % 8;
         let frames: Vec<_> = (0..count).map(|_| frame(device, input)).collect();
@@ -79,14 +79,14 @@ const OPERATIONS: [(&str, Operation); 27] = [
     }),
 ];
 
-/// Runs a connection until it ends. If `FUZZ_SHOW` is set in the environment, prints each
-/// operation.
+/// Runs a connection until it has ended. Prints each operation if the environment variable
+/// `FUZZ_SHOW` is set.
 pub fn one_life(bytes: &[u8]) {
     let shows = env::var_os("FUZZ_SHOW").is_some();
     let mut input = Input(bytes);
     let now = Instant::now();
     let long = input.flag();
-    // The answer to a long request needs 160 bytes.
+    // An eager size of 160 bytes is needed for the answer to a long request.
     let eager_size = if long { 160 } else { 64 };
     let theirs = Params {
         eager_size,
@@ -106,8 +106,8 @@ pub fn one_life(bytes: &[u8]) {
             .expect("a good hello")
     };
     let mut device = Device::new(conn, ours, theirs.window, long, now);
-    // Establish the connection in half of the runs, because most operations affect only an
-    // established connection.
+    // Establish the connection in half of the runs, because most operations have no effect before
+    // the connection is established.
     if input.flag() {
         device.establish(&theirs);
     }
@@ -133,7 +133,8 @@ fn sizes(input: &mut Input<'_>) -> Params {
     }
 }
 
-/// Returns a frame with at most a few invalid fields, so that the connection often continues.
+/// Returns a frame with few or no invalid fields, so that the frame often does not end the
+/// connection.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     const KINDS: [u8; 17] = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 16, 17, 18, 18];
     let kind = KINDS[usize::from(input.byte()) % KINDS.len()];
@@ -175,7 +176,8 @@ fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Returns a counter for a frame: unchanged, at the limit, one above the limit, or any number.
+/// Returns the value of a frame's counter: the unchanged value, the limit, one above the limit, or
+/// any number.
 fn count(input: &mut Input<'_>, same: u32, most: u32) -> u32 {
     match input.byte() % 4 {
         0 => same,
@@ -217,11 +219,12 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
     device.conn.handle_cm_event(event, device.now);
 }
 
-/// Closes the connection in its current state, and advances the clock until the connection ends.
+/// Closes the connection in its current state, and advances the clock until the connection has
+/// ended.
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
     device.perform_outputs();
-    // Until the close times out, keepalive checks the peer twice per interval.
+    // Until the close times out, keepalive checks twice per interval whether the peer is alive.
     for _ in 0..100 {
         if device.has_ended() {
             break;

@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use crate::proto::{Params, ReadDepth, SessionOffer};
 
-/// The numbers of concurrent READs that most devices support.
+/// READ depths that most devices support.
 pub(crate) const BOTH_WAYS: ReadDepth = ReadDepth {
     outgoing: 16,
     incoming: 16,
 };
 
-/// Returns parameters with small sizes, so that the input reaches every limit.
+/// Returns parameters with small sizes, so that a short input can reach every limit.
 pub(crate) fn params() -> Params {
     Params {
         window: 4,
@@ -39,8 +39,8 @@ pub(crate) fn params() -> Params {
     }
 }
 
-/// Returns the hello of a peer with these parameters. `long` is set if the private data of the
-/// request have a frame of their own.
+/// Returns the hello of a peer with these parameters. `long` states whether the private data of the
+/// request follow in a separate frame.
 pub(crate) fn hello(params: &Params, long: bool) -> Vec<u8> {
     let mut bytes = b"rdms\x03\x24".to_vec();
     bytes.extend([u8::from(long), 0x80]);

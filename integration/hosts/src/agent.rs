@@ -1,5 +1,6 @@
-//! The agent of a host starts programs on this host at the request of a conductor: a process on
-//! another host, or on the same host, that controls the agent through a [`Host`](crate::Host).
+//! The agent of a host. It starts programs on this host at the request of a conductor. The
+//! conductor is a process on this or another host that controls the agent through a
+//! [`Host`](crate::Host).
 
 use std::{
     collections::HashMap,
@@ -32,18 +33,18 @@ use crate::{
 /// The TCP port on which an agent listens.
 pub const PORT: u16 = 7450;
 
-/// The time limit for the conductor to start, which takes long on a busy machine.
+/// The time limit for a conductor to connect. On a busy machine, a conductor takes long to start.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// The longest time without a request from the conductor. A conductor sends none while it waits for
-/// programs on its own host.
+/// The maximum time without a request from the conductor. A conductor sends no requests while it
+/// waits for programs on its own host.
 const SILENCE: Duration = Duration::from_secs(3600);
 
-/// The pause before the next attempt of a failed operation.
+/// The pause before a failed operation is repeated.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
-/// The time limit for reading the rest of a program's output after the program has ended. The pipe
-/// stays open if a child of the program has inherited its writing end.
+/// The time limit for reading the remaining output of a program that has ended. The pipe may still
+/// be open, because a child of the program has inherited the pipe's write end.
 const OUTPUT_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves one conductor until the conductor sends `Quit`.
@@ -60,10 +61,11 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let accepted = retry(|| listener.accept());
     let (mut stream, _) = accepted.context("no conductor connects")?;
-    // While this agent serves its conductor, other conductors retry to connect. The next agent on
-    // this host accepts one of them.
+    // Close the listener. Other conductors retry their connect until the next agent on this host
+    // accepts them.
     drop(listener);
-    // The listener is nonblocking, and on some systems an accepted stream inherits this mode.
+    // The listener is nonblocking, and on some systems an accepted stream inherits this mode from
+    // it.
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
@@ -71,7 +73,7 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     obey(&mut stream, &sender, |_| ())
 }
 
-/// Retries until the attempt succeeds, for at most [`START_LIMIT`].
+/// Calls `attempt` until it succeeds, for up to [`START_LIMIT`].
 pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut deadline = Deadline::after(START_LIMIT);
     loop {
@@ -82,9 +84,9 @@ pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Reads the conductor's requests, starts programs and sends reports about them, until a `Quit`
-/// request ends the agent. The agent calls `leave` with the process id of each program that has
-/// ended, so that the caller can kill processes that the program has left behind.
+/// Reads the conductor's requests, starts programs and sends reports about these programs. Returns
+/// when the conductor sends `Quit`. When a program has ended, the agent calls `leave` with the
+/// program's process id, so that the caller can kill processes that the program has left behind.
 ///
 /// # Errors
 ///
@@ -94,8 +96,8 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
     loop {
         let (number, frame) = wire::read(requests).context("the conductor is gone")?;
         let reports = sender.clone();
-        // Ignore the error: sending fails only if the conductor is gone, and then the next read of
-        // a request fails, too.
+        // Ignore the error: sending fails only if the conductor has disconnected, and then the next
+        // read of a request fails, too.
         let report = move |frame| drop(reports.send(number, &frame));
         let failed = match frame {
             Frame::Start(job) => {
@@ -123,7 +125,7 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
     }
 }
 
-/// A program that runs on this host. Dropping the `Program` sends SIGKILL to the process.
+/// A program that runs on this host. Dropping this value kills the program.
 #[derive(Debug)]
 pub struct Program {
     child: Arc<Mutex<Child>>,
@@ -136,9 +138,9 @@ impl Program {
     /// and ends. If `job.env` is `None`, the program inherits this process's environment. A program
     /// without a stdin does not inherit RUST_LOG, so that it prints its default output.
     ///
-    /// `prepare` can change the command before the process is started. After the program has ended,
-    /// a thread calls `leave` with its process id, so that the caller can kill processes that the
-    /// program has left behind.
+    /// `prepare` may change the command before the process is started. After the program has ended,
+    /// a thread calls `leave` with the program's process id, so that the caller can kill processes
+    /// that the program has left behind.
     ///
     /// # Errors
     ///
@@ -179,9 +181,9 @@ impl Program {
         let child = Arc::new(Mutex::new(child));
         let ending = child.clone();
         thread::spawn(move || {
-            // `waitid` with WNOWAIT leaves the process a zombie, so the process id is not reused
-            // until this thread holds the lock. `signal` takes the same lock and therefore never
-            // signals another process.
+            // `waitid` with WNOWAIT leaves the process as a zombie, so the kernel does not reuse
+            // the process id until this thread holds the lock. `signal` takes the same lock, so it
+            // never signals another process.
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
             let status = lock(&ending).wait();
             leave(pid);
@@ -191,7 +193,7 @@ impl Program {
         Ok(Self { child, stdin, pid })
     }
 
-    /// Returns the id of the program.
+    /// Returns the process id of the program.
     #[must_use]
     pub fn id(&self) -> Pid {
         self.pid
@@ -203,7 +205,7 @@ impl Program {
         stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())
     }
 
-    /// Sends the program a signal.
+    /// Sends a signal to the program.
     ///
     /// # Errors
     ///
@@ -222,7 +224,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Sending the signal fails if the program has already ended; the error is ignored.
+        // Ignore the error: sending the signal fails if the program has already ended.
         let _ = self.signal(Signal::SIGKILL);
     }
 }
@@ -232,8 +234,8 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(signal)
 }
 
-/// Starts a thread that reports the bytes of one output until its end of file, and then drops
-/// `open`.
+/// Starts a thread that reports the bytes of one output until the end of file. The thread then
+/// drops `open`.
 fn forward(
     output: Option<impl Read + Send + 'static>,
     frame: fn(Vec<u8>) -> Frame,
@@ -263,7 +265,7 @@ mod tests {
 
     type Agent = thread::JoinHandle<Result<()>>;
 
-    /// Returns a host whose agent is a thread of this process, and the handle of that thread.
+    /// Returns a host whose agent is a thread of this process, and the join handle of this thread.
     fn there() -> (Host, Agent) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -271,7 +273,7 @@ mod tests {
         (Host::connect_to(address).unwrap(), agent)
     }
 
-    /// Runs a test with a host on this machine without TCP, and again with an agent over TCP.
+    /// Runs a test twice: with this host, without TCP, and with an agent over TCP.
     fn both(test: impl Fn(&mut Host)) {
         test(&mut Host::here());
         let (mut host, agent) = there();
@@ -287,8 +289,8 @@ mod tests {
     #[test]
     fn host_writes_reads_and_ends_a_program() {
         both(|host| {
-            // The script waits for a second word before it prints to stderr, because the order of
-            // lines from two pipes is undefined.
+            // The order of lines from two pipes is undefined, so the script waits for a second word
+            // before it prints to stderr.
             let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
             host.start_with_stdin(&sh(script)).unwrap();
             let heard = host.hear("got", Duration::from_millis(1)).unwrap();
@@ -312,8 +314,8 @@ mod tests {
         let agent = thread::spawn(move || serve_on(listener));
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
-        // The listener is closed. But if another test is forking a child at this moment, the child
-        // has a copy of the listener's descriptor until it calls exec.
+        // The agent has closed its listener. But if another test is forking a child at this moment,
+        // the child has a copy of the descriptor until it calls exec.
         let mut deadline = Deadline::after(LIMIT);
         while TcpStream::connect(address).is_ok() {
             assert!(!deadline.is_over(), "the agent still listens");

@@ -3,35 +3,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time in which a trivial program starts and ends in a lab guest on an idle machine.
+/// The time that a trivial program takes to start and end in a lab guest on an idle machine.
 const USUAL: Duration = Duration::from_millis(40);
 
-/// The number of measurements. Their mean is used, because other load on the machine varies.
+/// The number of measurements. Their mean is used, because other load on the machine varies over
+/// time.
 const TIMES: u32 = 10;
 
-/// The upper bound of the factor. It also bounds the time after which a hanging operation fails.
+/// The maximum value of [`slowness`]. It also limits how long a hanging operation takes to fail.
 const SLOWEST: f64 = 10.0;
 
-/// Returns the factor by which programs start slower now than on an idle machine: 1 to 10.
+/// Returns how many times longer a program takes to start now than on an idle machine: 1 to 10.
 #[must_use]
 pub fn slowness() -> f64 {
     let start = Instant::now();
     for _ in 0..TIMES {
-        // If the program `true` does not exist, the failed search for it takes time, too.
+        // Ignore the error: if the program `true` does not exist, the failed search for it also
+        // takes time.
         let _ = Command::new("true").status();
     }
     let mean = start.elapsed() / TIMES;
     (mean.as_secs_f64() / USUAL.as_secs_f64()).clamp(1.0, SLOWEST)
 }
 
-/// A time limit for an operation, given as the time on an idle machine. When the limit passes, the
-/// deadline measures how slow the machine is at that moment and multiplies the limit by this
-/// factor, once. An operation that exceeds the extended limit is therefore assumed to hang.
+/// A time limit for an operation, given as the time on an idle machine. When the limit has passed,
+/// the deadline measures once how slow the machine is at that moment, and multiplies the limit by
+/// this factor. An operation that exceeds the extended limit is therefore assumed to hang.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     start: Instant,
     granted: Duration,
-    /// Whether the limit can still be extended.
+    /// Whether the limit may still be extended.
     extensible: bool,
 }
 
@@ -46,8 +48,8 @@ impl Deadline {
         }
     }
 
-    /// Creates a deadline that is never extended, for callers that wait repeatedly with a short
-    /// limit.
+    /// Creates a deadline that is never extended. It is for callers that wait repeatedly with a
+    /// short limit.
     #[must_use]
     pub fn exactly_after(limit: Duration) -> Self {
         Self {
@@ -57,7 +59,7 @@ impl Deadline {
         }
     }
 
-    /// Returns the remaining time; zero after the deadline.
+    /// Returns the time left, which is zero after the deadline.
     pub fn left(&mut self) -> Duration {
         let left = self.granted.saturating_sub(self.start.elapsed());
         if !left.is_zero() || !self.extensible {

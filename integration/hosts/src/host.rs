@@ -15,10 +15,12 @@ use crate::{
     wire::{Frame, HOST},
 };
 
-/// The time limit for a server to listen, on an idle machine; a [`Deadline`] extends it.
+/// The time limit for a server to listen, on an idle machine. A [`Deadline`] extends it on a busy
+/// one.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
-/// A host on which the caller can run one program at a time, and shell commands at the same time.
+/// A host on which the caller can run one program at a time. It can also run shell commands while
+/// the program runs.
 #[derive(Debug)]
 pub struct Host {
     link: Link,
@@ -51,12 +53,12 @@ impl Host {
         }
     }
 
-    /// Connects to the agent at this address. Retries for up to 300 s, because the agent has
-    /// possibly not started yet.
+    /// Connects to the agent at this address. Retries for up to 300 s, because the agent may not
+    /// have started yet.
     ///
     /// # Errors
     ///
-    /// If no agent accepts the connection in that time.
+    /// If no agent accepts the connection within this time.
     pub fn connect(address: IpAddr) -> Result<Self> {
         Self::connect_to(SocketAddr::new(address, PORT))
     }
@@ -94,7 +96,7 @@ impl Host {
         self.process.as_mut().context("no program was started")
     }
 
-    /// Waits until a server accepts connections. Returns `false` if the server has ended instead.
+    /// Waits until a server accepts connections. Returns `false` if the server ends first.
     ///
     /// # Errors
     ///
@@ -116,22 +118,22 @@ impl Host {
         }
     }
 
-    /// Waits until the program has printed `text`, for at most `limit`.
+    /// Waits until the program has printed `text`, for up to `limit`.
     ///
     /// # Errors
     ///
-    /// If the agent is gone.
+    /// If the connection to the agent is lost.
     pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<Heard> {
         let process = self.process()?;
         let heard = process.hear(text, limit);
         process.check().map(|()| heard)
     }
 
-    /// Waits for the next line that the program prints, for at most `limit`.
+    /// Waits for the next line that the program prints, for up to `limit`.
     ///
     /// # Errors
     ///
-    /// If the agent is gone.
+    /// If the connection to the agent is lost.
     pub fn line(&mut self, limit: impl Into<Deadline>) -> Result<Said> {
         let process = self.process()?;
         if let Some(line) = process.line(limit) {
@@ -154,9 +156,9 @@ impl Host {
         Ok(self.process()?.tell(line))
     }
 
-    /// Sends a signal to the program. `name` is the signal's name without SIG. After SIGKILL the
-    /// call waits for the program's end. Returns the time of the signal in milliseconds since 1970,
-    /// by the clock of the program's host.
+    /// Sends a signal to the program. `name` is the signal's name without SIG. After SIGKILL, also
+    /// waits until the program has ended. Returns the time of the signal in milliseconds since
+    /// 1970, by the clock of the host.
     ///
     /// # Errors
     ///
@@ -172,7 +174,7 @@ impl Host {
         Ok(began)
     }
 
-    /// Waits for the program's end. Kills the program if it still runs after `limit`.
+    /// Waits until the program has ended. Kills the program if it still runs after `limit`.
     ///
     /// # Errors
     ///
@@ -181,8 +183,8 @@ impl Host {
         self.process()?.finish_within(limit)
     }
 
-    /// Runs a shell command to its end. Returns the time at which the command started, in
-    /// milliseconds since 1970 by the clock of the command's host, and the command's stdout.
+    /// Runs a shell command and waits until it has ended. Returns the time at which the command
+    /// started, in milliseconds since 1970 by the clock of the host, and the stdout of the command.
     ///
     /// # Errors
     ///
@@ -205,15 +207,15 @@ impl Host {
         }
     }
 
-    /// Resets the other host at once, without a shutdown; this also ends the host's agent.
+    /// Resets the other host immediately, without a shutdown. The reset also ends the host's agent.
     ///
     /// # Errors
     ///
-    /// If the agent is already gone.
+    /// If the connection to the agent is already lost.
     pub fn die(&mut self) -> Result<()> {
         ensure!(!self.link.is_here(), "this host cannot be reset");
         let argv = ["sh", "-c", "echo b >/proc/sysrq-trigger"];
-        // The reset host cannot send an answer, so do not wait for one.
+        // The host resets before it can send an answer, so do not wait for one.
         self.link.start(job(&argv, false)).map(drop)
     }
 
@@ -221,7 +223,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// If the agent is already gone.
+    /// If the connection to the agent is already lost.
     pub fn quit(self) -> Result<()> {
         if self.link.is_here() {
             return Ok(());
@@ -232,9 +234,9 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // A link to another host holds the TCP connection, and its thread reads from it until the
-        // agent closes it. So kill the program, and then shut down the sending direction: the agent
-        // ends.
+        // For another host, a thread of the link reads from the TCP connection until the agent
+        // closes it. So kill the program and shut down the sending direction, which makes the agent
+        // end and close the connection.
         self.process = None;
         self.link.end();
     }

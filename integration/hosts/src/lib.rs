@@ -1,8 +1,9 @@
 //! Runs programs on this host or on another one.
 //!
-//! A [`Process`] is one program. The [`agent`] of a [`Host`] starts the program. A [`Link`] carries
-//! the frames of [`wire`] to the agent: over TCP to another host, over a virtio port to a guest of
-//! the lab, or over a socket pair to the agent of this host, which is a thread of this process.
+//! A [`Process`] is one program, which the [`agent`] of a [`Host`] has started. A [`Link`] carries
+//! the frames of [`wire`] between a conductor and an agent. It is a TCP connection to another host,
+//! a virtio port to a guest of the lab, or a socket pair to the agent of this host, which is a
+//! thread of this process.
 
 pub mod agent;
 mod deadline;
@@ -28,7 +29,7 @@ pub use crate::{
     process::{Ended, Heard, Line, Process},
 };
 
-/// Returns the time of this host's clock in milliseconds since 1970.
+/// Returns this host's current time in milliseconds since 1970.
 #[must_use]
 pub fn clock_millis() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -41,8 +42,8 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compares the help of a tool with the file of `integration/help` that its script prints without
-/// building the tool. If `RDMSG_RENEW_HELP` is set, writes the file instead.
+/// Compares the help of a tool with the file in `integration/help`. The tool's script prints this
+/// file without building the tool. If `RDMSG_RENEW_HELP` is set, writes the file instead.
 ///
 /// # Panics
 ///

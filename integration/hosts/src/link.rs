@@ -21,10 +21,11 @@ use crate::{
 /// The connection from a conductor to an agent.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// The TCP connection to another host; `None` for this host and for a guest of the lab.
+    /// The TCP connection to another host, or `None` for this host and for a guest of the lab.
     stream: Option<Arc<TcpStream>>,
     sender: Sender,
-    /// The programs whose reports can still arrive; `None` after the agent is gone.
+    /// The programs for which reports can still arrive, or `None` after the connection to the agent
+    /// was lost.
     programs: Arc<Mutex<Option<Programs>>>,
 }
 
@@ -35,7 +36,7 @@ struct Programs {
 }
 
 impl Link {
-    /// Returns the link to the agent of this host, which is a thread of this process.
+    /// Returns the link to this host's agent, which is a thread of this process.
     pub(crate) fn here() -> Self {
         static HERE: OnceLock<Link> = OnceLock::new();
         let connect = || -> Result<Self> {
@@ -54,8 +55,8 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Returns the link to the agent at the other end of this stream, and a receiver of the agent's
-    /// reports that concern the host itself, not one of its programs.
+    /// Creates a link to the agent at the other end of this stream. Also returns a receiver for
+    /// reports that concern the host itself instead of one of its programs.
     ///
     /// # Errors
     ///
@@ -83,7 +84,8 @@ impl Link {
         thread::spawn(move || {
             while let Ok((number, frame)) = wire::read(&mut from) {
                 if let Some(programs) = &mut *lock(&programs) {
-                    // Sending fails if the receiver was dropped together with its `Process`.
+                    // Sending fails if the receiver was dropped together with its `Process`. No
+                    // later report is then of interest.
                     let report = programs.reports.get(&number).map(|to| to.send(frame));
                     if !matches!(report, Some(Ok(()))) {
                         programs.reports.remove(&number);
@@ -100,11 +102,12 @@ impl Link {
     }
 
     /// Requests the start of a program. Returns the number that identifies the program in frames,
-    /// and the receiver of its reports. The receiver is disconnected when the agent is gone.
+    /// and the receiver of reports about the program. The receiver is disconnected when the
+    /// connection to the agent is lost.
     ///
     /// # Errors
     ///
-    /// If the agent is already gone.
+    /// If the connection to the agent is already lost.
     pub fn start(&self, job: Job) -> Result<(u32, Receiver<Frame>)> {
         let (report, frames) = mpsc::channel();
         let number = {
@@ -118,11 +121,11 @@ impl Link {
         Ok((number, frames))
     }
 
-    /// Sends a frame that concerns the program with this number.
+    /// Sends a frame about the program with this number.
     ///
     /// # Errors
     ///
-    /// If the agent is gone.
+    /// If the connection to the agent is lost.
     pub fn send(&self, program: u32, frame: &Frame) -> Result<()> {
         let sent = self.sender.send(program, frame);
         sent.context("the agent cannot be reached")

@@ -1,4 +1,4 @@
-/// A sign that a server accepts connections, found in the output of a command on its host.
+/// A sign that a server accepts connections. A command on the server's host prints this sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Listening {
@@ -11,7 +11,7 @@ pub enum Listening {
 }
 
 impl Listening {
-    /// Returns the command whose output contains the sign if the server accepts connections.
+    /// Returns the command that prints the sign if the server accepts connections.
     pub(crate) fn command(self) -> &'static [&'static str] {
         match self {
             Self::Cm(_) => &["rdma", "resource", "show", "cm_id"],
@@ -20,14 +20,14 @@ impl Listening {
         }
     }
 
-    /// Returns whether the output of the command contains the sign.
+    /// Returns whether the command's output contains the sign.
     pub(crate) fn is_shown_in(self, printed: &str) -> bool {
         printed.lines().any(|line| match self {
             Self::Cm(port) => {
                 line.contains("LISTEN") && format!("{line} ").contains(&format!(":{port} "))
             }
-            // Of each line, the second field is the local address and port, and the fourth is the
-            // state. 0A is TCP_LISTEN.
+            // In each line, the second field is the local address and port, and the fourth field is
+            // the state. 0A is TCP_LISTEN.
             Self::Tcp(port) => {
                 let mut fields = line.split_whitespace().skip(1).step_by(2);
                 let local = fields.next().unwrap_or_default();

@@ -20,8 +20,8 @@ const DEATH: Duration = Duration::from_secs(15);
 /// The time limit for the agent to answer a request.
 pub(crate) const SILENCE: Duration = Duration::from_secs(600);
 
-/// A program that runs on this host or on another one, with its output. Dropping the `Process`
-/// kills the program.
+/// A program that runs on this host or on another one, and its output. Dropping the `Process` kills
+/// the program.
 #[derive(Debug)]
 pub struct Process {
     link: Link,
@@ -30,14 +30,15 @@ pub struct Process {
     id: u32,
     frames: Receiver<Frame>,
     printed: Vec<u8>,
-    /// The bytes after the last newline of stdout and of stderr.
+    /// The bytes after the last newline, of stdout and of stderr.
     begun: [Vec<u8>; 2],
     lines: VecDeque<Line>,
     /// The agent's answer to the last request: the time at which the request took effect, in
-    /// milliseconds since 1970, or the reason for which it failed. `None` until the answer arrives.
+    /// milliseconds since 1970, or the reason why the request failed. `None` until the answer
+    /// arrives.
     answer: Option<Result<u64, String>>,
     status: Option<i32>,
-    /// Whether the agent is gone.
+    /// Whether the connection to the agent is lost.
     lost: bool,
 }
 
@@ -51,7 +52,7 @@ pub enum Line {
     Err(String),
 }
 
-/// The result of waiting until a program prints a certain text.
+/// The result of waiting for a program to print a certain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Heard {
@@ -63,14 +64,14 @@ pub enum Heard {
     Late,
 }
 
-/// The exit status of a program that has ended, and all that the program has printed.
+/// The exit status and the complete output of a program that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "these two are all there is")]
 pub struct Ended {
-    /// The program's exit status, or 128 plus the number of the signal that ended the program.
-    /// `None` if [`Process::kill`] ended the program.
+    /// The exit status, or 128 plus the number of the signal that ended the program. `None` if
+    /// [`Process::kill`] ended the program.
     pub status: Option<i32>,
-    /// The text of stdout and stderr, in the order of arrival.
+    /// The text of stdout and stderr in the order of arrival.
     pub output: String,
 }
 
@@ -109,7 +110,7 @@ impl Process {
             lost: false,
         };
         let began = this.answer();
-        // If the start has failed, there is no process, and `drop` must not try to kill one.
+        // If the start has failed, there is no process for `drop` to kill.
         this.lost = began.is_err();
         began.map(|_| this)
     }
@@ -124,12 +125,12 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// If the agent is gone.
+    /// If the connection to the agent is lost.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.end(Duration::ZERO)?.is_some())
     }
 
-    /// Waits until the program has printed `text` to stdout or stderr, for at most `limit`.
+    /// Waits until the program has printed `text` to stdout or stderr, for up to `limit`.
     pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Heard {
         let mut deadline = limit.into();
         loop {
@@ -146,7 +147,7 @@ impl Process {
     }
 
     /// Returns the next line that the program prints. Returns `None` if the program prints no line
-    /// within `limit`, or if it has ended and all its lines were returned.
+    /// within `limit`, or if the program has ended and all its lines were returned.
     pub fn line(&mut self, limit: impl Into<Deadline>) -> Option<Line> {
         let mut deadline = limit.into();
         while self.lines.is_empty() && !self.is_over() {
@@ -157,8 +158,9 @@ impl Process {
         self.lines.pop_front()
     }
 
-    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent:
-    /// `false` if the program is known to have ended, or if the agent is gone.
+    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent. The
+    /// line is not sent if the program is known to have ended, or if the connection to the agent is
+    /// lost.
     pub fn tell(&mut self, line: &str) -> bool {
         let line = Frame::Tell(format!("{line}\n").into_bytes());
         self.status.is_none() && self.link.send(self.number, &line).is_ok()
@@ -168,7 +170,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// If the agent is gone.
+    /// If the connection to the agent is lost.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.link.send(self.number, &Frame::Signal(signal as i32))
     }
@@ -181,18 +183,18 @@ impl Process {
         self.answer()
     }
 
-    /// Waits for the program's end. Returns `None` if the program still runs after `limit`.
+    /// Waits until the program has ended. Returns `None` if the program still runs after `limit`.
     ///
     /// # Errors
     ///
-    /// If the agent is gone.
+    /// If the connection to the agent is lost.
     pub fn end(&mut self, limit: impl Into<Deadline>) -> Result<Option<Ended>> {
         let mut deadline = limit.into();
         while !self.is_over() && !deadline.is_over() {
             self.receive(deadline.left());
         }
-        // Receive the frames that have already arrived. This is limited to 100 ms, because frames
-        // never cease while a program prints continuously.
+        // Receive the frames that have already arrived. Limit this to 100 ms, because a program
+        // that prints continuously causes an endless sequence of frames.
         let mut moment = Deadline::exactly_after(Duration::from_millis(100));
         while !moment.is_over() && self.receive(Duration::ZERO) {}
         ensure!(!self.lost, "the host of a program is gone");
@@ -203,7 +205,7 @@ impl Process {
     }
 
     /// Kills the program if it still runs, and returns its [`Ended`]. If the program has already
-    /// ended, the status is that of its own end.
+    /// ended by itself, the result contains its exit status.
     ///
     /// # Errors
     ///
@@ -213,7 +215,7 @@ impl Process {
         if let Some(ended) = self.end(Duration::ZERO)? {
             return Ok(ended);
         }
-        // Sending the signal fails if the program has just ended; the error is ignored.
+        // Ignore the error: sending the signal fails if the program has just ended.
         let _ = self.signal(Signal::SIGKILL);
         let Some(ended) = self.end(DEATH)? else {
             let stack = format!("/proc/{}/stack", self.id);
@@ -224,7 +226,7 @@ impl Process {
         Ok(Ended { status, ..ended })
     }
 
-    /// Waits for the program's end. Kills the program if it still runs after `limit`.
+    /// Waits until the program has ended. Kills the program if it still runs after `limit`.
     ///
     /// # Errors
     ///
@@ -258,7 +260,7 @@ impl Process {
         self.status.is_some() || self.lost
     }
 
-    /// Returns an error if the agent is gone.
+    /// Returns an error if the connection to the agent is lost.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.lost, "the agent is gone");
         Ok(())
@@ -324,7 +326,8 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Ignore the error: a program that cannot be killed must not keep this process from ending.
+        // Ignore the error: a program that cannot be killed must not prevent this process from
+        // ending.
         let _ = self.kill();
     }
 }
@@ -337,7 +340,7 @@ impl Ended {
     }
 }
 
-/// Shows the exit status, or "killed", and the last nonempty line that the program printed.
+/// Writes the exit status, or "killed", and the last nonempty line that the program has printed.
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.status {

@@ -1,12 +1,13 @@
-//! The frames that a conductor and an agent exchange over a stream: a TCP connection between two
-//! hosts, the virtio port of a virtual machine, or a socket pair.
+//! The frames that a conductor and an agent exchange over a stream. The stream is a TCP connection
+//! between two hosts, the virtio port of a virtual machine, or a socket pair.
 //!
 //! ```text
 //! length of the rest: u32 | number of the program: u32 | kind: u8 | payload
 //! ```
 //!
-//! The two u32 are little-endian. In a frame of kind `o` or `e`, the payload is bytes that the
-//! program printed to stdout or stderr. Every other frame has kind `j`, and its payload is JSON.
+//! Both u32 values are little-endian. In a frame of kind `o` or `e`, the payload contains bytes
+//! that the program has printed to stdout or stderr. All other frames have kind `j`, and their
+//! payload is JSON.
 
 use std::{
     ffi::OsString,
@@ -19,18 +20,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::lock;
 
-/// The largest length of a frame in bytes. If a larger length is read, the bytes are not a frame
-/// header: the reader has lost the position in the stream.
+/// The maximum length of a frame in bytes. A larger length means that the reader has lost its
+/// position in the stream and is not reading a frame header.
 const MAX: usize = 1 << 26;
 
-/// The program number in frames that concern the host itself, not one of its programs.
+/// The program number in frames that concern the host itself instead of one of its programs.
 pub const HOST: u32 = 0;
 
 /// A request from the conductor to the agent, or a report from the agent to the conductor.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[expect(clippy::exhaustive_enums, reason = "both sides are built together")]
 pub enum Frame {
-    /// Request: start a program, to which later frames with the same number refer. The agent
+    /// Request: start a program. Later frames use the same number for this program. The agent
     /// answers with `Began` or `Failed`.
     Start(Job),
     /// Request: write these bytes to the program's stdin. There is no answer.
@@ -42,18 +43,19 @@ pub enum Frame {
     Quit,
     /// Report: the host has booted and can run programs.
     Ready,
-    /// Report, sent regularly: the host is alive.
+    /// Report that is sent regularly: the host is alive.
     Beat,
     /// Report: the request has failed for this reason.
     Failed(String),
     /// Report: the request has taken effect. The first field is the time in milliseconds since 1970
-    /// by the clock of the agent's host, the second is the process id of the program.
+    /// by the clock of the host. The second field is the process id of the program.
     Began(u64, u32),
     /// Report: the program has printed these bytes to stdout.
     Out(Vec<u8>),
     /// Report: the program has printed these bytes to stderr.
     Err(Vec<u8>),
-    /// Report: the program has ended with this status. No more output of the program follows.
+    /// Report: the program has ended with this exit status. All its output was sent before this
+    /// frame.
     Ended(i32),
 }
 
@@ -63,21 +65,22 @@ pub enum Frame {
 pub struct Job {
     /// The program and its arguments.
     pub argv: Vec<OsString>,
-    /// The working directory; `None` for that of the agent.
+    /// The working directory. If `None`, the program inherits the agent's working directory.
     pub dir: Option<PathBuf>,
-    /// All environment variables of the program; `None` to inherit those of the agent.
+    /// All environment variables of the program. If `None`, the program inherits the agent's
+    /// environment.
     pub env: Option<Vec<(OsString, OsString)>>,
-    /// Whether the program's stdin is a pipe, to which [`Frame::Tell`] writes, instead of
+    /// Whether the program's stdin is a pipe to which [`Frame::Tell`] writes. Otherwise stdin is
     /// /dev/null.
     pub told: bool,
 }
 
-/// The writing end of a stream. Threads share it through a mutex.
+/// The write end of a stream. Threads share it through a mutex.
 #[derive(Clone)]
 pub struct Sender(Arc<Mutex<dyn Write + Send>>);
 
 impl Sender {
-    /// Wraps the writing end of a stream.
+    /// Wraps the write end of a stream.
     pub fn new(stream: impl Write + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(stream)))
     }
@@ -97,8 +100,8 @@ impl Sender {
                 (b'j', &json)
             }
         };
-        // Write the frame with one call, because a virtio port buffers nothing: each write is a
-        // separate transfer.
+        // Write the frame with one call: a virtio port has no buffer, so each write is a separate
+        // transfer.
         let mut bytes = ((payload.len() + 5) as u32).to_le_bytes().to_vec();
         bytes.extend(program.to_le_bytes());
         bytes.push(kind);

@@ -5,7 +5,7 @@ use std::env;
 use anyhow::{Context, Result, bail};
 use toolbox::{Lab, Listening, sections};
 
-/// A server with one or more clients, and the expected end of each.
+/// A server with one or more clients, and how each of these programs must end.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// The name of the program, for the table.
@@ -14,11 +14,12 @@ pub(crate) struct Case {
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
-    /// Whether all clients run at the same time instead of one after the other.
+    /// Whether all clients run concurrently. Otherwise they run one after the other.
     pub(crate) at_once: bool,
-    /// The sign that the server accepts connections; `None` if the client does not wait for a sign.
+    /// The sign that the server accepts connections. `None` if the clients start without waiting
+    /// for a sign.
     pub(crate) ready: Option<Listening>,
-    /// Whether the case is part of the quick selection.
+    /// Whether the case also runs with `--quick`.
     pub(crate) quick: bool,
     /// The time limit for each side in seconds, on an idle machine.
     pub(crate) seconds: u64,
@@ -28,54 +29,55 @@ pub(crate) struct Case {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
     pub(crate) who: Language,
-    /// The environment variables, and the program with its options. Both contain placeholders, for
-    /// instance for addresses.
+    /// The environment variables, the program and the program's options. They can contain
+    /// placeholders, for example for addresses.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// The cue on which this side is killed. `None` for a side that is killed when the other side
-    /// has ended.
+    /// The cue on which this side is killed. If `None`, a side that does not end by itself is
+    /// killed after the other side has ended.
     pub(crate) killed_on: Option<Cue>,
     /// The texts that this side must print to stdout or stderr.
     pub(crate) says: Vec<String>,
 }
 
-/// The language of a program, as the table names it.
+/// The language of a program, with the name used in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Language {
     C,
     Rust,
 }
 
-/// How a program must end.
+/// The way in which a program must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// The program exits with status 0.
     Well,
-    /// The program exits with another status.
+    /// The program exits with a status other than 0.
     Badly,
     /// The program exits with any status.
     Somehow,
-    /// The program runs until it is killed.
+    /// The program runs until the test kills it.
     WhenKilled,
 }
 
-/// The event on which a side is killed.
+/// The event on which a program is killed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cue {
-    /// The side that is killed has printed this text.
+    /// The program that will be killed has printed this text.
     OfItself(String),
-    /// The other side has printed this text.
+    /// The program at the other end has printed this text.
     OfTheOther(String),
 }
 
-/// The pairs of a server and a client of which at least one is in Rust.
+/// The combinations of a server's and a client's language, without C with C.
 const PAIRS: [(Language, Language); 3] = [
     (Language::Rust, Language::Rust),
     (Language::Rust, Language::C),
     (Language::C, Language::Rust),
 ];
 
-/// Valkey's server, which `integration/valkey` builds, without files and TCP.
+/// The command line of Valkey's server, without files and without TCP. `integration/valkey` builds
+/// this server.
 const VALKEY: &str = "{programs}/../valkey/valkey-server --rdma-bind {server} --rdma-port 6379 \
                       --port 0 --protected-mode no --save \"\" --dir /tmp";
 
@@ -137,7 +139,7 @@ fn listening(place: &str) -> Result<Option<Listening>> {
     })
 }
 
-/// Parses the line of a side. `each` is the language to use if the line says "each".
+/// Parses the line of a side. If the line says "each", the side's language is `each`.
 fn side(line: &str, each: Language) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
@@ -182,7 +184,7 @@ fn side(line: &str, each: Language) -> Result<Side> {
     })
 }
 
-/// Splits a line into words. A word in quotation marks can be empty or contain blanks.
+/// Splits a line into words. A word in quotation marks can be empty or contain spaces.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (place, part) in line.split('"').enumerate() {
@@ -194,15 +196,15 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The values of the placeholders.
+/// The values of the placeholders in command lines.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The placeholders of the cases, each with its value.
+    /// The placeholders and their values.
     places: [(&'static str, String); 5],
 }
 
 impl Place {
-    /// Returns the values for host a, which runs the clients.
+    /// Returns the values for host a, on which the clients run.
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
         let programs = env::current_exe()?;
         let programs = programs.parent().context("this program is nowhere")?;
@@ -217,8 +219,8 @@ impl Place {
         })
     }
 
-    /// Returns the command line of a side, with values in place of the placeholders. A program in
-    /// Rust gets the path of this program's folder.
+    /// Returns the command line of a side, with the placeholders replaced by their values. If the
+    /// program is in Rust, prefixes it with the folder of this program.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv = side.argv.clone();
         let program = argv

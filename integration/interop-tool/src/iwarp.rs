@@ -1,15 +1,16 @@
 //! Differences on software iWARP. It lacks capabilities that some cases need; these cases also fail
-//! between two C programs. Besides, its driver loses data that arrives too early.
+//! between two C programs. In addition, its driver loses data that arrives too early.
 
 use anyhow::Result;
 use toolbox::Host;
 
 use crate::case::{Case, Language};
 
-/// Returns the capability that the case needs and software iWARP lacks, if any.
+/// Returns the capability that this case needs but software iWARP lacks, if any.
 pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
-    // The connecting driver aborts the connection if data follows the reply to its request.
+    // The connecting side's driver aborts the connection if data directly follows the reply to its
+    // request.
     const FIRST: &str = "a listening side that may speak first (RFC 5044, 7.1)";
     match (&*case.program, &*case.what) {
         ("udaddy" | "mckey", _) => Some("datagrams"),
@@ -18,8 +19,8 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
         ("devinfo", what) if what.contains("GID") => Some("GIDs that ibv_devinfo(1) prints"),
         ("rping", what) if what.contains("queue pair") => Some(BY_HAND),
         ("ucmatose", what) if what != "no messages" => Some(FIRST),
-        // The server grants credits immediately. If the server closes while credits arrive, its
-        // driver resets the connection and discards unsent data.
+        // The server grants credits immediately. If the server closes while these credits arrive,
+        // its driver resets the connection and discards unsent data.
         ("rstream", _) if case.server.who == Language::C => Some(FIRST),
         ("rstream", "inline") => Some("200 bytes of inline data"),
         ("rstream", what) if what.contains("at a server of IPv4") => {
@@ -29,12 +30,13 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     }
 }
 
-/// Delays the first SEND of each connection that this host, with the clients, sends. An accepting
-/// driver sends its reply before it watches the socket. If a SEND arrives in between, the driver
-/// notices it only when more data arrives, and a C program sends no more.
+/// Delays the first SEND of each connection that this host, which runs the clients, sends. The
+/// accepting side's driver sends its reply before it starts to watch the socket. If a SEND arrives
+/// in between, the driver does not notice the SEND until further data arrives. A C program sends no
+/// further data.
 pub(crate) fn delay_first_sends() -> Result<()> {
     // Matches segments of untagged queue 0 with message sequence number 1 (RFC 5041, 4.3). The
-    // offsets assume the header of IP, and that of TCP with timestamps.
+    // offsets assume an IP header, and a TCP header with timestamps.
     const SCRIPT: &str = "set -e
          tc qdisc add dev eth0 root handle 1: prio bands 3 \
                           priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1

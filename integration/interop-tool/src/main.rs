@@ -2,8 +2,8 @@
 //! table of the results.
 //!
 //! On a developer's machine, this program starts itself on both hosts of the lab. Host `b` runs an
-//! agent, which starts the servers at the request of host `a`. Host `a` runs the clients, and
-//! checks the exit status and the output of both sides.
+//! agent, which starts the servers when host `a` requests it. Host `a` runs the clients, and checks
+//! the exit status and the output of both sides.
 
 mod case;
 mod iwarp;
@@ -70,17 +70,17 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs this program in virtual machines, even if this machine has an RDMA device, because the
-/// cases need two hosts.
+/// Starts this program in virtual machines, even if this machine has an RDMA device, because the
+/// cases need two hosts. Returns only if the start fails.
 fn launch(options: &Options) -> Result<Error> {
-    // Check the selection before booting hosts, which takes long.
+    // Check the selected cases before booting hosts, because booting takes long.
     let cases = cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
     let mut launch = Launch::new(2, limit).device(options.device);
     if cases.iter().any(|case| case.program == "valkey") {
-        // Without a server, its cases are left out.
+        // Ignore the status: without Valkey's server, the cases that need it are omitted.
         Command::new("integration/valkey").status()?;
-        // Each side has the longest value several times.
+        // Reserve more memory, because each side holds several copies of the longest value.
         launch = launch.option("--memory", "3G");
     }
     Ok(launch.own_arguments().exec())

@@ -6,14 +6,15 @@ use toolbox::{Deadline, Ended, Heard, Process, Side as End, agent::Host};
 use crate::case::{Case, Cue, Ends, Place, Side};
 
 /// The time for which a server that must not end by itself is observed after its clients have
-/// ended, before it is killed.
+/// ended. Then the server is killed.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Runs a case. All of its programs have ended when this returns.
+/// Runs a case. When this function returns, all programs of the case have ended.
 pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
     agent.start(&place.argv(&case.server))?;
     if let Some(listening) = case.ready {
-        // Ignore `false`: if the server has ended, `check` reports the server's end and output.
+        // Ignore `false`: it means that the server has ended, and `check` reports the server's end
+        // and output.
         agent.listens(listening)?;
     }
     let mut stage = Stage {
@@ -61,13 +62,13 @@ struct Stage<'a> {
     agent: &'a mut Host,
     /// The time limit for each side, on an idle machine.
     limit: Duration,
-    /// The server's end, if the server has ended before its clients.
+    /// The exit status and output of the server, if the server has ended before its clients.
     server: Option<Ended>,
     problems: String,
 }
 
 impl Stage<'_> {
-    /// Waits until the client has ended. Kills the client or the server on its cue.
+    /// Waits until the client has ended. Kills the client or the server when its cue occurs.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
         if let Some(cue) = &self.case.server.killed_on {
             self.hear(End::Server, cue, &mut process)?;
@@ -76,7 +77,7 @@ impl Stage<'_> {
         match (&client.killed_on, client.ends) {
             (None, Ends::Well | Ends::Badly | Ends::Somehow) => process.finish(self.limit),
             (None, Ends::WhenKilled) => {
-                // Wait for the server's end first, because the client is killed only then.
+                // Wait for the server's end first, because the client is killed after it.
                 self.server = Some(self.agent.finish(self.limit)?);
                 process.finish(Duration::ZERO)
             }
@@ -87,7 +88,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits for the text on which `end` is killed.
+    /// Waits until the text is printed on which the program at `end` is killed.
     fn hear(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
         let (speaker, text) = match cue {
             Cue::OfItself(text) => (end, text),
@@ -104,7 +105,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Waits until the server has ended, or kills it if it must not end by itself.
+    /// Waits until the server has ended. Kills the server if it must not end by itself.
     fn server(&mut self) -> Result<Ended> {
         if let Some(ended) = self.server.take() {
             return Ok(ended);

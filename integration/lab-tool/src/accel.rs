@@ -1,21 +1,21 @@
-//! How QEMU executes a guest's instructions, and the guest's clock.
+//! The way in which QEMU executes a guest's instructions, and the guest's clock.
 
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Accel {
-    /// The processors are emulated in parallel, and the guest uses this machine's clock.
+    /// QEMU emulates the processors in parallel, and the guest uses this machine's clock.
     Tcg,
-    /// One processor is emulated, and the guest's clock counts instructions.
+    /// QEMU emulates one processor, and the guest's clock counts instructions.
     Counted,
 }
 
 impl Accel {
     /// Returns QEMU's options. A counted guest has one processor, because QEMU would switch between
-    /// two at different instructions in each run. While the guest idles, its clock follows this
-    /// machine's clock. With `sleep=off`, the clock would jump to the next timer even while the
-    /// guest waits for a file on this machine, so a limit of a minute could pass before a program
-    /// has started.
+    /// two processors at different instructions in each run. While the guest idles, its clock
+    /// follows this machine's clock. With `sleep=off`, the clock would jump to the next timer even
+    /// while the guest waits for a file on this machine, so a limit of a minute could expire before
+    /// a program has started.
     pub(crate) fn options(self, cpus: usize) -> String {
         match self {
             Self::Tcg => format!("-accel tcg,thread=multi -cpu qemu64 -smp {cpus}"),
@@ -25,9 +25,9 @@ impl Accel {
         }
     }
 
-    /// Returns the frequency of the guest's time stamp counter in kHz. The guest cannot query it,
-    /// and would otherwise measure it by comparing two emulated clocks. On a busy machine this
-    /// measurement can be wrong by any factor.
+    /// Returns the frequency of the time stamp counter in the guest, in kHz. The guest cannot query
+    /// this frequency. It would otherwise measure the frequency by comparing two emulated clocks,
+    /// and on a busy machine the result can be completely wrong.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => khz(),
@@ -36,7 +36,7 @@ impl Accel {
         }
     }
 
-    /// Returns the time limit for a boot. Every successful boot takes less.
+    /// Returns the time limit for a boot. Every successful boot takes less time.
     pub(crate) fn boot_limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Tcg => 120,
@@ -54,11 +54,11 @@ fn khz() -> Option<u32> {
         time::{Duration, Instant},
     };
 
-    /// The time between the two readings. Each reading is exact to about 100 ns.
+    /// The time between the two readings, each of which is accurate to about 100 ns.
     const SPAN: Duration = Duration::from_millis(50);
 
-    /// Reads the clock and the counter. Of many readings, returns the one that took the shortest
-    /// time, because an interrupt between the two makes a reading inexact.
+    /// Reads the clock and the counter many times, and returns the reading that took the shortest
+    /// time. An interrupt between the clock and the counter would make a reading inaccurate.
     #[allow(unsafe_code)]
     fn read() -> (Duration, Instant, u64) {
         let tries = (0..1000).map(|_| {
@@ -78,8 +78,8 @@ fn khz() -> Option<u32> {
     u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
-/// Returns `None`: on other architectures, the guest reads a counter that QEMU derives from the
-/// system's clock, and measures the counter's frequency itself.
+/// Returns `None`. On other architectures, the guest reads a counter that QEMU derives from this
+/// machine's clock, and measures the counter's frequency itself.
 #[cfg(not(target_arch = "x86_64"))]
 fn khz() -> Option<u32> {
     None

@@ -30,7 +30,7 @@ use crate::{
     qemu::{HEARTBEAT, PORT},
 };
 
-/// A `modprobe` that uses the folder with the modules of the guest's kernel.
+/// The path of a script that runs `modprobe` with the folder of the guest kernel's modules.
 const MODPROBE: &str = "/run/lab/modprobe";
 
 /// Runs the agent until the lab closes the port.
@@ -52,15 +52,14 @@ pub(crate) fn main() -> Result<()> {
     };
     sender.send(HOST, &ready)?;
     obey(&mut port, &sender, |_| {
-        // Kill all processes except this one and the first one. The call fails if there are no
-        // others.
+        // Kill all processes except this one and process 1. The call fails if there are no others.
         let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
         sync();
     })
 }
 
-/// Runs as the first process of a guest. This process inherits every orphan, and its end stops the
-/// guest. Starts the agent as another process, so that the agent waits only for its own children.
+/// Runs as process 1 of a guest. This process inherits every orphan, and the guest stops when it
+/// ends. Starts the agent as another process, so that the agent waits only for its own children.
 fn run_as_init() -> Result<()> {
     let agent = Command::new(env::current_exe()?).arg("agent").spawn()?;
     let agent = Pid::from_raw(agent.id() as i32);
@@ -102,9 +101,9 @@ fn bring_up() -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host answers pings. `ping` fails immediately if the address cannot be resolved,
-/// for instance while the host is booting, so this repeats `ping` without a limit. If the lab's
-/// boot limit passes, the lab prints the end of the console, which contains the message that is
+/// Waits until a host answers pings. Repeats `ping` without a limit, because `ping` fails
+/// immediately if the address cannot be resolved, for instance while the host is booting. If the
+/// lab's boot limit expires, the lab prints the end of the console, which contains the message
 /// printed here.
 fn await_answer(peer: &str) {
     let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));

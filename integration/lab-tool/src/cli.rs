@@ -84,9 +84,9 @@ pub(crate) struct Setup {
 /// booted, their devices are active, and each host can reach the other.
 ///
 /// A guest's agent sends a sign of life every 5 s. If none arrives for 20 s, the lab queries QEMU's
-/// monitor. If the registers of the guest's processors do not change for another 10 s, although
-/// this machine has processor time for the guest, the guest has stopped: the lab prints the console
-/// and the monitor's answers, keeps both in target/lab/stopped, and ends the command.
+/// monitor. The guest has stopped if its registers do not change for another 10 s, although this
+/// machine has processor time for the guest. The lab then prints the console and the answers of the
+/// monitor, saves both in target/lab/stopped, and ends the command.
 ///
 /// The exit status is that of the command, or 128 + N if signal N ended the command. With two
 /// hosts, it is the status of the first command that fails. It is 123 if a guest has stopped, 124

@@ -16,7 +16,7 @@ use crate::place::Driver;
 /// The time limit for a new device to become active.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 
-/// The MTU of the network devices in bytes, which is large enough for an RDMA MTU of 4096 bytes.
+/// The MTU of the network devices in bytes. It is large enough for an RDMA MTU of 4096 bytes.
 pub(crate) const MTU: u32 = 4200;
 
 const DEVICES: &str = "/sys/class/infiniband";
@@ -33,7 +33,7 @@ pub(crate) fn is_active(device: &str) -> bool {
     state.is_ok_and(|state| state.contains("ACTIVE"))
 }
 
-/// Returns the GIDs of a device. On RoCE, there is one GID for each address of the network device.
+/// Returns the GIDs of a device. A RoCE device has one GID per address of its network device.
 pub(crate) fn gids(device: &str) -> Vec<Ipv6Addr> {
     let entries = fs::read_dir(format!("{DEVICES}/{device}/ports/1/gids"));
     let entries = entries.into_iter().flatten().flatten();
@@ -41,8 +41,9 @@ pub(crate) fn gids(device: &str) -> Vec<Ipv6Addr> {
     gids.filter_map(|gid| gid.trim().parse().ok()).collect()
 }
 
-/// Creates an RDMA device over the network device `netdev`. If `netdev` does not exist, creates a
-/// dummy device. Assigns these addresses to `netdev`, and waits until the RDMA device is active.
+/// Creates an RDMA device on the network device `netdev`. If `netdev` does not exist, creates a
+/// dummy network device. Assigns these addresses to `netdev`, and waits until the RDMA device is
+/// active.
 pub(crate) fn create(
     name: &str,
     driver: Driver,
@@ -51,7 +52,7 @@ pub(crate) fn create(
 ) -> Result<()> {
     let driver_name = driver.name();
     let add6 = addr6.map(|addr6| format!("echo addr add {addr6}/64 dev {netdev} nodad;"));
-    // One process runs all `ip` commands, because a guest starts programs slowly.
+    // Run all `ip` commands in one process, because starting a program takes long in a guest.
     let script = format!(
         "{{ echo link set lo up
             [ -e /sys/class/net/{netdev} ] || echo link add {netdev} type dummy
@@ -65,7 +66,7 @@ pub(crate) fn create(
     let deadline = Instant::now() + DEVICE_LIMIT;
     loop {
         let gids = gids(name);
-        // GIDs of software iWARP do not contain addresses.
+        // Check no GIDs on software iWARP, because they do not contain addresses there.
         let is_listed = driver == Driver::Siw || needed.iter().all(|gid| gids.contains(gid));
         if is_listed && is_active(name) && Path::new("/dev/infiniband/rdma_cm").exists() {
             return Ok(());

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 
 #[derive(Debug)]
 pub(crate) struct Lab {
-    /// The checkout, which is the working directory of the lab and of all commands.
+    /// The checkout. It is the working directory of the lab and of all commands.
     pub(crate) checkout: PathBuf,
-    /// Cargo's target folder, which contains all files of the lab.
+    /// Cargo's target folder. It contains all files of the lab.
     pub(crate) target: PathBuf,
     /// The path of this program.
     pub(crate) tool: PathBuf,
@@ -36,7 +36,7 @@ impl Lab {
         self.target.join("lab")
     }
 
-    /// Returns the results folder of a host, which it creates if necessary.
+    /// Returns the results folder of a host, and creates the folder if necessary.
     pub(crate) fn results(&self, host: &str) -> Result<PathBuf> {
         let base = env::var_os("LAB_RESULTS_BASE").map(PathBuf::from);
         let dir = base
@@ -46,15 +46,15 @@ impl Lab {
         made.with_context(|| format!("cannot create {}", dir.display()))
     }
 
-    /// Returns the folder of the guests' kernel, an unpacked package.
+    /// Returns the folder of the guests' kernel, which is an unpacked package.
     pub(crate) fn kernel(&self) -> Result<PathBuf> {
         let kernel = self.dir().join("kernels/default").canonicalize();
         kernel.context("there is no kernel yet; run: integration/lab setup")
     }
 
-    /// Runs `guest/kernel` with the command `what`, which completes a folder. `fetch` adds a kernel
-    /// to the folder of kernels. `initramfs` adds the initramfs to the folder of a kernel, and
-    /// `siw` adds the driver of software iWARP, which some distributions leave out.
+    /// Runs `guest/kernel` with the command `what`, which adds files to `folder`. `fetch` adds a
+    /// kernel to the folder of kernels. `initramfs` adds the initramfs to the folder of a kernel.
+    /// `siw` adds the driver of software iWARP, which some distributions do not contain.
     pub(crate) fn provide(&self, what: &str, folder: &Path) -> Result<()> {
         let script = self.checkout.join("integration/lab-tool/guest/kernel");
         let status = Command::new(&script).arg(what).arg(folder).status();

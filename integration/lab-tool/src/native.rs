@@ -1,4 +1,4 @@
-//! Runs commands on this machine, if it has an RDMA device or can create one.
+//! Runs commands on this machine if it has an RDMA device or can create one.
 
 use std::{
     env,
@@ -30,12 +30,12 @@ use crate::{
 };
 
 /// The network device that the lab creates if this machine has no RDMA device, and the RDMA device
-/// on top of it.
+/// that the lab creates on this network device.
 const NETDEV: &str = "lab0";
 const DEVICE: &str = "lab_rxe0";
 
-/// Returns an existing device with its addresses. Returns `None` if there is none, but the kernel
-/// can create a software device.
+/// Returns an existing device with its addresses. Returns `None` if there is no device but the
+/// kernel can create a software device.
 pub(crate) fn offer() -> Result<Option<Place>> {
     let place = device::all().into_iter().find_map(place_on);
     if place.is_some() {
@@ -65,8 +65,8 @@ fn place_on(device: String) -> Option<Place> {
     })
 }
 
-/// Returns the first usable IPv4 and IPv6 address. Empty slots of the table and link-local
-/// addresses, which need a scope ID, are skipped.
+/// Returns the first usable IPv4 address and the first usable IPv6 address. Skips empty slots of
+/// the table, and link-local addresses, which need a scope ID.
 fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     let is_v6 = |gid: &&Ipv6Addr| {
         gid.to_ipv4_mapped().is_none() && !gid.is_unspecified() && !gid.is_unicast_link_local()
@@ -75,14 +75,14 @@ fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     (addr, gids.iter().find(is_v6).copied())
 }
 
-/// Runs the command once for each host, all on this machine.
+/// Runs the command once per host. All hosts are this machine.
 pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     let (place, _made) = match offer().context("--native is not possible here")? {
         Some(place) => (place, None),
         None => SoftRoce::make().map(|(place, made)| (place, Some(made)))?,
     };
-    // Remove the limit on locked memory, as in a guest. Ignore the error: the call needs a
-    // privilege.
+    // Remove the limit on locked memory, as in a guest. Ignore the error, because the call needs a
+    // privilege that this process may lack.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let hosts = args.machines.hosts();
     let mut programs = Vec::new();
@@ -109,9 +109,9 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     ended.inspect_err(|_| programs.iter().for_each(|program| kill_group(program.id())))
 }
 
-/// Kills a command and all of its descendants that are in its process group.
+/// Kills a command, and all its descendants that are in the command's process group.
 fn kill_group(leader: Pid) {
-    // Ignore the error: the call fails if no process of the group is left.
+    // Ignore the error: the call fails if the group has no processes any longer.
     let _ = killpg(leader, Signal::SIGKILL);
 }
 
@@ -123,8 +123,8 @@ impl SoftRoce {
     fn make() -> Result<(Place, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let place = Place::new(0, 1, [DEVICE.to_owned()]);
-        // Construct the value first: if the next call fails, the drop removes a partially created
-        // device.
+        // Construct the value before the call, so that its drop removes a partially created device
+        // if the call fails.
         let made = Self;
         device::create(
             DEVICE,

@@ -1,4 +1,4 @@
-//! Passes a command's output to stdout and stderr as it arrives.
+//! Forwards a command's output to stdout and stderr as it arrives.
 
 use std::{
     io::{self, Write},
@@ -13,11 +13,11 @@ use crate::{
     watch::{HostEvent, Stop},
 };
 
-/// The exit status that is reported for a command that cannot be run.
+/// The exit status reported for a command that cannot be started.
 const NOT_RUN: u8 = 127;
 
 /// Writes the output of a host's command to stdout and stderr, and reports the command's end to
-/// `news`. If `named`, each line begins with the host's name.
+/// `news`. If `named` is set, each line begins with the host's name.
 pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &Sender<HostEvent>) {
     let mut stdout = Sink::new(io::stdout(), host, named);
     let mut stderr = Sink::new(io::stderr(), host, named);
@@ -45,25 +45,26 @@ pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &
         };
         if let Some(last) = written.unwrap_or_else(|_| Some(HostEvent::Stop(Stop::output_closed())))
         {
-            // Ignore the error: sending fails if the main thread has ended.
+            // Ignore the error: sending fails if the main thread has already ended.
             let _ = news.send(last);
             return;
         }
     }
 }
 
-/// Stdout or stderr of one host.
+/// The stdout or stderr of one host's command.
 #[derive(Debug)]
 struct Sink<W> {
     to: W,
-    /// The text that is written before each line; empty to pass the bytes through.
+    /// The text before each line. If it is empty, all bytes are forwarded unchanged.
     prefix: String,
-    /// The bytes of an incomplete line, which are held back if there is a prefix.
+    /// The bytes of an incomplete line. They are held back until the line is complete if there is a
+    /// prefix.
     held: Vec<u8>,
 }
 
 impl<W: Write> Sink<W> {
-    /// If `named`, each line begins with the host's name.
+    /// Creates a sink. If `named` is set, each line begins with the host's name.
     fn new(to: W, host: usize, named: bool) -> Self {
         let prefix = named.then(|| format!("{}| ", HOSTS[host]));
         Self {
@@ -86,7 +87,7 @@ impl<W: Write> Sink<W> {
         let rest = self.held.split_off(end.unwrap_or(0));
         let complete = mem::replace(&mut self.held, rest);
         let lines = complete.split_inclusive(|&b| b == b'\n');
-        // Write all lines with one call, so that lines of different hosts do not mix.
+        // Write all lines with one call, so that lines of different hosts are not interleaved.
         let bytes: Vec<_> = lines
             .flat_map(|line| [self.prefix.as_bytes(), line])
             .collect();
@@ -94,7 +95,7 @@ impl<W: Write> Sink<W> {
         self.to.flush()
     }
 
-    /// Ends and writes a last line that has no newline.
+    /// Writes the last line if it has no newline, and appends the newline.
     fn finish(&mut self) -> io::Result<()> {
         match *self.held {
             [] => Ok(()),

@@ -1,4 +1,4 @@
-//! Names and addresses of hosts, and the environment variables that pass them to a command.
+//! The names and addresses of hosts, and the environment variables that pass them to a command.
 
 use std::{
     ffi::OsString,
@@ -19,7 +19,8 @@ pub(crate) enum Driver {
     /// Software RoCE.
     #[default]
     Rxe,
-    /// Software iWARP. If the distribution does not contain this driver, it is built on first use.
+    /// Software iWARP. If the distribution does not contain this driver, the lab builds it on first
+    /// use.
     Siw,
     /// One device of each driver. The second device has its own network device and addresses.
     Both,
@@ -40,7 +41,8 @@ impl Driver {
         }
     }
 
-    /// Returns the place of host `index` among `count`. The devices are named after their drivers.
+    /// Returns the place of host `index` out of `count` hosts. The devices are named after their
+    /// drivers.
     pub(crate) fn place(self, index: usize, count: usize) -> Place {
         let names = self.each().iter().map(|driver| driver.name() + "0");
         Place::new(index, count, names)
@@ -51,18 +53,19 @@ impl Driver {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) host: &'static str,
-    /// Each RDMA device, with the IPv4 address of its network device.
+    /// The name of each RDMA device, and the IPv4 address of its network device.
     pub(crate) devices: Vec<(String, Ipv4Addr)>,
     /// The IPv4 address of the other host's first device.
     pub(crate) peer: Ipv4Addr,
-    /// The IPv6 address of the first device; `None` if an existing device has none.
+    /// The IPv6 address of the first device. `None` if the device existed before and has no IPv6
+    /// address.
     pub(crate) addr6: Option<Ipv6Addr>,
     pub(crate) peer6: Option<Ipv6Addr>,
 }
 
 impl Place {
-    /// Returns the place of host `index` among `count`, with devices of these names. Each device is
-    /// in another network. A single host is its own peer.
+    /// Returns the place of host `index` out of `count` hosts, with devices of these names. Each
+    /// device is in a different network. A single host is its own peer.
     pub(crate) fn new(
         index: usize,
         count: usize,

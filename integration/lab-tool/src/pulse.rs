@@ -1,4 +1,4 @@
-//! Detects machines that have stopped: by missing signs of life, and then by unchanged registers.
+//! Detects machines that have stopped: first by missing heartbeats, then by unchanged registers.
 
 use std::{
     fs,
@@ -14,34 +14,35 @@ use serde_json::{Deserializer, Value, json};
 
 use crate::watch::{HostEvent, Stop};
 
-/// The time without a sign of life after which the lab queries the monitor: four intervals.
+/// The time without a heartbeat after which the lab queries the monitor: four heartbeat intervals.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// The time between two readings of the registers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// If a guest is runnable, but has got less processor time than this between two readings, the
-/// computer is too busy to conclude that the guest has stopped.
+/// The minimum processor time of a runnable guest between two readings. If the guest got less, this
+/// machine is too busy to conclude from unchanged registers that the guest has stopped.
 const CHANCE: Duration = Duration::from_millis(500);
 
-/// The time limit for an answer of QEMU's monitor, which usually takes 1 ms.
+/// The time limit for an answer of QEMU's monitor, which usually answers within 1 ms.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// A reading of a machine's state, from outside the machine.
+/// A reading of a machine's state, taken from outside the machine.
 #[derive(Clone, Debug, Default)]
 struct Observation {
-    /// The registers of all virtual processors; `None` if the monitor does not answer.
+    /// The registers of all virtual processors, or `None` if the monitor does not answer.
     registers: Option<String>,
     /// The processor time that all of QEMU's threads have used so far.
     ran: Duration,
     /// Whether a thread of QEMU is running or waiting for a processor.
     runnable: bool,
-    /// The reading as text, which is printed if the machine has stopped.
+    /// The reading as text. It is printed if the machine has stopped.
     report: String,
 }
 
-/// Watches the machine of a host until the agent has closed the port, and sends the machine's state
-/// to `news`. `reports` are the agent's frames, `pid` is the process id of QEMU.
+/// Watches the machine of a host until its agent has closed the port, and sends changes of the
+/// state to `news`. `reports` receives the frames of the agent, and `pid` is the process id of
+/// QEMU.
 pub(crate) fn watch_over(
     host: usize,
     pid: u32,
@@ -54,12 +55,13 @@ pub(crate) fn watch_over(
     let mut is_ready = false;
     loop {
         let time_limit = match (&verdict, &before) {
-            // Before reporting the stop, check without waiting whether a sign of life has arrived.
+            // The machine seems to have stopped. Check once more, without waiting, whether a
+            // heartbeat has arrived.
             (Some(_), _) => Duration::ZERO,
             (None, Some(_)) => CHECK_INTERVAL,
             (None, None) => SILENCE,
         };
-        // Ignore the error: sending fails if the main thread has ended.
+        // Ignore the error: sending fails if the main thread has already ended.
         let _ = match reports.recv_timeout(time_limit) {
             Ok(Frame::Ready) => {
                 is_ready = true;
@@ -84,7 +86,8 @@ pub(crate) fn watch_over(
                 });
                 continue;
             }
-            // Report nothing: the thread that reads the command's frames detects the end, too.
+            // Report nothing, because the thread that reads the command's frames also detects this
+            // end.
             Err(RecvTimeoutError::Disconnected) if is_ready => return,
             Err(RecvTimeoutError::Disconnected) => {
                 let _ = news.send(HostEvent::Stop(Stop::lost(host, "the machine stopped")));
@@ -118,12 +121,12 @@ fn look(pid: u32, monitor: &UnixStream) -> Observation {
     look
 }
 
-/// Sends a command line of the human monitor to QEMU, and returns the answer.
+/// Sends a command line for the human monitor to QEMU, and returns the answer.
 fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
     monitor.set_read_timeout(Some(TIME_LIMIT))?;
     monitor.set_write_timeout(Some(TIME_LIMIT))?;
     let id = format!("{:?}", Instant::now());
-    // QEMU accepts this command once and rejects later ones; a rejection does no harm.
+    // QEMU accepts this command only once. Later rejections do no harm.
     writeln!(monitor, "{}", json!({"execute": "qmp_capabilities"}))?;
     let command = json!({"execute": "human-monitor-command", "id": id,
         "arguments": {"command-line": line}});
@@ -139,11 +142,12 @@ fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
     bail!("QEMU has closed the monitor")
 }
 
-/// Compares two readings. Returns the reason if they show that the machine has stopped.
+/// Compares two readings. Returns the reason if they show that the machine has stopped, and `None`
+/// otherwise.
 fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     let ran = now.ran.saturating_sub(before.ran);
     if now.runnable && ran < CHANCE {
-        // This machine is too busy to run the guest, so nothing follows from unchanged registers.
+        // This machine is too busy to run the guest, so unchanged registers prove nothing.
         return None;
     }
     match (&before.registers, &now.registers) {
@@ -155,8 +159,8 @@ fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     }
 }
 
-/// Returns whether all registers are unchanged, or those of one virtual processor that is not
-/// halted.
+/// Returns whether all registers are unchanged, or whether the registers of a virtual processor
+/// that is not halted are unchanged.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
     let stands_still = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");
@@ -164,7 +168,7 @@ fn make_no_progress(before: &str, now: &str) -> bool {
 }
 
 /// Returns the state of a thread from /proc/…/stat. The state follows the thread's name, which is
-/// in parentheses and can contain any characters.
+/// in parentheses and can contain any character.
 fn state(stat: &str) -> char {
     let after = stat.rsplit_once(") ");
     after
@@ -172,7 +176,7 @@ fn state(stat: &str) -> char {
         .unwrap_or('?')
 }
 
-/// Returns the processor time that a thread has used, from /proc/…/schedstat.
+/// Returns the processor time that a thread has used so far, from /proc/…/schedstat.
 fn ran(times: &str) -> Duration {
     let nanos = times.split(' ').next().and_then(|nanos| nanos.parse().ok());
     Duration::from_nanos(nanos.unwrap_or(0))

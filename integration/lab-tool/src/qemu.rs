@@ -1,4 +1,4 @@
-//! Starts virtual machines. No machine outlives this process.
+//! Starts virtual machines. All machines end no later than this process.
 
 use std::{
     fs::{self, File},
@@ -31,13 +31,13 @@ use crate::{
     place::{Driver, HOSTS},
 };
 
-/// The name of the agent's virtio port, as the guest's sysfs contains it.
+/// The name of the virtio port for the agent, as it appears in sysfs of the guest.
 pub(crate) const PORT: &str = "lab";
 
-/// The time between two signs of life of an agent, by the guest's clock.
+/// The interval between two heartbeats of an agent, by the guest's clock.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// The settings that all machines of a run have in common.
+/// The settings that are the same for all machines of a run.
 #[derive(Debug)]
 pub(crate) struct Machines {
     pub(crate) lab: Lab,
@@ -47,7 +47,7 @@ pub(crate) struct Machines {
     pub(crate) args: MachineArgs,
 }
 
-/// A running machine. It is switched off when this value is dropped, or when this process ends.
+/// A running machine. It is switched off when this value is dropped or this process ends.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) host: usize,
@@ -56,10 +56,10 @@ pub(crate) struct Machine {
     pub(crate) link: Link,
     /// The connection to QEMU's monitor (QMP).
     pub(crate) monitor: UnixStream,
-    /// The folder that is shared with the guest and is writable.
+    /// The writable folder that this machine shares with the guest.
     pub(crate) results: PathBuf,
     console: PathBuf,
-    /// The folder in which the console output of machines that have stopped is kept.
+    /// The folder for the console output of machines that have stopped.
     stopped: PathBuf,
 }
 
@@ -84,11 +84,11 @@ impl Machines {
         })
     }
 
-    /// Starts all machines, and does not wait until they have booted. Returns each machine with the
+    /// Starts all machines without waiting until they have booted. Returns each machine with the
     /// receiver of its agent's frames.
     pub(crate) fn start(&self) -> Result<Vec<(Machine, Receiver<Frame>)>> {
-        // Use a socket pair for the network between the machines: it needs no free port and no
-        // cleanup.
+        // Connect the machines' network devices through a socket pair, which needs no free port and
+        // no cleanup.
         let (a, b) = UnixStream::pair()?;
         let links = [a, b].into_iter().take(self.args.hosts()).enumerate();
         links
@@ -131,7 +131,7 @@ impl Machines {
             ("root", Path::new("/"), ",readonly=on,multidevs=remap"),
             ("results", &results, ""),
         ] {
-            // In a value of an option, QEMU needs a comma to be doubled.
+            // Double the commas, because QEMU requires this in option values.
             let path = path.display().to_string().replace(',', ",,");
             let device = format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}");
             let folder = format!("local,id={tag},path={path},security_model=none{options}");
@@ -160,9 +160,10 @@ impl Machines {
     }
 
     fn command_line(&self, host: &str, results: &Path) -> Result<String> {
-        // tsc=reliable: the emulated clock is this machine's clock, needs no check, and is the only
-        // one that is cheap to read. no_timer_check: at boot, the kernel's test of timer interrupts
-        // sometimes fails on a busy machine, and shows nothing about this guest.
+        // tsc=reliable: the emulated time stamp counter follows this machine's clock, needs no
+        // check, and is the only clock that is cheap to read. no_timer_check: the kernel's test of
+        // timer interrupts at boot sometimes fails on a busy machine, and says nothing about this
+        // guest.
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
                         net.ifnames=0"
             .to_owned();
@@ -171,15 +172,15 @@ impl Machines {
         }
         line += match self.accel {
             // Disable features that cost time for each system call or packet on an emulated
-            // processor: hardening, because a guest has no attackers; bounce buffers, because it
-            // has no devices with limited addressing; self-tests of cryptographic algorithms; and
-            // memory accounting.
+            // processor: hardening, because a guest has no attackers; bounce buffers, because the
+            // guest has no devices with limited addressing; self-tests of cryptographic algorithms;
+            // and memory accounting.
             Accel::Tcg => {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  selinux=0 audit=0 swiotlb=noforce cryptomgr.notests cgroup_disable=memory"
             }
-            // Disable address randomization, because addresses influence how many instructions
-            // copies and searches take.
+            // Disable address randomization, because the addresses affect how many instructions
+            // copies and searches execute.
             Accel::Counted => " norandmaps nokaslr",
         };
         let (hosts, device) = (self.args.hosts(), self.args.device.name());
@@ -206,8 +207,8 @@ impl Machine {
         self.qemu.id()
     }
 
-    /// Keeps the console output and the monitor's answers of a machine that has stopped. Returns
-    /// the folder.
+    /// Saves the console output and the monitor's answers of a machine that has stopped. Returns
+    /// the folder with these files.
     pub(crate) fn keep(&self, monitor: &str) -> Result<PathBuf> {
         let kept = self.stopped.join(self.pid().to_string());
         fs::create_dir_all(&kept)?;
@@ -216,7 +217,7 @@ impl Machine {
         Ok(kept)
     }
 
-    /// Returns the last lines that QEMU and the guest's kernel have printed.
+    /// Returns the last lines that QEMU and the guest's kernel have printed to the console.
     pub(crate) fn console_tail(&self) -> String {
         let console = fs::read(&self.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
@@ -228,15 +229,16 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Ignore the errors: both calls fail only if the machine is already off.
+        // Ignore the errors: both calls fail only if QEMU has already ended.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
 }
 
 /// Makes the kernel kill the child when this process ends for any reason. Also moves the child to
-/// its own process group, so that ^C on a terminal reaches only this process, which handles it.
-/// Spawn the child from the main thread, because the kernel kills it when the spawning thread ends.
+/// its own process group, so that ^C on a terminal reaches only this process, which handles the
+/// signal. The caller must spawn the child from the main thread, because the kernel kills the child
+/// when the spawning thread ends.
 #[allow(unsafe_code)]
 pub(crate) fn kill_with_parent(command: &mut Command) {
     command.process_group(0);
@@ -245,20 +247,23 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
-/// After a machine has ended, reads the packets that the other machine sends to it, until none
-/// arrives for 1 s. Otherwise QEMU of the other machine keeps a partially sent packet forever, its
-/// guest's network driver queues all further packets, and queue pairs can then not be destroyed.
+/// After one machine has ended, reads the packets that the other machine sends to it, until no
+/// packet arrives for 1 s. Without this, the other machine's QEMU would hold a partially sent
+/// packet forever. The network driver in that machine would queue all further packets, and queue
+/// pairs there could not be destroyed.
 fn drain_link(mut link: UnixStream, port: &UnixStream) {
-    // Wait until the machine has ended, which closes the other end of the port.
+    // Wait until the machine has ended, which closes the other end of its port.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
     while poll(&mut gone, PollTimeout::NONE) == Err(Errno::EINTR) {}
-    // QEMU has set O_NONBLOCK on the socket's open file description, which this process shares.
+    // QEMU has set O_NONBLOCK on the socket's open file description, which it shares with this
+    // process.
     let ready = link.set_nonblocking(false).is_ok()
         && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
     while ready && matches!(link.read(&mut [0; 64 << 10]), Ok(1..)) {}
 }
 
-/// Clears close-on-exec, so that the next child inherits `socket`. Returns the descriptor's number.
+/// Clears close-on-exec, so that the next child inherits `socket`. Returns the number of the
+/// descriptor.
 fn inherited(socket: &UnixStream) -> Result<i32> {
     fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
     Ok(socket.as_raw_fd())

@@ -1,4 +1,4 @@
-//! Waits for hosts, and for other events that end the run.
+//! Waits for hosts and for other events that end the run.
 
 use std::{
     fmt::Display,
@@ -18,17 +18,17 @@ use thiserror::Error;
 
 use crate::place::HOSTS;
 
-/// The exit status of failures that the command has not caused.
+/// The exit status after a failure of the lab, as opposed to a failure of the command.
 pub(crate) const FAILURE: u8 = 125;
 
-/// The exit status after a guest has stopped, which the command has not caused.
+/// The exit status after a guest has stopped for a reason other than the command.
 const STOPPED: u8 = 123;
 
 /// An event while hosts run.
 #[derive(Debug)]
 pub(crate) enum HostEvent {
     Ready(usize),
-    /// The command of this host has ended with this status.
+    /// The command of this host has ended with this exit status.
     Ended(usize, u8),
     Stop(Stop),
 }
@@ -40,9 +40,9 @@ pub(crate) struct Stop {
     /// The exit status of the lab.
     pub(crate) status: u8,
     why: String,
-    /// The host that is lost, if any: its machine has ended, did not boot, or has stopped.
+    /// The lost host, if any. The machine of a lost host has ended, did not boot, or has stopped.
     pub(crate) host: Option<usize>,
-    /// The answers of the monitor if the machine has stopped, otherwise empty.
+    /// The answers of the monitor if the machine has stopped, otherwise an empty string.
     pub(crate) monitor: String,
 }
 
@@ -56,7 +56,7 @@ impl Stop {
         }
     }
 
-    /// The reader of stdout or stderr has closed the pipe.
+    /// Creates the reason that the reader of stdout or stderr has closed the pipe.
     pub(crate) fn output_closed() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
@@ -71,7 +71,7 @@ impl Stop {
         }
     }
 
-    /// The virtual processors of this host make no progress.
+    /// Creates the reason that the virtual processors of this host make no progress.
     pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
         Self {
             status: STOPPED,
@@ -88,11 +88,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch. Call this before any thread is started, because it blocks signals for the
-    /// process.
+    /// Creates a watch. It must be created before the process starts any thread, because it blocks
+    /// signals for the process.
     pub(crate) fn new() -> Result<Self> {
         let (news, inbox) = channel();
-        // Ignore failures of sending: the main thread has ended and dropped the receiver.
+        // Below, ignore the failure of sending an event: it means that the main thread has ended
+        // and dropped the receiver.
         let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {
             let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
@@ -129,7 +130,8 @@ impl Watch {
     }
 
     /// Waits until the commands of all hosts have ended. Returns the first nonzero exit status, or
-    /// zero. If the machine of a host in `may_die` ends, its command counts as ended with status 0.
+    /// zero if all commands succeeded. If the machine of a host in `may_die` ends, its command
+    /// counts as ended with status 0.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();
@@ -166,8 +168,8 @@ impl Watch {
         Ok(result)
     }
 
-    /// Returns the next event, or `None` at the deadline. Returns an error for a reason to end the
-    /// run that does not concern a host, for instance a signal.
+    /// Returns the next event, or `None` at the deadline. Returns an error if the run must end for
+    /// a reason that does not concern a host, for instance a signal.
     fn next(&self, deadline: Instant) -> Result<Option<HostEvent>> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.inbox.recv_timeout(left) {
@@ -179,8 +181,8 @@ impl Watch {
     }
 }
 
-/// Calls `tell` for each signal that requests the end of this process. Call this before any thread
-/// is started, because threads inherit the mask that blocks these signals.
+/// Calls `tell` for each signal that requests the end of this process. The caller must not have
+/// started a thread yet, because threads inherit the mask that blocks these signals.
 fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -197,8 +199,8 @@ fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     Ok(())
 }
 
-/// Returns whether SIGHUP is ignored, because `nohup` started this process. Then the caller must
-/// not wait for SIGHUP, which would override `nohup`.
+/// Returns whether SIGHUP is ignored because `nohup` started this process. If it is, the caller
+/// must not wait for SIGHUP, because this would override `nohup`.
 fn hangup_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -206,8 +208,8 @@ fn hangup_is_ignored() -> bool {
     mask.is_some_and(|mask| mask & 1 << (Signal::SIGHUP as u32 - 1) != 0)
 }
 
-/// Calls `tell` when the reader of stdout or stderr has closed the pipe, even if nothing is
-/// written.
+/// Calls `tell` when the reader of stdout or stderr has closed the pipe, even if this process
+/// writes nothing.
 fn on_output_closed(tell: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         let (stdout, stderr) = (io::stdout(), io::stderr());
@@ -223,7 +225,7 @@ fn on_output_closed(tell: impl FnOnce() + Send + 'static) {
 mod tests {
     use super::*;
 
-    /// Returns a watch in which these events are pending.
+    /// Returns a watch that has these pending events.
     fn watch(news: impl IntoIterator<Item = HostEvent>) -> Watch {
         let (sender, inbox) = channel();
         for news in news {

@@ -1,4 +1,4 @@
-//! Generates a crate with the test programs of the suites, and builds it.
+//! Generates a crate with the test programs of the suites, and builds this crate.
 
 use std::{
     collections::BTreeMap,
@@ -22,12 +22,12 @@ const TYPES: &str = "    pub use rdmsg::{Stream as TcpStream, StreamListener as 
 #[derive(Debug)]
 pub(crate) struct Generated {
     folder: PathBuf,
-    /// The paths of the programs by name; empty paths until the programs are built.
+    /// The paths of the programs by name. The paths are empty until the programs are built.
     programs: BTreeMap<String, PathBuf>,
 }
 
 impl Generated {
-    /// Writes the manifest of a crate that has no programs yet.
+    /// Creates a crate without programs, and writes its manifest.
     pub(crate) fn new(folder: PathBuf, with_hyper: bool) -> Result<Self> {
         let checkout = env::current_dir()?;
         let (hyper, feature) = if with_hyper {
@@ -55,7 +55,7 @@ impl Generated {
         self.folder.join("Cargo.toml")
     }
 
-    /// Adds the two programs of a suite: one with sockets, and one with rdmsg.
+    /// Adds the two programs of a suite: one uses sockets, the other uses rdmsg.
     pub(crate) fn add(&mut self, suite: &Suite) -> Result<()> {
         let root = include_str!("../root.rs");
         ensure!(root.contains(TYPES), "root.rs does not contain {TYPES}");
@@ -97,7 +97,7 @@ impl Generated {
         Ok(())
     }
 
-    /// Lists the tests of a suite that was built.
+    /// Lists the tests of a suite whose programs are already built.
     pub(crate) fn record(&self, suite: &Suite) -> Result<Record> {
         let programs = suite.programs().map(|name| self.programs[&name].clone());
         let with_rdmsg = list(&programs[1])?;
@@ -117,8 +117,8 @@ impl Generated {
     }
 }
 
-/// Writes a file unless it already has this content, so that cargo does not rebuild. Returns
-/// whether the content has changed.
+/// Writes a file if its content differs. An unchanged file keeps its time stamp, so cargo does not
+/// rebuild. Returns whether the content has changed.
 fn write(path: &Path, text: &str) -> Result<bool> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(false);

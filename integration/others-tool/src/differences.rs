@@ -2,8 +2,8 @@
 
 use crate::record::Carrier;
 
-/// If this test is known to fail, returns the reason, and whether the test fails always or only
-/// sometimes.
+/// Returns the reason why a test is known to fail, and whether it fails always or only sometimes.
+/// Returns `None` if the test is not known to fail.
 pub(crate) fn find(suite: &str, test: &str, carrier: Carrier) -> Option<(&'static str, bool)> {
     let carrier = match carrier {
         Carrier::Sockets => return None,

@@ -34,9 +34,8 @@ use crate::{
 /// Each test runs in its own process, which is killed if it hangs. A test that does not compile
 /// with rdmsg's types is left out by a substitution, and counts as failed.
 ///
-/// Prints a table, and the reason for each test that fails. The exit status is 0 if exactly those
-/// tests fail that integration/others-tool/differences.txt lists.
-/// integration/others-tool/differences.txt, and each test there fails.
+/// Prints a table, and the reason for each test that fails. The exit status is 0 if exactly the
+/// tests listed in integration/others-tool/differences.txt fail.
 #[derive(Parser)]
 #[command(
     name = "integration/others",

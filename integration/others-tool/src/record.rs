@@ -1,4 +1,4 @@
-//! Runs the tests, and records their outcomes.
+//! Runs the tests and records their outcomes.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use toolbox::Process;
 
 use crate::differences;
 
-/// The time limit for a test, on an idle machine.
+/// The time limit for one test, on an idle machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The types that a suite's program uses, and their transport.
@@ -41,9 +41,9 @@ pub(crate) struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
     pub(crate) name: String,
-    /// Whether the program with rdmsg contains the test. If not, a substitution has left it out.
+    /// Whether the program with rdmsg contains the test. Otherwise a substitution has left it out.
     pub(crate) compiles: bool,
-    /// The reason of the failure, or `None` if the test passed.
+    /// For each carrier, the reason why the test failed, or `None` if the test passed.
     pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn list(program: &Path) -> Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Runs a test. Returns the reason if the test fails.
+/// Runs a test. Returns the reason of the failure, or `None` if the test passes.
 fn run(program: &Path, test: &str, transport: &str) -> Result<Option<String>> {
     let transport = format!("RDMSG_TRANSPORT={transport}");
     let argv = [

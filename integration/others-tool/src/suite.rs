@@ -11,8 +11,8 @@ use clap::ValueEnum;
 use serde_json::Value;
 use toolbox::sections;
 
-/// The versions of std for which there are substitutions: those of Debian 12, Ubuntu 24.04 and
-/// Debian 13.
+/// The versions of std for which substitutions exist. They are the versions of Debian 12, Ubuntu
+/// 24.04 and Debian 13.
 pub(crate) const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
 
 /// The names of the test files in the packages.
@@ -20,7 +20,7 @@ const TOKIO: &str = "tcp_accept tcp_accept_ready tcp_connect tcp_echo tcp_into_s
                      tcp_peek tcp_shutdown tcp_split tcp_stream";
 const HYPER_UTIL: &str = "legacy_client proxy test_utils";
 
-/// A project whose tests of TCP sockets can be run.
+/// A project with tests of TCP sockets that this tool can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
     Std,
@@ -28,7 +28,7 @@ pub(crate) enum Name {
     HyperUtil,
 }
 
-/// A suite whose files exist on this machine.
+/// A suite whose files are on this machine.
 #[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
@@ -75,7 +75,7 @@ impl Suite {
 
     /// Finds the tests of a package that is a dependency of the generated manifest.
     fn of_cargo(name: &'static str, files: &'static str, manifest: &Path) -> Result<Self> {
-        // The filter keeps cargo from downloading packages that only other systems need.
+        // The filter prevents cargo from downloading packages that only other systems need.
         let host = output(Command::new("rustc").args(["--print", "host-tuple"]))?;
         let mut cargo = Command::new("cargo");
         cargo.args([
@@ -110,12 +110,13 @@ impl Suite {
         })
     }
 
-    /// Returns the names of the suite's programs: with sockets, and with rdmsg.
+    /// Returns the names of the two programs of the suite: first the one with sockets, then the one
+    /// with rdmsg.
     pub(crate) fn programs(&self) -> [String; 2] {
         ["sockets", "rdmsg"].map(|types| format!("{}_{types}", self.name))
     }
 
-    /// Reads the suite's files. Returns their texts with the substitutions for this program.
+    /// Reads the suite's files. Returns their texts after the substitutions for this program.
     pub(crate) fn read(&self, program: &str) -> Result<Vec<String>> {
         let read = |path| fs::read_to_string(path).with_context(|| format!("reading {path:?}"));
         let mut texts = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! Byte patterns by which tests recognise messages. This is a separate package so that the compiler
+//! Byte patterns that identify messages in tests. This is a separate package so that the compiler
 //! can optimise it even in debug builds: emulated guests fill and compare many bytes, while the
 //! other code of tests mostly waits.
 
@@ -18,7 +18,7 @@ pub fn random(parts: &[u64]) -> Rng {
     Rng::with_seed(seed)
 }
 
-/// Returns `len` bytes, each of which depends on `number`, `len` and its position.
+/// Returns `len` bytes. Each byte depends on `number`, on `len`, and on the byte's position.
 #[must_use]
 pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -26,7 +26,7 @@ pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns `len` bytes of an endless sequence, from position `at` on.
+/// Returns `len` bytes of an endless sequence, starting at position `at`.
 #[must_use]
 pub fn sequence(at: usize, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)) as u8;
@@ -64,13 +64,13 @@ pub fn read_sequence(mut stream: impl Read, len: usize, piece: usize) {
     }
 }
 
-/// Fills `bytes` with the [`pattern`] of this number and the length of `bytes`.
+/// Fills `bytes` with the [`pattern`] for `number` and the length of `bytes`.
 pub fn fill(number: u64, bytes: &mut [u8]) {
     let len = bytes.len();
     Pattern::new(number, len).fill(bytes);
 }
 
-/// Compares `message` with the [`pattern`] of this number and length. Allocates no memory for the
+/// Compares `message` with the [`pattern`] for `number` and `len`. Allocates no memory for the
 /// expected message.
 ///
 /// # Errors
@@ -98,8 +98,8 @@ pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A generator of pattern bytes. Each step generates eight bytes, so the lengths of all pieces
-/// except the last must be multiples of eight.
+/// A generator of pattern bytes. Each step generates eight bytes, so the length of each piece
+/// except the last must be a multiple of eight.
 struct Pattern(u64);
 
 impl Pattern {

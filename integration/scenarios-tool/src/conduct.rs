@@ -1,4 +1,4 @@
-//! The conductor on host a. It runs scenarios on both hosts, and judges the records of both sides.
+//! The conductor on host a. It runs scenarios on both hosts, and checks the records of both sides.
 
 mod strike;
 
@@ -29,7 +29,7 @@ use crate::{
 /// The time limit for a worker to carry out an order, on an idle machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time limit for the next line of a worker.
+/// The time limit for a worker to print its next line.
 const LINE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The tolerance that is added to the configured time limits.
@@ -38,14 +38,14 @@ const SLACK: Duration = Duration::from_secs(5);
 /// The time limit for a hung worker to end, and for the kernel to free the objects of a process.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(10);
 
-/// The time between two progress lines of a long scenario.
+/// The interval between two progress lines of a long scenario.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// The maximal number of problems that are printed per scenario. With many connections, most
-/// problems are alike.
+/// The maximum number of printed problems per scenario. With many connections, most problems are
+/// alike.
 const MOST_PROBLEMS: usize = 30;
 
-/// A host: its agent, and the output of the worker that runs there.
+/// A host, with its agent and the output of its worker.
 #[derive(Debug)]
 pub(crate) struct Host {
     name: &'static str,
@@ -53,11 +53,11 @@ pub(crate) struct Host {
     pub(crate) notes: Notes,
 }
 
-/// Everything that a worker has printed, and the state before its start.
+/// All output of a worker, and the device's objects before the worker was started.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// The objects on the device before the worker was started, as `rdma resource show` prints
-    /// them.
+    /// The objects on the device before the worker was started, in the format of `rdma resource
+    /// show`.
     objects: String,
     records: Vec<Record>,
     problems: Vec<String>,
@@ -65,10 +65,10 @@ pub(crate) struct Notes {
     pub(crate) listens: Vec<SocketAddr>,
     /// The number of times that the worker has reported [`Said::Flowing`].
     flowing: u32,
-    /// The last resource counts of a victim.
+    /// The resource counts that a victim has reported last.
     pub(crate) health: Option<Health>,
     pub(crate) ended: Option<Ended>,
-    /// The lines that were printed to stderr.
+    /// The lines that the worker has printed to stderr.
     pub(crate) words: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ impl Host {
         Self { name, agent, notes }
     }
 
-    /// Starts this program with these arguments. The previous program has ended.
+    /// Starts this program with these arguments on the host. The previous program must have ended.
     pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
         self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);
@@ -95,8 +95,8 @@ impl Host {
         Ok(())
     }
 
-    /// Reads the worker's lines until `until` returns true. Fails if the worker ends earlier, or
-    /// after `limit`. `what` names the awaited state in the error.
+    /// Reads the worker's lines until `until` returns true. Fails if the worker ends first, or
+    /// after `limit`. `what` describes the awaited state for the error.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -132,7 +132,7 @@ impl Host {
         Ok(true)
     }
 
-    /// Waits for the worker's end. If `whole`, the worker must exit with status 0.
+    /// Waits until the worker has ended. If `whole` is set, the worker must exit with status 0.
     pub(crate) fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
         self.wait("finished", |notes| notes.ended.is_some(), limit)?;
         match &self.notes.ended {
@@ -141,16 +141,17 @@ impl Host {
         }
     }
 
-    /// Makes a hung worker report its open connections and exit. Kills the worker if that fails.
+    /// Makes a hung worker report its open connections and exit. Kills the worker if it does not
+    /// exit.
     fn quit_worker(&mut self) {
-        // Ignore the errors: the report is not required, and the host is possibly gone.
+        // Ignore the errors: the report is optional, and the host may no longer run.
         let _ = self.agent.tell("quit");
         let _ = self.end(CLEANUP_LIMIT, false);
         let _ = self.agent.finish(Duration::ZERO);
     }
 
-    /// Runs a shell command. Returns the time at which the command started, in milliseconds since
-    /// 1970 by the clock of this host.
+    /// Runs a shell command on the host. Returns the time at which the command started, in
+    /// milliseconds since 1970 by the host's clock.
     fn shell(&mut self, script: &str) -> Result<u64> {
         let ran = self.agent.shell(script);
         Ok(ran.with_context(|| format!("host {}", self.name))?.0)
@@ -171,7 +172,8 @@ impl Host {
             self.shell(network::CLEAR)?;
         }
         if is_server && fault == Fault::DeviceRemoved {
-            // Do not compare objects: the counters of the new device start at zero.
+            // The test has created a new device, whose counters start at zero, so do not compare
+            // the objects.
             return self.shell(&network::restore_device()).map(drop);
         }
         self.wait_for_objects()
@@ -192,7 +194,7 @@ impl Host {
     }
 }
 
-/// The two hosts, which are the same host if the lab has only one.
+/// The conductor with its two hosts. If the lab has only one host, both are this host.
 #[derive(Debug)]
 pub(crate) struct Conductor {
     lab: Lab,
@@ -222,8 +224,8 @@ impl Conductor {
         let start = Instant::now();
         let before = slowness();
         let played = self.play(scenario, seed);
-        // Use the larger factor, because the machine was possibly slow only at the start or only at
-        // the end.
+        // Use the larger of both factors, because the machine may have been slow only at the start
+        // or only at the end.
         let bound = bound(scenario, before.max(slowness()));
         let judged = match played {
             Ok(began) => {
@@ -285,7 +287,7 @@ impl Conductor {
                 .shell(&network::add_address(network::SECOND_ADDRESS))?;
         }
         let mut args = words(&format!("worker {} {seed}", scenario.name));
-        // Start both workers before waiting for either, because both take time to prepare.
+        // Start both workers before waiting for either, because each takes time to prepare.
         self.a.start_worker(&args)?;
         args.push(format!("{server}:0"));
         self.b.start_worker(&args)?;
@@ -303,14 +305,14 @@ impl Conductor {
             Fault::Cuts => self.flow_through_cuts(scenario.flow)?,
             _ => self.flow(scenario.flow)?,
         }
-        // A server that is started again must listen on the same address.
+        // If the server is restarted, it must listen on the same address.
         args.pop();
         args.push(address.to_string());
         self.strike(scenario, seed, &args, address)
     }
 
-    /// Waits while messages flow for this time. Fails as soon as a worker reports a problem or
-    /// ends.
+    /// Waits for the duration `time` while messages flow. Fails as soon as a worker reports a
+    /// problem or ends.
     fn flow(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         let mut next = Instant::now() + PROGRESS;
@@ -332,27 +334,28 @@ impl Conductor {
     }
 
     fn order_both(&mut self, word: &str) -> Result<()> {
-        // The call ignores a worker that has ended.
+        // `tell` does nothing if the worker has already ended.
         self.a.agent.tell(word)?;
         self.b.agent.tell(word).map(drop)
     }
 
     pub(crate) fn quit(self) -> Result<()> {
         self.a.agent.quit()?;
-        // Ignore the error: if the scenario has killed host b, its agent has already ended.
+        // Ignore the error: if the scenario has killed host b, the agent there has already ended.
         let _ = self.b.agent.quit();
         Ok(())
     }
 }
 
 /// Returns the time limit for a side to detect that a connection has ended, on a machine that is
-/// slower by the factor `slowness`. A session ends later by its waiting time (`Config::resume`).
+/// slower by the factor `slowness`. The limit includes `Config::resume`, the time for which a
+/// session waits.
 fn bound(scenario: &Scenario, slowness: f64) -> Duration {
     let config = scenario.config();
     let interval = config.keepalive_interval.unwrap_or_default();
     let slack = match scenario.fault {
-        // The kernel and the device still answer for a stopped process, so keepalive detects the
-        // stop late.
+        // The kernel and the device still answer for a process stopped by SIGSTOP, so keepalive
+        // detects the stop late.
         Fault::ProcessStopped(..) => 2 * SLACK,
         _ => SLACK,
     };

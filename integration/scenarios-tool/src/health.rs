@@ -4,30 +4,32 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use toolbox::{Deadline, TIME_LIMIT};
 
-/// The number of threads that an engine starts with its first log line, and keeps.
+/// The number of relief threads per engine. An engine starts its relief thread when it first writes
+/// a log line, and the thread then runs until the engine ends.
 const RELIEF: usize = 1;
 
-/// The permitted growth of resident memory in KiB, because an allocator keeps some memory of
-/// threads and connections that have ended.
+/// The permitted growth of resident memory in KiB. Memory grows without a leak because the
+/// allocator does not return all memory of threads and connections that have ended.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
-/// The permitted growth in KiB per simultaneous connection: pages between freed allocations stay
-/// resident if they contain an allocation that is still in use.
+/// The permitted growth of resident memory per simultaneous connection, in KiB. A page with freed
+/// memory stays resident if it also contains an allocation that is still in use.
 const SLACK_OF_CONNECTION: u64 = 16;
 
-/// The resources of this process, to compare the state at the end with that at the start.
+/// The resources of this process, for comparing the state at the end with the state at the start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Health {
     /// The objects on the device, of all processes.
     objects: String,
-    /// The number of RNR NAKs of all processes. Each RNR NAK is an error of the library.
+    /// The number of RNR NAKs of all processes. Except in a victim, each RNR NAK is an error of the
+    /// library.
     rnr_naks: u64,
     descriptors: usize,
     threads: usize,
     pinned_kib: u64,
     resident_kib: u64,
-    /// In a victim only: the connections of the engine, and the bytes that are charged to its
-    /// budget.
+    /// The number of connections of the engine, and the bytes charged to its budget. Only a victim
+    /// sets these fields.
     pub(crate) connections: u64,
     pub(crate) budget: u64,
 }
@@ -53,7 +55,7 @@ impl Health {
     }
 
     /// Returns whether nothing has leaked since `before`. `most` is the largest number of
-    /// simultaneous connections that the program had.
+    /// simultaneous connections so far.
     pub(crate) fn has_no_leak_since(&self, before: &Self, most: u64) -> bool {
         let slack = RESIDENT_SLACK + most * SLACK_OF_CONNECTION;
         self.objects == before.objects
@@ -67,8 +69,8 @@ impl Health {
     }
 }
 
-/// Calls `now` until `has_no_leak_since` reports that nothing has leaked. Returns the last counts.
-/// Fails after half of [`TIME_LIMIT`].
+/// Calls `now` until `has_no_leak_since` returns true. Returns the last counts. Fails after half of
+/// [`TIME_LIMIT`].
 pub(crate) fn settle(
     before: &Health,
     mut now: impl FnMut() -> Result<Health>,

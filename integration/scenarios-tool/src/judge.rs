@@ -1,5 +1,5 @@
-//! The rules for the records (records) that both sides keep of each connection: rules that hold for
-//! every fault, and rules for a particular fault.
+//! The rules for the records that both sides write about each connection. Some rules hold for every
+//! fault, others only for a particular fault.
 
 mod abandoned;
 
@@ -16,20 +16,20 @@ use crate::{
     scenario::{Expect, Fault, Scenario},
 };
 
-/// The records of all connections of a scenario, and the times for the rules.
+/// The records of all connections of a scenario, and the times that the rules use.
 #[derive(Debug)]
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Record>,
     pub(crate) servers: Vec<Record>,
-    /// The start of the fault, by the clock of the client's host and by the clock of the server's
-    /// host. It is the end of the fault instead if a side can only then detect the fault, or if
-    /// suspended sessions wait for it.
+    /// The start of the fault, by the clock of the client host and by the clock of the server host.
+    /// If a side can detect the fault only when the fault ends, or if suspended sessions wait for
+    /// that end, the end of the fault is recorded instead.
     pub(crate) began: [u64; 2],
     /// The time limit for a side to detect that a connection has ended.
     pub(crate) bound: Duration,
 }
 
-/// Judges all connections of a scenario. Returns a summary, or a list of all violations.
+/// Checks all connections of a scenario. Returns a summary, or a list of all violations.
 pub(crate) fn judge(
     scenario: &Scenario,
     seed: u64,
@@ -57,8 +57,8 @@ pub(crate) fn judge(
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
-    // The server can have accepted a connection whose client gave up, so the client has no record
-    // of it.
+    // A client that gives up has no record of the connection. The server can already have accepted
+    // this connection.
     let is_known = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
     for record in servers.values().flatten().filter(is_known) {
         problems.push(format!("the client has no record of {record:?}"));
@@ -107,11 +107,12 @@ fn connection(
     expected(scenario.expect, plan, evidence, [client, server])
 }
 
-/// Checks the messages in one direction. Each message must be received once and in order. Otherwise
-/// its sender must get an unknown outcome, and its receiver must not see an orderly close.
+/// Checks the messages in one direction. Each message must be received once and in order. If a
+/// message is not received, its sender must get an unknown outcome, and its receiver must not see
+/// an orderly close.
 fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
     let (accepted, received) = (sender.accepted, receiver.received);
-    // A side that drops its handles or exits need not receive everything.
+    // A side that drops its handles or exits does not have to receive all messages.
     let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
     let problem = if received > sender.begun {
         format!("the {from} sent {}, and", sender.begun)
@@ -130,7 +131,8 @@ fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), Strin
     Err(format!("{problem} {received} arrived"))
 }
 
-/// Checks that each id has exactly one completion, and that none failed if all messages arrived.
+/// Checks that each id has exactly one completion, and that no completion reports a failure if all
+/// messages arrived.
 fn complete(side: Side, record: &Record) -> Result<(), String> {
     if record.end == End::Open {
         return Err(format!("the {side} recorded no end"));
@@ -147,7 +149,7 @@ fn complete(side: Side, record: &Record) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the rules for this expected result.
+/// Checks the rules for the expected result `expect`.
 fn expected(
     expect: Expect,
     plan: &Plan,
@@ -166,12 +168,12 @@ fn expected(
             resumed(Side::Client, client, begin, evidence.bound)?;
             resumed(Side::Server, server, begin_of_server, evidence.bound)
         }
-        // A side that has started to end its session does not resume, so its last frames can be
-        // lost.
+        // A side that has started to end its session does not resume the session, so its last
+        // frames can be lost.
         Expect::EndsHonestly if client.ends || server.ends => Ok(()),
         // The first connection was cut after the server had sent its reply, but before the server
         // knew that the reply had arrived. The server therefore has no session, and the client must
-        // get SessionLost.
+        // get the error `SessionLost`.
         Expect::EndsHonestly if matches!(server.end, End::NotEstablished(_)) => {
             let is_lost = client.end == End::Broken("SessionLost".to_owned());
             let is_unconfirmed = client.confirmed == 0 && client.received == 0;
@@ -199,7 +201,7 @@ fn expected(
     }
 }
 
-/// Checks that a side ended the connection as planned.
+/// Checks that a side's connection ended as its plan says.
 fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
     let is_broken = |reason: &str| record.end == End::Broken(reason.to_owned());
     let is_aborted = |code| is_broken(&format!("PeerAborted({code})"));
@@ -210,7 +212,7 @@ fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
         Ending::CloseBoth if record.end == End::LocallyClosed => (true, true),
         Ending::Drop(by, _) if by == side => (record.end == End::Dropped, false),
         Ending::Abort(by, _) if by == side => (is_broken("LocallyAborted"), false),
-        // The connection can break before the abort's code arrives.
+        // The connection can break before the abort code arrives.
         Ending::Abort(_, code) => (is_aborted(code) || is_broken("PeerDisconnected"), false),
         _ => (record.end == End::PeerClosed, true),
     };
@@ -220,7 +222,8 @@ fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
     Err(format!("the {side} reached another end than planned"))
 }
 
-/// Checks that a side resumed its session, and reached its end within `bound` after the repair.
+/// Checks that a side resumed its session, and that its connection then ended within `bound` after
+/// the repair.
 fn resumed(side: Side, record: &Record, repaired: u64, bound: Duration) -> Result<(), String> {
     let took = Duration::from_millis(record.ended.saturating_sub(repaired));
     if record.resumes == 0 {
@@ -247,7 +250,8 @@ fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<()
     Err(format!("the {side} {problem}"))
 }
 
-/// Returns a violation for each client that has never closed a connection itself.
+/// Returns a violation for each client that never closed a connection itself with all messages
+/// delivered.
 fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = String> {
     let slots = scenario.connections();
     let closed = |record: &&Record| record.end == End::LocallyClosed && record.delivered;
@@ -257,8 +261,8 @@ fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = S
     others.map(|slot| format!("client {slot} never closed a connection itself"))
 }
 
-/// Returns a summary: the clients' ends, the longest time until a break was detected or a resumed
-/// connection was closed, and the number of messages.
+/// Returns a summary: how often each kind of end occurred at the clients, the longest time until a
+/// break was detected or a resumed connection was closed, and the number of messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
     for record in &evidence.clients {

@@ -1,6 +1,6 @@
 //! Runs connections of rdmsg between two programs: with faults of networks, processes, hosts and
-//! devices, for a long time, and with hostile peers among honest ones. Both sides keep records
-//! (records) that account for each message, and no resource must leak.
+//! devices, for a long time, and with hostile peers among honest ones. Both sides write records
+//! that account for each message, and no resource may leak.
 //!
 //! On a developer's machine, the program starts itself on the hosts of the lab. Each host runs an
 //! agent. For each scenario, the agent starts this program again as a worker, which runs all
@@ -27,11 +27,11 @@ use crate::{
     scenario::{EVERY_END, SESSION_ENDS, Scenario},
 };
 
-/// Starts a program with an allocator that returns freed memory to the system, so that freed memory
-/// is not counted as resident.
+/// The command prefix that makes the allocator return freed memory to the kernel. Otherwise freed
+/// memory would be counted as resident.
 const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
 
-/// The longest part of a soak. The records are judged after each part.
+/// The maximum duration of one part of a soak. The records are checked after each part.
 const PART: Duration = Duration::from_secs(600);
 
 #[derive(Parser)]
@@ -122,7 +122,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Passes this program's arguments and the seed to a launch.
+/// Adds this program's arguments and the seed to a launch.
 fn with_arguments(launch: Launch, seed: u64) -> Launch {
     let arguments = env::args().skip(1).chain([format!("--seed={seed}")]);
     arguments.fold(launch, Launch::argument)
@@ -187,8 +187,8 @@ impl Faults {
         Ok(scenarios)
     }
 
-    /// Returns the launch of this program on the hosts of the lab: most faults need virtual hosts
-    /// and networks.
+    /// Returns a launcher of this program on the hosts of the lab, because most faults need virtual
+    /// hosts and networks.
     fn launch(&self) -> Result<Launch> {
         println!("seed {}", self.seed);
         let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(3000);

@@ -9,8 +9,8 @@ pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
 /// The address that replaces [`SECOND_ADDRESS`].
 const THIRD_ADDRESS: &str = "10.8.1.3";
 
-/// Waits until the device has a GID for this address. Does nothing on iWARP, which has no such
-/// GIDs.
+/// A command that waits until the device has a GID for the address. It does nothing on iWARP,
+/// because an iWARP device has no such GIDs.
 const KNOWS: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type || { \
      GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo ADDRESS | tr . ' ')) && \
      for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && break; sleep 0.05; done && \
@@ -31,17 +31,17 @@ pub(crate) fn change_address() -> String {
         .replace("THIRD", THIRD_ADDRESS)
 }
 
-/// Removes all impairments and addresses that a scenario has added.
+/// The command that removes all impairments and addresses that a scenario has added.
 pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
      for n in 1 2 3; do ip addr del 10.8.1.$n/24 dev eth0 2>/dev/null; done; true";
 
-/// Starts to remove the RDMA device. The kernel completes the removal when no process uses the
-/// device; the command does not wait for that.
+/// The command that starts to remove the RDMA device. It does not wait: the kernel completes the
+/// removal only when no process uses the device.
 pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV >/dev/null 2>&1 &";
 
-/// Returns the command that waits until the old device is gone, creates a new one, and waits until
-/// the new device accepts connections. In the lab, a device's name is that of its driver, followed
-/// by 0.
+/// Returns the command that waits until the old device is removed, creates a new one, and waits
+/// until the new device accepts connections. In the lab, a device's name consists of its driver's
+/// name and a 0.
 pub(crate) fn restore_device() -> String {
     const SCRIPT: &str = "for i in $(seq 1200); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
          rdma link add $LAB_DEV type ${LAB_DEV%0} netdev eth0 && KNOWS && \
@@ -49,9 +49,9 @@ pub(crate) fn restore_device() -> String {
     SCRIPT.replace("KNOWS", &KNOWS.replace("ADDRESS", "$LAB_ADDR"))
 }
 
-/// Returns the command that runs programs with other protocols as clients of the server: several at
-/// a time, and several in turn. Half of the programs are killed while they run. Their results are
-/// ignored.
+/// Returns the command that runs programs with other protocols as clients of the server, some
+/// concurrently and some one after the other. Half of the programs are killed while they run. Their
+/// results are ignored.
 pub(crate) fn strangers(server: SocketAddr) -> String {
     const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
          timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \

@@ -9,11 +9,12 @@ use crate::scenario::{Fault, Reading, Scenario, Talk};
 /// The length of the longest message in bytes.
 const LONGEST: u64 = 8 << 20;
 
-/// The minimal length in bytes of a side's last message, long enough to differ from all others.
+/// The minimum length of a side's last message in bytes, long enough for its bytes to differ from
+/// those of all other messages.
 const LAST: usize = 8;
 
-/// The number of listeners for connections with [`Talk::Any`]. Each listener has another
-/// configuration.
+/// The number of listeners for connections with [`Talk::Any`]. The listeners have different
+/// configurations.
 pub(crate) const LISTENERS: u64 = 8;
 
 /// The plan of one connection. Both sides derive the same plan from the scenario, the seed and the
@@ -27,18 +28,18 @@ pub(crate) struct Plan {
     halves: [Half; 2],
 }
 
-/// The part of a plan that concerns one side.
+/// The part of a plan for one side.
 #[derive(Debug)]
 pub(crate) struct Half {
     pub(crate) config: Config,
-    /// The number of messages to send, unless the connection ends earlier. `None`: until the order
-    /// to stop.
+    /// The number of messages to send, unless the connection ends earlier. If `None`, the side
+    /// sends until the order to stop.
     pub(crate) messages: Option<u64>,
     pub(crate) reading: Reading,
 }
 
-/// How the connection ends. Before a side ends it, the side sends all its messages, unless it drops
-/// the connection.
+/// The way in which the connection ends. A side first sends all its messages, unless it drops the
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// One side closes after it has received all messages of the other side.
@@ -96,8 +97,8 @@ impl Plan {
         });
         let by = one_of(&mut rng, &Side::BOTH);
         let roll = rng.u32(..100);
-        // Give the other side more messages, so that it probably still sends when this side ends
-        // the connection.
+        // Give the other side more messages, so that it is probably still sending when this side
+        // ends the connection.
         let factor = match roll {
             35..55 => 4,
             65.. => 2,
@@ -124,7 +125,8 @@ impl Plan {
         &self.halves[side as usize]
     }
 
-    /// Returns the eager size of the connection in bytes: the smaller one of both sides.
+    /// Returns the eager size of the connection in bytes, which is the smaller one of both sides'
+    /// values.
     pub(crate) fn eager_size(&self) -> u32 {
         let sizes = self.halves.iter().filter_map(|half| half.config.eager_size);
         sizes.min().unwrap_or(u32::MAX)
@@ -146,16 +148,16 @@ fn listener_config(scenario: &Scenario, seed: u64, listener: u64) -> Config {
     config(scenario, &mut random(&[seed, listener, u64::from(b'l')]))
 }
 
-/// Returns a random valid configuration; windows and rings can be small. Timeouts are always long,
-/// because an emulated peer can be very slow, unless the scenario changes them.
+/// Returns a random valid configuration, in which windows and rings can be small. Unless the
+/// scenario changes them, all timeouts are long, because an emulated peer can be very slow.
 fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     let millis = Duration::from_millis;
     let mut config = Config::default();
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
     config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
     config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
-    // The shared receives suffice for all connections, including those that are closing, but not
-    // for the full windows of all connections.
+    // There are enough shared receives for all connections, including closing ones, but not for the
+    // full windows of all connections.
     if rng.bool() {
         config.shared_receive = Some(550);
         config.eager_size = Some(one_of(rng, &[256, 4096]));
@@ -182,8 +184,8 @@ fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
 }
 
 /// The lengths and bytes of all messages that one side of a connection sends. The receiver
-/// generates the same messages and compares. This detects lost, repeated, reordered, truncated and
-/// changed messages.
+/// generates the same messages and compares them with the received ones. The comparison detects
+/// lost, repeated, reordered, truncated and changed messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
     /// The seed of this side's messages.
@@ -210,8 +212,8 @@ impl Content {
         pattern(id, self.len(id, last))
     }
 
-    /// Compares the length and every byte of a received message. Returns whether the message is the
-    /// last one.
+    /// Compares the length and every byte of a received message with the expected message. Returns
+    /// whether the message is the last one.
     pub(crate) fn check(&self, number: u64, message: &[u8]) -> Result<bool, String> {
         let as_one = |last| {
             let id = self.id(number, last);
@@ -224,7 +226,8 @@ impl Content {
         }
     }
 
-    /// Returns a random number generator that depends on the message's number and on the purpose.
+    /// Returns a random number generator whose seed depends on the message's number and on
+    /// `purpose`.
     pub(crate) fn random(&self, number: u64, purpose: u8) -> Rng {
         random(&[self.seed, number, purpose.into()])
     }

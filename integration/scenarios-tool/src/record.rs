@@ -1,4 +1,5 @@
-//! The record that each side keeps of a connection, for comparison with the other side's.
+//! The record that each side writes about a connection, for comparison with the other side's
+//! record.
 
 use rdmsg::CloseReason;
 use serde::{Deserialize, Serialize};
@@ -11,16 +12,16 @@ pub(crate) struct Record {
     pub(crate) begun: u64,
     /// The number of messages for which `send` succeeded.
     pub(crate) accepted: u64,
-    /// The number of messages and operations that were accepted with an id.
+    /// The number of messages and operations with an id that the library has accepted.
     pub(crate) ids: u64,
-    /// The number of completions with an id that report success.
+    /// The number of completions with an id that reported success.
     pub(crate) succeeded: u64,
-    /// The number of completions with an id that report an unknown outcome.
+    /// The number of completions with an id that reported an unknown outcome.
     pub(crate) failed: u64,
-    /// The number of the last message whose completion reported success, plus one; 0 if there is
-    /// none.
+    /// One plus the number of the last message whose completion reported success, or 0 if there is
+    /// no such message.
     pub(crate) confirmed: u64,
-    /// The number of messages received so far. All were in order and had the right bytes.
+    /// The number of messages received so far, all in order and with the right bytes.
     pub(crate) received: u64,
     /// The time at which the connection ended, in milliseconds since 1970 by this host's clock.
     pub(crate) ended: u64,
@@ -35,7 +36,7 @@ pub(crate) struct Record {
     pub(crate) end: End,
 }
 
-/// The end of a connection, as one side has seen it.
+/// The way in which a connection ended, as observed by one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
     /// The connection has not ended.
@@ -46,7 +47,7 @@ pub(crate) enum End {
     Dropped,
     LocallyClosed,
     PeerClosed,
-    /// Any other reason, by the name of its `CloseReason`.
+    /// Any other reason. The string is the name of the `CloseReason`.
     Broken(String),
 }
 

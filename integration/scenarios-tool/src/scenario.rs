@@ -13,22 +13,22 @@ pub(crate) struct Scenario {
     groups: &'static [Group],
     pub(crate) fault: Fault,
     pub(crate) expect: Expect,
-    /// Changes the configuration of all connections.
+    /// A function that changes the configuration of all connections.
     change: fn(&mut Config),
-    /// The time in which messages flow before the fault.
+    /// The duration of the message traffic before the fault.
     pub(crate) flow: Duration,
     /// Whether `--quick` includes the scenario.
     pub(crate) quick: bool,
 }
 
-/// A number of similar connections, the messages of both sides, and the way in which the server
-/// receives. The client always receives immediately.
+/// A group of similar connections: their number, the messages of both sides, and the way in which
+/// the server receives. The client always receives immediately.
 pub(crate) type Group = (u32, Talk, Reading);
 
-/// The messages that both sides send, from the first one until the order to stop.
+/// The messages that both sides send until the order to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Talk {
-    /// One message at the beginning, and some after the order to stop.
+    /// One message at the beginning, and some more after the order to stop.
     Idle,
     /// Messages up to the eager size, without pauses.
     Small,
@@ -40,7 +40,7 @@ pub(crate) enum Talk {
     /// Small and large messages, and one-sided operations.
     Operations,
     /// Small and large messages of up to 8 MiB, on consecutive connections. Each connection has a
-    /// random configuration, way of receiving and ending: see `plan`.
+    /// random configuration, a random way of receiving and a random ending: see `plan`.
     Any,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Talk {
 pub(crate) enum Reading {
     /// Immediately, with `next_completion`.
     Prompt,
-    /// Like `Prompt`, with a pause after each message until the order to stop.
+    /// Like `Prompt`, but with a pause after each message until the order to stop.
     Slow,
     /// Like `Prompt`, but holds all messages until the order to stop.
     Keeping,
@@ -57,45 +57,45 @@ pub(crate) enum Reading {
     Receiving,
     /// With `Select`: one thread waits for the `completions` of several connections.
     Selecting,
-    /// With `try_recv`: one thread calls it on several connections in turn.
+    /// With `try_recv`: one thread polls several connections in turn.
     Trying,
 }
 
-/// The fault of a scenario. Host a runs the clients, host b the server.
+/// The fault of a scenario. Host a runs the clients, and host b runs the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Nothing,
-    /// Both hosts send through `tc … netem` with these arguments, from before the first connection
-    /// until after the last one.
+    /// Both hosts send through `tc … netem` with these arguments. This starts before the first
+    /// connection and ends after the last one.
     Network(&'static str),
     /// All packets of both hosts are dropped for this number of milliseconds.
     Cut(u64),
-    /// Like `Cut`, and then both hosts send through `tc … netem` with these arguments.
+    /// Like `Cut`, but afterwards both hosts send through `tc … netem` with these arguments.
     CutInto(u64, &'static str),
-    /// Like `Cut`, and both sides receive the order to stop during the cut. They therefore close
-    /// during the cut.
+    /// Like `Cut`, but both sides receive the order to stop during the cut, so they close during
+    /// the cut.
     CutWhileClosing(u64),
     /// The packets of one host or of both are dropped this number of times, for up to 2.5 s each.
-    /// The pauses last 1 ms to 1 s, so a pause can end during any step of a resumption.
+    /// The pauses in between last 1 ms to 1 s, so a cut can begin during any step of a resumption.
     Flaps(u32),
-    /// While messages flow, all packets are dropped once in every 20 s, for 6, 1 and 0.1 s in turn.
+    /// All packets are dropped once every 20 s while messages flow, for 6, 1 and 0.1 s in turn.
     Cuts,
     /// The server's process is killed.
     ProcessKilled,
-    /// The server's process is killed, and a new one listens at the same address.
+    /// The server's process is killed, and a new process listens on the same address.
     ProcessReplaced,
-    /// The client's process is killed, and a new one connects, this number of times.
+    /// The client's process is killed and a new process connects, this number of times.
     ClientsVanish(u32),
-    /// The process of a side is stopped (SIGSTOP) for this number of seconds.
+    /// The process of one side is stopped with SIGSTOP for this number of seconds.
     ProcessStopped(Side, u64),
     /// The server's process returns from `main` immediately after it has sent its last message.
     ProcessLeaves,
-    /// The server shuts down its engine, which ends all connections, and listens again. It does
-    /// this this number of times.
+    /// The server shuts down its engine, which ends all connections, and then listens again. The
+    /// field is the number of such restarts.
     ServerRestarts(u32),
     /// Programs on host a connect to the server with other protocols, and some of them are killed.
     Strangers,
-    /// The RDMA device of host b is removed. It is created again before the next scenario.
+    /// The RDMA device of host b is removed. It is created again before the next scenario runs.
     DeviceRemoved,
     /// Host b loses the address that the connections use, and gets another address.
     AddressChanged,
@@ -103,43 +103,46 @@ pub(crate) enum Fault {
     HostKilled,
 }
 
-/// The expected result, in addition to the rules that always hold: see `judge`.
+/// The expected result. Further rules hold for all scenarios: see `judge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// All messages arrive, and every connection ends as planned.
     GoesOn,
-    /// Like `GoesOn`, and every connection resumes.
+    /// Like `GoesOn`, and in addition every connection resumes.
     Resumes,
-    /// Like `GoesOn`, except for connections that a side has started to end. At least one
+    /// Like `GoesOn`, but connections that a side has started to end may fail. At least one
     /// connection resumes.
     EndsHonestly,
     /// The client detects that the server does not know its sessions.
     SessionsEnd,
-    /// The server keeps a suspended session until it stops, or until [`MOST_SUSPENDED`] newer
-    /// sessions are suspended.
+    /// The server retains a suspended session until the server stops, or until [`MOST_SUSPENDED`]
+    /// newer sessions are suspended.
     GivesWay,
-    /// Every connection breaks, and both sides detect the break within the time limit after the
-    /// start of the fault.
+    /// Every connection breaks. Both sides detect the break within the time limit, which starts
+    /// when the fault starts.
     BothLearn,
-    /// Every connection breaks, and the client detects the break within the time limit.
+    /// Every connection breaks. The client detects the break within the time limit.
     ClientLearns,
     /// Like `BothLearn`, but the server can detect the break only after the end of the fault.
     ServerLearnsLater,
-    /// Only the rules that hold for every scenario.
+    /// No expectation apart from the rules that hold for all scenarios.
     Honest,
-    /// All messages of the server arrive, and then the client sees the same end as after a close.
+    /// All messages of the server arrive. The client then sees the same end as after a close.
     AllOfServerArrives,
-    /// Each client closes a connection in the end that the restarted server has served.
+    /// In the end, each client closes a connection to the restarted server, with all messages
+    /// delivered.
     ServedInTheEnd,
 }
 
-/// The name of the soak's scenario: connections with random configurations and endings.
+/// The name of the scenario for a soak. Its connections have random configurations and endings.
 pub(crate) const EVERY_END: &str = "every-end";
 
-/// The name of the soak's scenario with cuts: sessions with random configurations and endings.
+/// The name of the scenario for a soak with cuts. Its sessions have random configurations and
+/// endings.
 pub(crate) const SESSION_ENDS: &str = "session-ends";
 
-/// The maximal number of suspended sessions that an engine keeps while their clients are gone.
+/// The maximum number of suspended sessions that an engine retains after their clients have
+/// vanished.
 pub(crate) const MOST_SUSPENDED: usize = 1024;
 
 #[rustfmt::skip]
@@ -164,7 +167,7 @@ mod groups {
     pub(super) const CROWD: &[Group] = &[
         (60, Mixed, Prompt), (30, Operations, Prompt), (110, Idle, Prompt),
     ];
-    /// Connections of each kind that can resume.
+    /// Connections of each kind that supports resumption.
     pub(super) const SESSIONS: &[Group] = &[
         (1, Idle, Prompt), (1, Small, Prompt), (1, Large, Prompt), (2, Mixed, Prompt),
         (1, Mixed, Slow),
@@ -172,8 +175,9 @@ mod groups {
     pub(super) const EVERYTHING: &[Group] = &[(8, Any, Prompt)];
 }
 
-/// Returns all scenarios. The columns: name, groups, fault, expected result, configuration, seconds
-/// of flow, and whether `--quick` includes the scenario. The last scenario kills a host.
+/// Returns all scenarios. The columns are: name, groups, fault, expected result, change of the
+/// configuration, seconds of message traffic before the fault, and whether `--quick` includes the
+/// scenario. The last scenario kills a host.
 #[rustfmt::skip]
 pub(crate) fn all() -> Vec<Scenario> {
     let mixture = "delay 5ms reorder 1% loss 0.5% duplicate 1% corrupt 0.2%";
@@ -198,7 +202,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
         row("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
         row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, tolerating_delay, 3, false),
-        // Many connections at once, and senders that are faster than the receiver.
+        // Many concurrent connects, and senders that are faster than the receiver.
         row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, true),
         row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, false),
         row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, false),
@@ -207,7 +211,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
         row("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
         row("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
-        // Connections survive a short cut, and both sides detect a long cut in time.
+        // Connections must survive a short cut. Both sides must detect a long cut in time.
         row("cut-1s",                 BUSY, Cut(1_000), GoesOn, surviving_cuts, 2, false),
         row("cut-3s",                 BUSY, Cut(3_000), GoesOn, surviving_cuts, 2, false),
         row("cut-10s",                BUSY, Cut(10_000), GoesOn, surviving_cuts, 2, false),
@@ -219,7 +223,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("stopped-process",        SOME, stopped(3), GoesOn, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerLearnsLater, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
-        // Connections with `Config::resume`. They resume with the same device and transport.
+        // Connections with `Config::resume`. They resume over the same device and transport.
         row("session-cut-0.1s",       SESSIONS, Cut(100), GoesOn, resuming, 2, false),
         row("session-cut-1s",         SESSIONS, Cut(1_000), GoesOn, resuming, 2, false),
         row("session-cut-6s",         SESSIONS, Cut(6_000), Resumes, resuming, 2, true),
@@ -262,7 +266,7 @@ impl Scenario {
         suspended + u64::from(self.connections())
     }
 
-    /// Returns whether each connection is followed by a new one until the order to stop.
+    /// Returns whether each connection that ends is followed by a new one until the order to stop.
     pub(crate) fn is_endless(&self) -> bool {
         self.groups == EVERYTHING
     }
@@ -292,7 +296,8 @@ impl Scenario {
         config.large_memory = 4 << 20;
         config.registration_cache = 1 << 20;
         if self.connections() > 8 {
-            // Do not spin, because spinning threads take the processors from the other connections.
+            // Do not spin, because spinning threads would take processor time from the other
+            // connections.
             config.polling = Polling::Event;
         }
         self.adjust(&mut config);
@@ -306,7 +311,7 @@ impl Scenario {
 }
 
 impl Fault {
-    /// Returns whether the fault destroys the server's records.
+    /// Returns whether the fault loses the server's records.
     pub(crate) fn kills(self) -> bool {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }
@@ -335,17 +340,17 @@ impl fmt::Display for Scenario {
 
 fn usual(_: &mut Config) {}
 
-/// Tolerates packets that are queued for seconds behind packets of other connections. The device
-/// waits long before it retransmits, and few messages are in flight, so that the close completes in
-/// time. Keepalive and `read_timeout` need no change, because no connection ends while bytes
-/// arrive.
+/// Tolerates packets that wait for seconds in a queue behind packets of other connections. The
+/// device waits long before it retransmits. Few messages are in flight, so that the close completes
+/// in time. Keepalive and `read_timeout` need no change, because no connection times out while
+/// bytes arrive.
 fn tolerating_delay(config: &mut Config) {
     config.rdma.ack_timeout = Some(23);
     config.receive_window = 4;
     config.close_timeout = Duration::from_secs(300);
 }
 
-/// Makes each of many connections use little memory.
+/// Limits the memory per connection, for scenarios with many connections.
 fn with_little_memory(config: &mut Config) {
     config.receive_window = 4;
     config.send_depth = 4;
@@ -354,7 +359,7 @@ fn with_little_memory(config: &mut Config) {
     config.registration_cache = 0;
 }
 
-/// Like `with_little_memory`, but all connections of a side share their receives.
+/// Like `with_little_memory`, and makes all connections of a side share their receives.
 fn sharing(config: &mut Config) {
     with_little_memory(config);
     config.shared_receive = Some(200 * 26);
@@ -378,7 +383,7 @@ fn watchful(config: &mut Config) {
     config.close_timeout = Duration::from_secs(5);
 }
 
-/// Makes connections detect a cut within a few seconds, and resume for up to 60 s.
+/// Makes connections detect a cut within a few seconds, and try to resume for up to 60 s.
 fn resuming(config: &mut Config) {
     watchful(config);
     config.close_timeout = Duration::from_secs(60);
@@ -386,8 +391,9 @@ fn resuming(config: &mut Config) {
     config.shared_receive = None;
 }
 
-/// Like `resuming`, but detects a cut within a second. All cuts are shorter than the time for which
-/// a session waits, even if each attempt to connect blocks the engine for 5 s (software iWARP).
+/// Like `resuming`, but connections detect a cut within a second. All cuts are shorter than the
+/// time for which a session waits, even if each attempt to connect blocks the engine for 5 s, as on
+/// software iWARP.
 fn detecting_cuts(config: &mut Config) {
     resuming(config);
     config.resume = Duration::from_secs(180);
@@ -395,7 +401,8 @@ fn detecting_cuts(config: &mut Config) {
     config.keepalive_timeout = Duration::from_millis(700);
 }
 
-/// Like `resuming`, with little memory per connection, and with long timeouts for many connections.
+/// Like `resuming`, but with little memory per connection, and with timeouts that are long enough
+/// for many connections.
 fn resuming_crowd(config: &mut Config) {
     with_little_memory(config);
     resuming(config);

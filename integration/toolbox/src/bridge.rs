@@ -11,12 +11,12 @@ use crate::{Deadline, Ended, Heard, Line, Process, TIME_LIMIT};
 pub struct Bridge {
     /// The process of the bridge.
     pub process: Process,
-    /// The address of its listener.
+    /// The address on which the bridge listens.
     pub address: SocketAddr,
 }
 
 /// Two bridges on this host with an rdmsg connection between them. TCP clients of the near bridge
-/// reach a TCP service through both.
+/// reach a TCP service through both bridges.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BridgePair {
@@ -109,7 +109,7 @@ impl Bridge {
     ///
     /// # Errors
     ///
-    /// If `/proc` does not contain the number.
+    /// If `/proc` does not contain this value.
     pub fn memory(&self) -> Result<usize> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find(|line| line.starts_with("RssAnon:"));
@@ -120,12 +120,12 @@ impl Bridge {
 
 impl BridgePair {
     /// Starts both bridges with the same options. `between` is the address on which the far bridge
-    /// listens, with a scheme of rdmsg: `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0`
-    /// on any machine.
+    /// listens for the near one, with a scheme of rdmsg: `rdma://10.8.0.1:0` in the lab,
+    /// `rdmsg+tcp://127.0.0.1:0` on any machine.
     ///
     /// # Errors
     ///
-    /// Those of [`Bridge::start`].
+    /// If a bridge does not start, as for [`Bridge::start`].
     pub fn start(
         program: &Path,
         between: &str,

@@ -8,11 +8,12 @@ use std::{
 
 use crate::{Deadline, Lab, TIME_LIMIT, Watchdog};
 
-/// The time limit for a test in seconds, on an idle machine. Tests take about a tenth of this time.
+/// The time limit for a test in seconds, on an idle machine. Tests take about a tenth of this
+/// limit.
 const SECONDS: u64 = 300;
 
-/// The counters at the end of the previous test; `None` if that test failed. The tests of a program
-/// run one at a time.
+/// The counters at the end of the previous test, or `None` if the previous test failed. The tests
+/// of a program run one at a time.
 static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 
 /// The guard of a device test. Its watchdog aborts the program if the test hangs. A test must drop
@@ -26,7 +27,7 @@ pub struct DeviceTest {
     _watchdog: Watchdog,
 }
 
-/// The counters of the device that a test must not change.
+/// The counters that must be the same before and after a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Counts {
     /// The numbers of queue pairs, completion queues, memory regions, shared receive queues and
@@ -36,14 +37,14 @@ struct Counts {
     rnr_naks: u64,
 }
 
-/// Returns whether a test, or the rest of a test, applies to this device: `able` states whether the
-/// device has the capability. If not, prints the missing capability to stderr directly, because the
-/// test harness hides the output of a test that passes.
+/// Returns `able`, which states whether the device has the capability that a test needs. If it is
+/// false, prints the missing capability to stderr directly, because the test harness hides the
+/// output of a test that passes.
 ///
 /// # Panics
 ///
 /// If the device lacks the capability and is not iWARP: then the library is wrong, or the device is
-/// of an unknown kind. Also if stderr is closed.
+/// of an unknown kind. Also panics if stderr is closed.
 #[must_use]
 pub fn applies(able: bool, capability: &str) -> bool {
     if !able {
@@ -68,7 +69,7 @@ impl DeviceTest {
         Self::new(SECONDS, true)
     }
 
-    /// Like [`start`](Self::start), with a time limit in seconds on an idle machine.
+    /// Like [`start`](Self::start), but with this time limit in seconds on an idle machine.
     ///
     /// # Panics
     ///
@@ -79,8 +80,7 @@ impl DeviceTest {
         Self::new(seconds, true)
     }
 
-    /// Starts a test whose senders are permitted to send without credit, so RNR NAKs are not an
-    /// error.
+    /// Starts a test in which senders may send without credit, so RNR NAKs are not an error.
     ///
     /// # Panics
     ///
@@ -136,13 +136,14 @@ impl Drop for DeviceTest {
         let mut deadline = Deadline::after(TIME_LIMIT);
         let mut now = Counts::now(&self.lab);
         // The engine closes dropped connections in the background, so wait until their objects are
-        // gone.
+        // destroyed.
         while now.objects != self.before.objects && !deadline.is_over() {
             thread::sleep(Duration::from_millis(5));
             now = Counts::now(&self.lab);
         }
         let rnr_naks = if self.has_credits {
-            // The counter starts at zero if the test has removed the device and created it again.
+            // If the test has removed the device and created it again, the counter has restarted at
+            // zero.
             self.before.rnr_naks.min(now.rnr_naks)
         } else {
             now.rnr_naks

@@ -13,7 +13,8 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
-/// The JSON that the doctor prints. The nested report about the peer's host contains only findings.
+/// The JSON that the doctor prints. The nested report about the peer's host contains only
+/// `findings`.
 #[derive(Deserialize)]
 struct Report {
     findings: Vec<Finding>,
@@ -43,12 +44,12 @@ fn is_peer<'a, D: Deserializer<'a>>(host: D) -> Result<bool, D::Error> {
 }
 
 impl Diagnosis {
-    /// Types a line into the shell. The line must run `rdmsg doctor --json`, possibly with more
+    /// Runs a line in the shell. The line must run `rdmsg doctor --json`, possibly with more
     /// arguments.
     ///
     /// # Errors
     ///
-    /// If the output is not a report.
+    /// If the output is not a report of the doctor.
     pub fn typed(shell: &mut Shell, line: &str) -> Result<Self> {
         let (status, printed) = shell.type_line(line)?;
         let report = serde_json::from_str(&printed);
@@ -67,11 +68,11 @@ impl Diagnosis {
             .collect()
     }
 
-    /// Returns the only error. The error must have this subject.
+    /// Returns the only finding whose state is `error`.
     ///
     /// # Panics
     ///
-    /// If the number of errors is not one, or if the error has another subject.
+    /// If there is not exactly one such finding, or if its subject is not `subject`.
     #[must_use]
     #[track_caller]
     pub fn only_error(&self, subject: &str) -> &Finding {

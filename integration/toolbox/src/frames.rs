@@ -1,15 +1,15 @@
-//! An independent implementation of the wire format. Tests use it instead of the library's codec,
-//! so that a mistake in the codec cannot cancel itself out.
+//! An independent implementation of the wire format. Tests use it instead of the codec of the
+//! library: a mistake in the codec would otherwise affect both sides equally and stay hidden.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
-/// The number of receives for data frames on either side of these tests.
+/// The number of receives for data frames that each side of these tests posts.
 pub const WINDOW: u16 = 4;
-/// The largest payload of a data frame in bytes that either side accepts.
+/// The largest payload of a data frame that either side accepts, in bytes.
 pub const EAGER_SIZE: u32 = 1000;
 /// The length of a frame's header in bytes.
 pub const HEADER_LEN: usize = 16;
-/// The length in bytes of the largest message that either side accepts.
+/// The largest message that either side accepts, in bytes.
 pub const MAX_MESSAGE: u64 = 1 << 20;
 /// The number of receives that the library posts for control frames, in addition to those for data
 /// frames.
@@ -30,16 +30,16 @@ pub const REQUEST: u8 = 13;
 pub const ANSWER: u8 = 14;
 pub const RENDEZVOUS: u8 = 16;
 
-/// A frame. The constructors return valid frames; tests change single fields.
+/// A frame. The constructors return valid frames. Tests then change single fields.
 #[derive(Debug, Clone)]
 pub struct Frame<'a> {
     pub kind: u8,
     pub flags: u8,
-    /// The frame's number, relative to the number that the receiver expects next. `Peer::send` adds
-    /// the expected number.
+    /// The frame number minus the number that the receiver expects next; 0 in a valid frame.
+    /// `Peer::send` adds the expected number.
     pub ahead: u16,
     pub grant: u32,
-    /// The length field; `None` for the length of the payload.
+    /// The value of the length field. If `None`, the length of the payload is used.
     pub len: Option<u32>,
     pub arg: u32,
     pub payload: &'a [u8],
@@ -113,12 +113,12 @@ impl Descriptor {
     }
 }
 
-/// The hello with which a peer starts a connection. Tests change single fields.
+/// The hello that a peer sends to start a connection. Tests change single fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Hello {
     pub magic: [u8; 4],
     pub version: u8,
-    /// The length field: the number of bytes of the whole hello.
+    /// The value of the length field: the length of the whole hello in bytes.
     pub len: u8,
     pub features: u16,
     pub window: u16,
@@ -131,7 +131,7 @@ pub struct Hello {
 
 impl Hello {
     pub const LEN: u8 = 36;
-    /// The feature bit of a request whose private data follow in a frame.
+    /// The feature bit of a connection request whose private data follow in a separate frame.
     pub const LONG_REQUEST: u16 = 256;
 
     /// The hello of a peer that follows the protocol.

@@ -18,13 +18,13 @@ pub struct Lab {
     pub device: String,
     /// The IPv4 address of this host.
     pub addr: IpAddr,
-    /// The IPv4 address of the other host. If there is only one host, its own address.
+    /// The IPv4 address of the other host. If there is only one host, the address of this host.
     pub peer: IpAddr,
     /// The IPv6 address of this host.
     pub addr6: IpAddr,
-    /// The IPv6 address of the other host. If there is only one host, its own address.
+    /// The IPv6 address of the other host. If there is only one host, the address of this host.
     pub peer6: IpAddr,
-    /// The folder for result files, which is kept after the run.
+    /// The folder for result files. It remains after the run.
     pub results: PathBuf,
 }
 
@@ -37,7 +37,7 @@ impl Lab {
     #[must_use]
     pub fn get() -> Self {
         // The logger writes warnings to the test's captured output, which the harness prints if the
-        // test fails. RUST_LOG selects more.
+        // test fails. The variable RUST_LOG can select more levels.
         let _ = env_logger::builder().is_test(true).try_init();
         Self::find()
             .unwrap_or_else(|error| panic!("{error:#}: run the device tests with integration/test"))
@@ -47,7 +47,8 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// If a variable is not set or invalid, or if the device does not exist. The error names it.
+    /// If a variable is missing or invalid, or if the device does not exist. The error names the
+    /// variable or the device.
     pub fn find() -> Result<Self> {
         fn var(name: &str) -> Result<String> {
             env::var(name).with_context(|| format!("{name} is not set: run this in the lab"))
@@ -79,15 +80,16 @@ impl Lab {
         env::var_os("LAB_HOST").is_some()
     }
 
-    /// Returns the address of this host with this port. Port 0 selects a free port.
+    /// Returns this host's address with `port`. Port 0 selects a free port.
     #[must_use]
     pub fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.addr, port)
     }
 
-    /// Returns the source address for a test that connects by calls of the connection manager:
-    /// `None` except on iWARP. There, the kernel's connection manager does not check whether a port
-    /// is in use by TCP, so the returned port is one that TCP does not use, either.
+    /// Returns the source address for a test that connects with calls of the connection manager.
+    /// Returns `None` except on iWARP, which uses TCP's ports. There, the kernel's connection
+    /// manager could choose a port that TCP already uses, so this function returns a port that is
+    /// free for TCP.
     ///
     /// # Panics
     ///
@@ -98,7 +100,7 @@ impl Lab {
         self.is_iwarp().then(|| free().unwrap())
     }
 
-    /// Returns the address of the other host with this port.
+    /// Returns the other host's address with `port`.
     #[must_use]
     pub fn peer_at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.peer, port)
@@ -122,7 +124,7 @@ impl Lab {
     }
 
     /// Returns the number of RNR NAKs that this device has sent and received. Returns 0 on iWARP,
-    /// which has no RNR NAK: if a receive is missing there, the connection breaks.
+    /// which has no RNR NAK: there, a missing receive breaks the connection.
     #[must_use]
     pub fn rnr_naks(&self) -> u64 {
         if self.is_iwarp() {

@@ -9,11 +9,11 @@ use std::{
 use anyhow::{Context, Error, Result};
 use clap::ValueEnum;
 
-/// The exit status of `integration/lab exec` if the lab itself failed, not the command.
+/// The exit status of `integration/lab exec` if the lab itself has failed, and not the command.
 pub const LAB_FAILED: i32 = 125;
 
-/// The exit status of `integration/lab exec` if a guest stopped responding, not because of the
-/// command.
+/// The exit status of `integration/lab exec` if a guest has stopped responding for a reason other
+/// than the command.
 pub const LAB_STOPPED: i32 = 123;
 
 /// The advice that is printed after [`LAB_FAILED`].
@@ -31,8 +31,8 @@ pub enum LabDevice {
     Siw,
 }
 
-/// Starts this program again on the hosts of the lab. The working directory must be the checkout;
-/// `integration/tool` changes to it.
+/// A launcher that runs this program again, on the hosts of the lab. The working directory must be
+/// the checkout; `integration/tool` changes to it.
 #[derive(Debug)]
 pub struct Launch {
     lab: Command,
@@ -40,14 +40,14 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Selects one or two hosts. The lab kills the program after `limit`.
+    /// Selects one or two hosts. The lab kills the program after the time `limit`.
     #[must_use]
     pub fn new(hosts: u8, limit: Duration) -> Self {
         Self::on(&["--hosts", &hosts.to_string()], limit)
     }
 
-    /// Selects one host whose clock counts instructions. The lab kills the program after `limit`,
-    /// which is measured with this machine's clock.
+    /// Selects one host whose clock counts instructions. The lab kills the program after the time
+    /// `limit`, measured with this machine's clock.
     #[must_use]
     pub fn counted(limit: Duration) -> Self {
         Self::on(&["--counted"], limit)
@@ -70,7 +70,7 @@ impl Launch {
         self
     }
 
-    /// Selects the driver of the devices.
+    /// Selects the driver of the RDMA devices.
     #[must_use]
     pub fn device(self, device: LabDevice) -> Self {
         match device {
@@ -79,7 +79,7 @@ impl Launch {
         }
     }
 
-    /// Selects this machine instead of guests if it has an RDMA device.
+    /// Runs the program on this machine instead of in guests if this machine has an RDMA device.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Launch {
         Ok(self.lab.arg("--").arg(program).args(&self.arguments))
     }
 
-    /// Replaces this process with `integration/lab exec`. Returns only if that fails.
+    /// Replaces this process with `integration/lab exec`. Returns only if the exec fails.
     #[must_use]
     pub fn exec(mut self) -> Error {
         match self.command() {
@@ -119,8 +119,8 @@ impl Launch {
         }
     }
 
-    /// Runs the lab to its end. Prints the programs' output without the host's name before each
-    /// line.
+    /// Runs `integration/lab exec` and waits until it ends. Prints the programs' output without the
+    /// prefix that names the host.
     ///
     /// # Errors
     ///

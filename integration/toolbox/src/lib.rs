@@ -2,7 +2,7 @@
 //! hosts, messages with known contents, and time limits that are extended on a busy machine.
 //!
 //! The tests and the tools run in the lab, or on a machine with an RDMA device: see
-//! `integration/test`. A test fails if there is no device. The library's timeouts bound every wait.
+//! `integration/test`. A test fails if there is no device. The library's timeouts limit every wait.
 //! If a program hangs nevertheless, a [`Watchdog`] aborts it.
 
 mod bridge;
@@ -23,7 +23,8 @@ mod watchdog;
 
 use std::{fs, time::Duration};
 
-/// The hosts on which a conductor runs programs, and the agent that serves a conductor.
+/// Control of other hosts: the hosts on which a conductor runs programs, and the agent that
+/// executes the conductor's commands.
 pub mod agent {
     pub use hosts::{
         Host, Said,
@@ -51,8 +52,8 @@ pub use crate::{
     watchdog::Watchdog,
 };
 
-/// The time limit for an event that must happen. It is long enough for a busy machine that emulates
-/// each instruction.
+/// The time limit for an event that must happen. It suffices on a busy machine that emulates each
+/// instruction.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the number of open file descriptors of this process.
@@ -66,11 +67,11 @@ pub fn open_fds() -> usize {
     fds.count()
 }
 
-/// Reads lines of a process until a line contains this text.
+/// Reads lines of a process until one contains this text.
 ///
 /// # Panics
 ///
-/// If the process prints no such line, and then no line for [`TIME_LIMIT`].
+/// If the process ends, or prints nothing for [`TIME_LIMIT`], before it prints such a line.
 pub fn await_line(process: &mut Process, text: &str) {
     loop {
         match process.line(TIME_LIMIT) {
@@ -81,8 +82,8 @@ pub fn await_line(process: &mut Process, text: &str) {
     }
 }
 
-/// Returns the sections of a tool's table, each with its title, which follows `==`, and its lines.
-/// Empty lines and comments are left out.
+/// Returns the sections of a tool's table. Each section consists of its title, which follows `==`,
+/// and its lines. Empty lines and comments are left out.
 pub fn sections(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     text.split("\n== ").skip(1).map(|section| {
         let (title, lines) = section.split_once('\n').unwrap_or((section, ""));

@@ -1,11 +1,12 @@
-//! Shell commands that impair the network of a host of the lab. The host's network device is
+//! Shell commands that impair the network of a host in the lab. The host's network device is
 //! `eth0`.
 
 use crate::agent;
 
-/// Returns the command that applies `netem` to all RDMA packets that this host sends. Packets of
-/// the conductor use the same device and are not affected. RDMA packets are UDP to port 4791
-/// (RoCE), or, on an iWARP device, the packets of all TCP connections except the conductor's.
+/// Returns the command that applies `netem` to all RDMA packets that this host sends. The packets
+/// of the conductor use the same network device, but are not affected. RDMA packets are UDP packets
+/// to port 4791 (RoCE), or, on an iWARP device, the packets of all TCP connections except the
+/// conductor's.
 #[must_use]
 pub fn impair(netem: &str) -> String {
     const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
@@ -21,7 +22,7 @@ pub fn impair(netem: &str) -> String {
         .replace("NETEM", netem)
 }
 
-/// The command that ends the effect of [`impair`].
+/// The command that undoes [`impair`].
 pub const REPAIR: &str = "tc qdisc del dev eth0 root";
 
 /// Returns the command that replaces the parameters of [`impair`] with `netem`.

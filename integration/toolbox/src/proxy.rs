@@ -14,7 +14,7 @@ pub struct Proxy {
     carried: Arc<Mutex<Carried>>,
 }
 
-/// The state of the proxy.
+/// The connections of a proxy.
 #[derive(Debug)]
 enum Carried {
     Open(Vec<TcpStream>),
@@ -23,7 +23,7 @@ enum Carried {
 }
 
 impl Proxy {
-    /// Listens on a free port of this host.
+    /// Starts a proxy that listens on a free port of this host and connects to `server`.
     ///
     /// # Errors
     ///
@@ -35,7 +35,8 @@ impl Proxy {
         let of_thread = Arc::clone(&carried);
         thread::spawn(move || {
             for client in listener.incoming() {
-                // Ignore the error: the client or the server has ended before both were connected.
+                // Ignore the error: the client or the server has ended before the proxy connected
+                // them.
                 let _ = client.and_then(|client| join(&of_thread, client, server));
             }
         });

@@ -1,5 +1,5 @@
-//! Counts the objects of a device by netlink. `rdma resource show` prints the same counts, but
-//! tests count often, and starting a program takes long in an emulated guest.
+//! Counts the objects of an RDMA device through netlink. `rdma resource show` prints the same
+//! counts. But tests count often, and starting a program takes long in an emulated guest.
 //!
 //! See `rdma_netlink.h` of the kernel, and netlink(7).
 
@@ -19,14 +19,14 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 /// The length of `struct nlmsghdr` in bytes.
 const HEADER_LEN: usize = 16;
-/// Masks the flags in an attribute's type.
+/// A mask that removes the flags from an attribute's type.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const DEV_NAME: u16 = 2;
 const RES_SUMMARY: u16 = 15;
 const RES_SUMMARY_ENTRY_NAME: u16 = 17;
 const RES_SUMMARY_ENTRY_CURR: u16 = 18;
 
-/// Returns the numbers of objects on the device: "pd 1 cq 2 qp 2 …".
+/// Returns the number of objects of each kind on the device, for example "pd 1 cq 2 qp 2 …".
 pub(crate) fn resources(device: &str) -> Result<String> {
     let answer = dump().context("cannot count the objects of RDMA devices by netlink")?;
     for message in &answer {
@@ -51,7 +51,8 @@ fn summary(entries: &[u8]) -> Result<String> {
     Ok(counts.join(" "))
 }
 
-/// Returns the attributes of each message in the kernel's answer.
+/// Requests the objects of all devices. Returns the attributes of each message in the kernel's
+/// answer.
 fn dump() -> Result<Vec<Vec<u8>>> {
     let socket = socket(
         AddressFamily::Netlink,
@@ -85,7 +86,7 @@ fn dump() -> Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Returns the error of a `struct nlmsgerr`, whose first field is the negated errno.
+/// Returns the error in a `struct nlmsgerr`, whose first field is the negated errno.
 fn error(bytes: &[u8]) -> Result<io::Error> {
     let errno = bytes.first_chunk().context("a torn error")?;
     Ok(io::Error::from_raw_os_error(

@@ -2,10 +2,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{Line, Process, TIME_LIMIT};
 
-/// A shell to which tests type lines, as root.
+/// A shell in which tests run lines as root.
 ///
-/// The shell has a function `sudo`, which is therefore available on any machine, and finds the
-/// programs of this checkout in PATH.
+/// The shell defines a function `sudo`, so that lines with `sudo` work on any machine. It finds the
+/// programs of this checkout through PATH.
 #[derive(Debug)]
 pub struct Shell {
     process: Process,
@@ -34,8 +34,7 @@ impl Shell {
         Ok(this)
     }
 
-    /// Types a line and waits until it has been executed. Returns the line's exit status and
-    /// stdout.
+    /// Runs a line and waits until it ends. Returns the line's exit status and stdout.
     ///
     /// # Errors
     ///
@@ -60,7 +59,7 @@ impl Shell {
         }
     }
 
-    /// Types a line that must succeed. Returns the line's stdout.
+    /// Runs a line, which must succeed. Returns the line's stdout.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The client, then the server.
+    /// Both sides, the client first.
     pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
     /// Returns the other side.

@@ -8,7 +8,7 @@ use std::{
 
 use crate::Deadline;
 
-/// Aborts the program unless the watchdog is dropped in time. A test that hangs therefore fails,
+/// Aborts the program if the watchdog is not dropped in time. A test that hangs therefore fails,
 /// and the message names the test.
 #[derive(Debug)]
 pub struct Watchdog {
@@ -16,8 +16,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a watchdog for the running test. The limit is in seconds on an idle machine; the lab
-    /// is slow, so choose a long one. The message names the caller's source line.
+    /// Starts a watchdog for the running test. The limit is in seconds on an idle machine. Choose a
+    /// long limit, because the lab is slow. The message names the caller's source line.
     #[must_use]
     #[track_caller]
     pub fn new(seconds: u64) -> Self {

@@ -1,4 +1,4 @@
-//! Shared by the tests: a listener, its clients, and messages between them.
+//! Helpers for the tests: a listener, its clients, and messages between them.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -21,7 +21,8 @@ pub(crate) const EINVAL: i32 = 22;
 /// The time limit for an event that must arrive.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns the next event. The event must have this type, and belong to the id with this context.
+/// Returns the next event, which must have type `event` and belong to the id with context
+/// `context`.
 pub(crate) fn expect(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
     let came = channel.wait_event(TIME_LIMIT).unwrap();
     let came = came.unwrap_or_else(|| panic!("no {event} came"));
@@ -29,7 +30,7 @@ pub(crate) fn expect(channel: &EventChannel, event: CmEventType, context: u64) -
     came
 }
 
-/// Like `expect`, for an event that must have the status 0.
+/// Like `expect`, and also asserts that the event's status is 0.
 pub(crate) fn good(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
     let came = expect(channel, event, context);
     assert_eq!(came.status(), 0, "{came:?}");
@@ -60,7 +61,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) const CONTEXT: u64 = 1000;
 
-    /// Listens on a free port of this IP address.
+    /// Listens on `ip` with a free port.
     pub(crate) fn new(ip: IpAddr) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut listener = CmId::new(&channel, PortSpace::TCP, Self::CONTEXT).unwrap();
@@ -94,7 +95,7 @@ pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -
     id
 }
 
-/// Returns a new id with a queue pair, which has started to connect.
+/// Returns a new id, which has started to connect, and its queue pair.
 pub(crate) fn connecting(
     channel: &EventChannel,
     addr: SocketAddr,
@@ -218,12 +219,12 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     (client, accepted, server)
 }
 
-/// Returns the numbers of RDMA resources and of open descriptors after a connection was made and
-/// ended.
+/// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
+/// descriptors.
 ///
-/// librdmacm allocates a protection domain for each device that ids use. librdmacm keeps or frees
-/// this domain depending on the order in which the last id and the last list of devices are
-/// destroyed. Ending a connection before each count makes this order the same.
+/// librdmacm allocates a protection domain for each device that ids use. Whether librdmacm frees
+/// this domain depends on the order in which the last id and the last device list are destroyed.
+/// The connection before each count makes this order the same each time.
 pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

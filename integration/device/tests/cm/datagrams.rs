@@ -1,4 +1,4 @@
-//! Ids for datagrams, and multicast groups.
+//! Tests datagram ids and multicast groups.
 
 use std::net::SocketAddr;
 

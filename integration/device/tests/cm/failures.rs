@@ -1,4 +1,4 @@
-//! Failures of calls and connections, and the errors that report them.
+//! Tests failures of calls and connections, and the errors that report these failures.
 
 use std::{net::SocketAddr, process::Command};
 

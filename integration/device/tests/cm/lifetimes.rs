@@ -11,8 +11,8 @@ use crate::common::{
 
 const COUNT: usize = 13;
 
-/// Creates all kinds of handles: those of an established connection, and those of a half-open one
-/// with an unread request and an unread acceptance.
+/// Creates handles of all kinds: those of an established connection, and those of a half-open
+/// connection whose request and acceptance are still unread.
 fn everything() -> [Box<dyn Any + Send>; COUNT] {
     let (client, accepted, server) = connected(Lab::get().addr);
     client.queues.talk(&accepted.queues);
@@ -79,7 +79,7 @@ fn handles_are_dropped_on_any_thread() {
     }
 }
 
-/// A queue pair keeps its connection after the handles of the ids, channels and the listener were
+/// A queue pair stays connected after the handles of the ids, the channels and the listener are
 /// dropped.
 #[test]
 fn a_queue_pair_outlives_its_handles() {
@@ -97,7 +97,7 @@ fn a_queue_pair_outlives_its_handles() {
         drop(server);
         accepted.queues.talk(&queues);
         assert_none(&accepted.channel);
-        // Dropping the queue pair destroys its id, which disconnects.
+        // Dropping the queue pair destroys its id, which ends the connection.
         drop(queues);
         good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
     }
@@ -111,7 +111,8 @@ fn unread_events_end_with_their_id() {
     let (client, accepted, server) = connected(lab.addr);
     let mut peer = client.id;
     peer.disconnect().unwrap();
-    // Events arrive in the order of the calls, so DISCONNECTED has arrived, too.
+    // Events arrive in the order of the calls. So when this request arrives, DISCONNECTED has
+    // arrived, too.
     let fence = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let _third = connecting(&channel, fence.addr, CLIENT, b"");

@@ -1,4 +1,4 @@
-//! Options of connection manager ids.
+//! Tests the options of connection manager ids.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! The private data of requests, acceptances and rejections.
+//! Tests the private data of requests, acceptances and rejections.
 
 use rdmsg::{
     cm::{EventChannel, PrivateData},

@@ -1,4 +1,4 @@
-//! Connection requests that are never read, taken or answered.
+//! Tests connection requests that the program never reads, takes or answers.
 
 use rdmsg::{
     cm::{ConnParam, EventChannel},
@@ -10,7 +10,8 @@ use crate::common::{
     CLIENT, Queues, SERVER, Server, assert_none, connecting, count_resources, expect, good,
 };
 
-/// Asserts that the peer's connection manager has rejected the request because it destroyed the id.
+/// Asserts that the peer's connection manager has rejected the request because the peer destroyed
+/// the request's id.
 fn assert_rejected(channel: &EventChannel, context: u64) {
     let event = expect(channel, CmEventType::REJECTED, context);
     assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
@@ -28,7 +29,8 @@ fn unread_requests_end_with_their_listener() {
         let channel = EventChannel::new().unwrap();
         let _first = connecting(&channel, server.addr, 1, b"");
         let _second = connecting(&EventChannel::new().unwrap(), server.addr, 2, b"");
-        // Requests usually arrive in the order of the calls, so the first two have arrived, too.
+        // Requests usually arrive in the order of the calls. So when this request arrives, the
+        // first two have usually arrived, too.
         let fence = Server::new(lab.addr);
         let _third = connecting(&EventChannel::new().unwrap(), fence.addr, 3, b"");
         let _request = fence.request();
@@ -86,7 +88,7 @@ fn a_request_dropped_with_its_event_is_rejected() {
     assert_rejected(&channel, CLIENT);
 }
 
-/// The request has a queue pair. The handles of its channel and its listener are dropped before it.
+/// A request that has a queue pair is dropped after the handles of its channel and its listener.
 #[test]
 fn dropped_request_with_queue_pair_is_rejected() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,5 @@
-//! Synchronous ids, for which the program has no event channel: each call waits for its event.
+//! Tests synchronous ids. The program has no event channel for these ids, because each call waits
+//! for its own event.
 
 use std::thread;
 
@@ -92,7 +93,7 @@ fn a_synchronous_connection_over_ipv6_lives_and_ends() {
     run_lifecycle(&lab.addr6.to_string());
 }
 
-/// The program calls each step itself instead of `create_ep`.
+/// The program makes each call of the connection setup itself instead of calling `create_ep`.
 #[test]
 fn synchronous_steps_leave_their_events() {
     let lab = DeviceTest::without_credits();

@@ -1,4 +1,4 @@
-//! Threads use ids while other threads read the events of the ids' channels.
+//! Tests that threads can use ids while other threads read the events of the ids' channels.
 
 use std::{
     collections::HashMap,
@@ -34,7 +34,7 @@ fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
     }
 }
 
-/// Connects with one id after the other, and drops each one in another state.
+/// Connects one id per round, and drops each id in a different state.
 fn work(
     worker: u64,
     server: &Server,
@@ -144,7 +144,8 @@ fn ids_are_used_while_their_channel_is_read() {
             for result in results {
                 result.unwrap();
             }
-            // In three of six rounds, the worker waits until its connection is established.
+            // In three of six rounds, the worker waits until its connection is established, so at
+            // least half of all requests were accepted.
             assert!(accepted >= WORKERS * ROUNDS / 2, "{accepted}");
         });
     }

@@ -1,4 +1,4 @@
-//! Calls that block, and calls of other threads in the meantime.
+//! Tests calls that block, and calls that other threads make during such a call.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -130,14 +130,15 @@ fn disconnecting_waits_only_for_a_connection() {
     });
 }
 
-/// `migrate` would lose pending requests of a listener, so it fails until they were read.
+/// `migrate` would lose a listener's pending requests, so it fails until the program has read them.
 #[test]
 fn a_listener_with_unread_requests_does_not_migrate() {
     let lab = DeviceTest::without_credits();
     let mut server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let first = connecting(&channel, server.addr, 1, b"");
-    // Events arrive in the order of the calls, so the first request has arrived, too.
+    // Events arrive in the order of the calls. So when this request arrives, the first request has
+    // arrived, too.
     let fence = Server::new(lab.addr);
     let _later = connecting(&channel, fence.addr, 2, b"");
     let _request = fence.request();
@@ -160,7 +161,8 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     assert_none(&server.channel);
 }
 
-/// An object of the device, obtained from one id, can be used with ids of other channels, too.
+/// Ids of different channels return the same device context, so objects of this context can be used
+/// with all these ids.
 #[test]
 fn ids_of_different_channels_have_the_same_device() {
     let lab = DeviceTest::without_credits();

@@ -9,8 +9,8 @@ use crate::{
     wire::{CLOSE, CLOSE_ACK, DATA, Frame, GRANT, HEADER_LEN, PING, PONG, WINDOW},
 };
 
-/// Dropping a peer has the effect of killing its process: the kernel destroys its queue pair and
-/// id.
+/// Dropping a peer has the same effect as killing its process: the kernel destroys the peer's queue
+/// pair and id.
 #[test]
 fn peer_gone_after_frames_is_disconnect_without_close() {
     let scene = Scene::new();
@@ -124,7 +124,7 @@ fn peer_gone_during_close_leaves_undelivered() {
 }
 
 /// The peer violates the protocol and then does nothing; it does not even complete the disconnect.
-/// The library must not wait for that.
+/// The library must not wait for the peer's disconnect.
 #[test]
 fn peer_that_never_disconnects_is_disconnected() {
     let scene = Scene::new();

@@ -49,8 +49,8 @@ fn long_timeouts() -> Config {
     config
 }
 
-/// Announces a message of `len` bytes, of which the first [`READABLE`] can be read. Waits until the
-/// announcement has arrived, and then stops answering READs, without a disconnect.
+/// Announces a message of `len` bytes, and lets the library read only the first [`READABLE`] bytes.
+/// Waits until the announcement has arrived, and then stops answering READs, without a disconnect.
 fn announce_and_stall(peer: &mut Peer, len: u64) {
     let region = peer.lend(READABLE);
     let lie = Descriptor {
@@ -141,8 +141,8 @@ fn announcement_of_a_gibibyte_pins_little() {
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
     let scene = Scene::with(long_timeouts());
-    // The relief thread is not counted, because an engine starts it when it first runs foreign
-    // code.
+    // The relief thread is not counted: an engine starts it only when it first calls a waker or the
+    // logger.
     let threads = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
@@ -193,7 +193,8 @@ fn stalled_read_ends_connection_and_frees_budget() {
         .unwrap();
     let address = listener.local_addr();
     let hello = Hello::GOOD.bytes();
-    // Together they announce twice the limit, so their READs wait for each other's memory.
+    // The messages together need twice the memory limit, so a READ has to wait until another READ's
+    // memory is free.
     let hostile: Vec<_> = [4 * MIB, 2 * MIB, 2 * MIB]
         .into_iter()
         .map(|len| {
@@ -228,8 +229,8 @@ fn stalled_read_ends_connection_and_frees_budget() {
     engine.shutdown();
 }
 
-/// Establishes a connection of two honest sides. If a packet of a READ is lost, its device repeats
-/// the READ after the usual time, and not after the long one of the hostile connections.
+/// Establishes a connection between two honest sides. If a packet of a READ is lost, the device
+/// retries after the default timeout, and not after the long one of the hostile connections.
 fn honest_pair(engine: &Engine, address: SocketAddr) -> (Endpoint, Endpoint) {
     let config = large_messages();
     let listener = Listener::builder()
@@ -244,8 +245,8 @@ fn honest_pair(engine: &Engine, address: SocketAddr) -> (Endpoint, Endpoint) {
     (connecting.join().unwrap(), accepted)
 }
 
-/// Returns a command that runs another test of this program as an unprivileged user, with a limit
-/// of `kib` KiB of locked memory. Root's locked memory is not limited.
+/// Returns a command that runs another test of this program with a limit of `kib` KiB of locked
+/// memory. The command runs as an unprivileged user, because the limit does not apply to root.
 fn as_unprivileged(test: &str, kib: u32) -> Command {
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
         fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
@@ -289,7 +290,7 @@ fn among_announcers_with_a_small_lock_limit() {
         (connecting.join().unwrap(), endpoint)
     };
     let (honest, server) = honest_pair(&engine, lab.at(0));
-    // Together the three messages exceed the memory for READs; a single one would fit.
+    // Together the three messages exceed the memory for READs, but a single message would fit.
     let hostile: Vec<_> = (0..3)
         .map(|_| {
             let (mut peer, endpoint) = connect();

@@ -10,8 +10,8 @@ use std::{
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
 use toolbox::{TIME_LIMIT, pattern};
 
-/// The pause between two messages if no thread waits in `assert_well`, so that other threads get
-/// the processor.
+/// The pause between two messages while no thread waits in `assert_well`. It leaves the processor
+/// to other threads.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A healthy connection, which continuously exchanges messages and checks the content of each one.
@@ -25,7 +25,7 @@ pub(crate) struct Bystander {
 struct Shared {
     enough: AtomicBool,
     rounds: Mutex<Rounds>,
-    /// Notified when `done` or `wanted` of the rounds increases.
+    /// Notified when `rounds.done` or `rounds.wanted` increases.
     changed: Condvar,
 }
 
@@ -68,10 +68,10 @@ impl Bystander {
         }
     }
 
-    /// Checks that the bystander completes a round trip that has started after this call.
+    /// Checks that the bystander completes a round trip that starts after this call.
     pub(crate) fn assert_well(&self) {
         let mut rounds = self.shared.rounds.lock().unwrap();
-        // The current round has possibly started before this call, so wait for the round after it.
+        // The current round may have started before this call, so wait for the round after it.
         let goal = rounds.done + 2;
         rounds.wanted = rounds.wanted.max(goal);
         self.shared.changed.notify_all();
@@ -101,7 +101,7 @@ fn turn(endpoint: &Endpoint, shared: &Shared) {
         if shared.enough.load(Ordering::Relaxed) {
             break;
         }
-        // Lengths up to 2000 bytes include messages that are sent inline and others.
+        // Lengths below 2000 bytes include messages that are sent inline and messages that are not.
         let len = round as usize * 37 % 2000;
         let message = pattern(round, len);
         endpoint.send_timeout(&message, TIME_LIMIT).unwrap();

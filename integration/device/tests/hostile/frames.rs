@@ -1,5 +1,5 @@
-//! Tests of forbidden frames. Each frame is sent on a new connection, on which it is the first
-//! violation.
+//! Tests of forbidden frames. Each frame is sent on a new connection, and is the first violation
+//! there.
 
 use rdmsg::{
     CloseReason, Completion, RemoteAccess,
@@ -294,7 +294,8 @@ fn decreasing_grant_is_violation_after_valid_one() {
 #[test]
 fn data_without_credit_is_violation_after_delivery() {
     play(|| {
-        // No control frame occupies a receive, so a receive is posted for the excess frame.
+        // The peer sends no control frame, so a receive for control frames is still posted for the
+        // excess frame.
         let excess = usize::from(WINDOW) + 1;
         assert!(excess <= usize::from(WINDOW) + CONTROL_RECEIVES);
         vec![Case {
@@ -348,7 +349,7 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
     scene.finish();
 }
 
-/// The peer's Close stays the reason of the end, although a forbidden frame follows. The library
+/// The peer's Close remains the reason for the end, although a forbidden frame follows. The library
 /// disconnects immediately: waiting for `close_timeout` would exceed the time limit of this test.
 #[test]
 fn forbidden_frame_after_close_ends_connection() {
@@ -465,8 +466,9 @@ fn immediate_writes_need_credit_like_sends() {
     scene.finish();
 }
 
-/// Without this check, a peer could fill the window of an application that only receives messages
-/// and does not expect immediate data.
+/// A WRITE with immediate data is a violation if the application has no memory that the peer can
+/// write. Without this check, a peer could fill the window of an application that does not expect
+/// immediate data.
 #[test]
 fn immediates_without_memory_do_not_fill_window() {
     if !applies("writes with immediate data") {
@@ -496,8 +498,7 @@ fn nothing_of_the_library_can_be_read_or_written() {
     for role in ROLES {
         for writes in [false, true] {
             let (mut peer, endpoint) = scene.connect(role);
-            // Use a key next to one of the peer's keys, because this is probably a valid key of
-            // this process.
+            // This key is next to a key of the peer, so it is probably a valid key of this process.
             let target = RemoteAddr {
                 addr: peer.region().addr(),
                 rkey: peer.region().lkey().wrapping_sub(1 << 8),

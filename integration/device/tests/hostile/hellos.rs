@@ -11,13 +11,13 @@ use crate::{
     wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, MAX_MESSAGE, VERSION, WINDOW},
 };
 
-/// The fault of a hello, as the library reports it.
+/// The fault in a hello, as reported by the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// The private data does not contain a hello of rdmsg.
     NotRdmsg,
-    /// The values of a field are incompatible. The fields are: the code of the rejection, the name
-    /// of the field, the library's value, and the peer's value.
+    /// The two sides' values of a field are incompatible. Contains the code of the rejection, the
+    /// name of the field, the library's value, and the peer's value.
     Mismatch(u16, &'static str, u64, u64),
 }
 
@@ -154,8 +154,8 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
     scene.finish();
 }
 
-/// If a side served no READs, a message above the eager size could never be transferred, and would
-/// block all messages after it.
+/// If one side could not issue or not answer READs, a message above the eager size could never be
+/// transferred, and it would block all later messages. The library must reject such a connection.
 #[test]
 fn peer_without_reads_blocks_no_messages() {
     if !applies("connect requests that tell how many reads a peer serves") {
@@ -240,7 +240,8 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
     scene.finish();
 }
 
-/// A hello can promise any limits, because the library allocates memory only when they are used.
+/// A hello can contain any limits, because the library allocates memory for a limit only when it is
+/// used.
 #[test]
 fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();
@@ -267,7 +268,8 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
         let frame = peer.receive();
         assert_eq!(frame[0], DATA);
         assert_eq!(frame[HEADER_LEN..], message);
-        // A grant is an absolute count: the window of the hello, plus the one message received.
+        // A grant is an absolute count: here the window of the hello plus the one message received
+        // so far.
         let grant = u32::from(u16::MAX) + 1;
         peer.send(
             &Frame {
@@ -296,7 +298,7 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
     scene.finish();
 }
 
-/// A request that the peer withdraws immediately does not stay among the pending requests.
+/// If a peer withdraws its request immediately, the request is removed from the pending requests.
 #[test]
 fn withdrawn_requests_leak_nothing() {
     if !applies("connect requests that can be withdrawn") {

@@ -1,5 +1,5 @@
-//! Tests of peers that use a key to the library's memory for too long. A key is valid for one
-//! message, for exactly its bytes, and until the peer has confirmed the message.
+//! Tests of peers that misuse a key to the library's memory. A key is valid for one message, for
+//! exactly its bytes, and until the peer has confirmed the message.
 
 use rdmsg::{Completion, Endpoint, Outgoing, SendBuffer, verbs::RemoteAddr};
 
@@ -14,8 +14,8 @@ use crate::{
 const MESSAGE: [u8; 5000] = [3; 5000];
 const SECRET: u8 = 0x5e;
 
-/// Reads 64 bytes of the library's memory, at offset `at` of the offered message. Returns `None` if
-/// the device rejects the READ.
+/// Reads 64 bytes of the offered message, `at` bytes after its start. Returns `None` if the device
+/// rejects the READ.
 fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
     peer.read(RemoteAddr {
         addr: offer.addr + at,
@@ -47,8 +47,8 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
 }
 
 /// Checks that a READ of memory without permission returns no bytes and ends only the reading
-/// peer's connection. `prepare` returns the descriptor and the offset to read, and a value to keep
-/// until then.
+/// peer's connection. `prepare` returns the descriptor, the offset to read, and a value that this
+/// function drops after the READ.
 fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, T)) {
     let scene = Scene::new();
     for role in ROLES {

@@ -1,6 +1,6 @@
-//! Tests of the memory into which the library reads large messages. On iWARP, a READ request
-//! contains the key of that memory, because the peer's device needs it to write the answer. The key
-//! must permit no other access.
+//! Tests the memory into which the library reads large messages. On iWARP, a READ request contains
+//! the key of this destination memory, because the peer's device needs the key to write the answer.
+//! The key must permit no other access.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -61,8 +61,8 @@ impl Wire {
     }
 
     /// Returns the address and key of the memory into which the answer to the READ of `lent` is
-    /// written. The READ request contains the sink's key and address, the length, and the source's
-    /// key and address (RFC 5040, section 4.4).
+    /// written. The READ request contains the key and address of the destination (sink), the
+    /// length, and the source's key and address (RFC 5040, section 4.4).
     fn answer_address(&self, lent: &MemoryRegion) -> RemoteAddr {
         let mut source = lent.rkey().to_be_bytes().to_vec();
         source.extend(lent.addr().to_be_bytes());

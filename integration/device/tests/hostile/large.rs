@@ -1,4 +1,4 @@
-//! Tests of forged large messages: wrong descriptors, and wrong counts of messages taken.
+//! Tests of forged large messages: wrong descriptors, and wrong counts of large messages taken.
 
 use rdmsg::{
     CloseReason, Completion, Endpoint, Outgoing, RemoteAccess, RemoteRegion,
@@ -13,7 +13,7 @@ use crate::{
     wire::{CLOSE, Descriptor, Frame, GRANT, MAX_MESSAGE, RENDEZVOUS, WINDOW},
 };
 
-/// Returns the correct descriptor of a large message that consists of `lent`.
+/// Returns the correct descriptor of a large message whose bytes are in `lent`.
 pub(crate) fn descriptor(lent: &MemoryRegion) -> Descriptor {
     Descriptor {
         addr: lent.addr(),
@@ -37,13 +37,13 @@ struct Forger {
     role: Role,
     peer: Peer,
     endpoint: Endpoint,
-    /// Kept so that the peer's memory stays readable.
+    /// The memory of the messages. Dropping it would deregister the memory that the library reads.
     _lent: MemoryRegion,
 }
 
 impl Forger {
-    /// Announces a valid message. Then sends the frame that `forge` returns for the message's
-    /// descriptor.
+    /// Announces a valid message. Then passes its descriptor to `forge`, and sends the frame that
+    /// `forge` returns.
     fn new(
         scene: &Scene,
         what: &'static str,
@@ -96,8 +96,8 @@ fn forged(
     }
 }
 
-/// Receives frames until `enough` returns true for a frame's grant and its count of large messages
-/// taken.
+/// Receives frames until `enough` returns true for a frame's grant and its count of taken large
+/// messages.
 fn hear(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
@@ -178,8 +178,8 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
             ..good
         }),
     ];
-    // Run all cases at once, because the library reports a violation only after it has waited for
-    // the peer's disconnect.
+    // Run all cases concurrently, because each takes long: the library reports a violation only
+    // after it has waited for the peer's disconnect.
     let mut forgers = Vec::new();
     for (what, lie) in lies {
         for role in ROLES {
@@ -194,8 +194,8 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
     scene.finish();
 }
 
-/// The application keeps the first message, which takes all of the memory. The library therefore
-/// reads none of the following messages.
+/// The application keeps the first message, which uses up the memory for large messages. The
+/// library therefore reads none of the later messages.
 #[test]
 fn more_large_messages_than_agreed_are_named() {
     const TOGETHER: u32 = 4;
@@ -208,8 +208,8 @@ fn more_large_messages_than_agreed_are_named() {
         hear(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
         peer.send(&frame);
-        // Wait until the credit permits one message more than the number of large messages in the
-        // hello.
+        // Wait until the peer has credit for one message more than the number of large messages in
+        // the hello.
         hear(&mut peer, |grant, _| grant >= TOGETHER + 2);
         for _ in 2..=TOGETHER {
             peer.send(&frame);
@@ -227,7 +227,7 @@ fn more_large_messages_than_agreed_are_named() {
         }
         assert_eq!(messages.len(), 1);
         scene.stage.bystander.assert_well();
-        // A message stays valid after the connection has ended.
+        // Messages remain readable after the connection has ended.
         assert!(*messages[0] == vec![0; MAX_MESSAGE as usize]);
     }
     scene.finish();
@@ -270,8 +270,8 @@ fn a_forged_count_of_messages_taken_is_named() {
     scene.finish();
 }
 
-/// When a peer confirms a message, the library is permitted to reuse the message's memory. A peer
-/// that confirms a message without having read it loses only this message.
+/// When a peer confirms a message, the library may reuse the message's memory. A peer that confirms
+/// a message that it has not read loses only this message.
 #[test]
 fn false_claim_of_reading_harms_only_the_peer() {
     let scene = Scene::new();
@@ -342,7 +342,7 @@ fn peer_death_during_read_ends_the_connection() {
     scene.finish();
 }
 
-/// The peer deregisters the memory, and its queue pair stays connected.
+/// The peer deregisters the memory of a message, but its queue pair stays connected.
 #[test]
 fn memory_revoked_during_read_is_named_by_key() {
     if !applies("reads whose refusal names the request") {
@@ -411,7 +411,7 @@ fn a_peer_that_reads_nothing_is_given_up() {
     scene.finish();
 }
 
-/// Returns a Grant frame which confirms that `count` large messages were taken in total.
+/// Returns a Grant frame that confirms `count` large messages in total.
 fn taken(count: u32) -> Vec<u8> {
     Frame {
         arg: count,
@@ -420,8 +420,8 @@ fn taken(count: u32) -> Vec<u8> {
     .bytes()
 }
 
-/// The device acknowledges the small messages. But they wait in the peer's library behind a large
-/// message that is not read, so the library must not report them as sent.
+/// The device acknowledges the small messages. But they are queued in the peer's library behind a
+/// large message that the peer has not read, so the library must not report them as sent.
 #[test]
 fn unread_large_message_delays_sent_of_later_ones() {
     let scene = Scene::new();
@@ -481,8 +481,8 @@ fn unread_large_message_delays_sent_of_later_ones() {
     scene.finish();
 }
 
-/// A peer that knows the address and the key of memory that is exposed to another peer cannot read
-/// it.
+/// Memory that the library exposes to one peer is unreadable for another peer that knows its
+/// address and key.
 #[test]
 fn memory_lent_to_one_peer_is_closed_to_others() {
     let scene = Scene::new();

@@ -1,5 +1,5 @@
-//! Tests of random frames. The connection must end with a reason that matches the frames, and
-//! deliver only frames that are valid messages.
+//! Tests of random frames. The connection must end with a reason that matches the frames, and must
+//! deliver only the frames that are valid messages.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use crate::{
 
 /// The number of connections of the whole test.
 const CONNECTIONS: usize = 120;
-/// The number of connections at a time.
+/// The number of concurrent connections.
 const BATCH: usize = 8;
 
 /// A pseudo-random number generator (SplitMix64). The same seed yields the same numbers.
@@ -72,8 +72,8 @@ impl Random {
     }
 }
 
-/// Sends all frames. Disconnects when the library's device has acknowledged all frames, or when the
-/// library has disconnected.
+/// Sends all frames. Then disconnects when the library's device has acknowledged all frames, or
+/// when the library has disconnected.
 fn send_all_frames(mut peer: Peer, frames: &[Vec<u8>]) {
     for frame in frames {
         peer.send(frame);
@@ -82,9 +82,9 @@ fn send_all_frames(mut peer: Peer, frames: &[Vec<u8>]) {
     peer.disconnect();
 }
 
-/// Checks that the received frames explain how the library's side has ended, and that the delivered
-/// messages are the first ones that were sent. Returns the kind of the end, or the name of the
-/// invalid field.
+/// Checks that `frames` explains how the library has ended the connection, and that the library has
+/// delivered the messages in `frames` from the first one on. Returns the kind of the end, or the
+/// name of the invalid field.
 fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let (reason, messages) = end(endpoint);
     let kind = match reason {
@@ -131,8 +131,8 @@ fn random_frames_harm_no_other_connection() {
         let connections: Vec<_> = (0..BATCH)
             .map(|_| {
                 let (peer, endpoint) = scene.connect(role);
-                // The number of frames does not exceed the number of posted receives, so each frame
-                // finds a receive.
+                // The number of frames never exceeds the number of posted receives, so the device
+                // has a receive for each frame.
                 let count = 1 + random.below(usize::from(WINDOW) + CONTROL_RECEIVES);
                 let frames: Vec<_> = (0..count).map(|_| random.frame()).collect();
                 (peer, endpoint, frames)

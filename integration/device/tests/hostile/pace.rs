@@ -1,4 +1,4 @@
-//! Tests of peers that send too many control frames, or answers to requests that the library has
+//! Tests of peers that send too many control frames, or that answer requests that the library has
 //! not sent.
 
 use std::time::Duration;
@@ -56,8 +56,8 @@ fn a_second_pong_is_named() {
     scene.finish();
 }
 
-/// The peer receives pings and sends no frames. The acknowledgements of the peer's device do not
-/// show that its program is alive.
+/// The peer receives pings and sends no frames. Its device acknowledges the pings, but this does
+/// not prove that its program is alive.
 #[test]
 fn a_peer_that_answers_no_ping_is_dead() {
     let mut config = config();
@@ -74,8 +74,8 @@ fn a_peer_that_answers_no_ping_is_dead() {
     scene.finish();
 }
 
-/// Without credit, the peer sends control frames faster than the library polls, while other
-/// connections exchange messages. RNR NAKs slow down the peer's device, and the connection
+/// The peer ignores its credit and sends control frames faster than the library polls, while other
+/// connections exchange messages. RNR NAKs slow down the peer's device, and the peer's connection
 /// survives.
 #[test]
 fn ping_flood_harms_no_other_connection() {

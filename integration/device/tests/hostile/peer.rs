@@ -1,5 +1,5 @@
-//! A peer that is built from the public verbs and connection manager. It sends any bytes that a
-//! test passes to it.
+//! A peer that calls the public verbs and the connection manager directly. It sends any bytes that
+//! a test passes to it.
 
 use std::{
     cell::Cell,
@@ -20,18 +20,20 @@ use toolbox::{Lab, TIME_LIMIT};
 
 use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 
-/// The maximal number of frames in flight, and the number of posted receives. Both exceed the
+/// The maximum number of frames in flight, and the number of posted receives. Both exceed the
 /// number of frames that the library is permitted to send.
 pub(crate) const DEPTH: u32 = 64;
 /// The size of a slot in bytes, which exceeds the longest frame that the library accepts.
 const SLOT: usize = 2048;
-/// Bits in the ids of work requests, which distinguish sends and nudges from receives.
+/// Bits in the ids of work requests. They mark sends and nudges; the ids of receives have neither
+/// bit.
 const SEND: u64 = 1 << 32;
 const NUDGE: u64 = 1 << 33;
 
 /// A peer with its own queue pair.
 pub(crate) struct Peer {
-    // The first field is dropped first: the queue pair must go before the objects that it uses.
+    // Fields are dropped in order of declaration, and the queue pair must be dropped before the
+    // objects that it uses.
     qp: QueuePair,
     cq: CompletionQueue,
     /// `DEPTH` slots for sending, followed by `DEPTH` slots for receiving.
@@ -67,20 +69,20 @@ impl Server {
         }
     }
 
-    /// Waits for a connection request, and takes it.
+    /// Waits for a connection request, and returns the request's id.
     pub(crate) fn request(&self) -> CmId {
         expect(&self.channel, CmEventType::CONNECT_REQUEST)
             .take_request()
             .unwrap()
     }
 
-    /// Accepts the next request with this private data. The library can still reject the
-    /// acceptance.
+    /// Accepts the next request, with `private_data` in the acceptance. The library can still
+    /// reject the acceptance.
     pub(crate) fn answer(self, private_data: &[u8]) -> Peer {
         self.answer_with(private_data, Depth::MOST)
     }
 
-    /// Like `answer`, with these READ depths.
+    /// Like `answer`, but with READ depths `depth`.
     pub(crate) fn answer_with(self, private_data: &[u8], depth: Depth) -> Peer {
         let id = self.request();
         let mut peer = Peer::of(id, self.channel.clone());
@@ -89,8 +91,8 @@ impl Server {
         peer
     }
 
-    /// Accepts the next request with this private data, and continues to listen. Also returns the
-    /// private data of the request.
+    /// Accepts the next request, with `private_data` in the acceptance. The server remains usable.
+    /// Also returns the private data of the request.
     pub(crate) fn answer_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
         let mut event = self.await_event(CmEventType::CONNECT_REQUEST);
         let asked = event.private_data().to_vec();
@@ -110,7 +112,8 @@ impl Server {
         (peer, asked)
     }
 
-    /// Waits for the next event of this kind. Skips others, which belong to earlier connections.
+    /// Waits for the next event of this kind. Skips other events, which belong to earlier
+    /// connections.
     fn await_event(&self, kind: CmEventType) -> CmEvent {
         loop {
             let event = self.channel.wait_event(TIME_LIMIT).unwrap();
@@ -152,7 +155,8 @@ impl Peer {
         peer
     }
 
-    /// On iWARP, exchanges the first frames, because the connecting side must send first.
+    /// On iWARP, exchanges the first frames: the connecting side must send a frame before the
+    /// accepting side does.
     pub(crate) fn exchange_first_frames(&mut self, private_data: &[u8]) {
         if Lab::get().is_iwarp() {
             self.send(&first(PING, private_data));
@@ -172,7 +176,7 @@ impl Peer {
         Self::request_with(addr, private_data, Depth::MOST)
     }
 
-    /// Like `request`, with these READ depths.
+    /// Like `request`, but with READ depths `depth`.
     pub(crate) fn request_with(addr: SocketAddr, private_data: &[u8], depth: Depth) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
@@ -245,7 +249,8 @@ impl Peer {
         self.qp.post_recv(&[wr]).unwrap();
     }
 
-    /// Posts these bytes as one frame, whose number is relative to the next frame number.
+    /// Posts these bytes as one frame. The frame number in the bytes is an offset from the next
+    /// frame number.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frame = self.numbered(frame);
         self.send_as(&frame, SendWr::send);
@@ -295,8 +300,8 @@ impl Peer {
         this.qp.post_send(&[make(SEND, sge)]).unwrap();
     }
 
-    /// Reads 64 bytes of the library's memory. Returns `None` if the device rejects the READ, which
-    /// ends the connection.
+    /// Reads 64 bytes from the memory of the library. Returns `None` if the device rejects the
+    /// READ; the rejection ends the connection.
     pub(crate) fn read(&mut self, target: RemoteAddr) -> Option<[u8; 64]> {
         let at = self.posted as usize * SLOT;
         let mut bytes = [0; 64];
@@ -313,20 +318,20 @@ impl Peer {
         let posted = self.posted;
         self.wait(|this| this.acknowledged == posted);
         if self.acknowledged == posted {
-            // All slots can be used again.
+            // Now all slots are free again.
             (self.posted, self.acknowledged) = (0, 0);
         }
         !self.disconnected
     }
 
-    /// Moves the queue pair to the error state, without a disconnect: it answers no READ and sends
-    /// no frame.
+    /// Moves the queue pair to the error state without a disconnect. The queue pair then neither
+    /// answers READs nor sends frames.
     pub(crate) fn stop_answering(&mut self) {
         self.qp.to_err().unwrap();
     }
 
-    /// Posts empty WRITEs until a frame arrives. If bytes arrive directly after the driver's reply,
-    /// the library's driver notices them only when more bytes arrive.
+    /// Posts empty WRITEs until a frame arrives. The library's driver does not notice bytes that
+    /// arrive directly after the driver's reply until more bytes arrive.
     fn nudge_until_frame(&mut self) {
         let last = Cell::new(Instant::now());
         self.wait(|this| {
@@ -372,8 +377,8 @@ impl Peer {
                 .map(|event| event.event())
             {
                 Some(CmEventType::DISCONNECTED) => self.disconnected = true,
-                // The library can reject the hello in this reply only after the connection was
-                // established.
+                // ESTABLISHED can precede the disconnect, because the library can reject the hello
+                // in this reply only after the connection was established.
                 Some(CmEventType::ESTABLISHED) | None => {}
                 Some(other) => panic!("{other}"),
             }
@@ -392,8 +397,8 @@ impl Peer {
         let mut some = [WorkCompletion::default(); 4];
         let count = self.cq.poll(&mut some).unwrap();
         for wc in &some[..count] {
-            // Work requests fail only after the library has disconnected, and DISCONNECTED reports
-            // that.
+            // A work request fails only after the library has disconnected. Ignore the failure,
+            // because the DISCONNECTED event reports the disconnect.
             let Ok(success) = wc.result() else { continue };
             if success.wr_id == SEND {
                 self.acknowledged += 1;
@@ -419,7 +424,7 @@ impl Peer {
     }
 }
 
-/// The numbers of concurrent READs that a peer offers and requests.
+/// The numbers of concurrent READs that a peer is able to answer and wants to issue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depth {
     pub(crate) responder_resources: u8,

@@ -12,7 +12,7 @@ use crate::{
     wire::{EAGER_SIZE, Hello, MAX_MESSAGE, WINDOW},
 };
 
-/// The role of the hostile peer in establishing the connection.
+/// The role of the hostile peer when the connection is established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The hostile peer connects to a listener of the library.
@@ -23,8 +23,8 @@ pub(crate) enum Role {
 
 pub(crate) const ROLES: [Role; 2] = [Role::Client, Role::Server];
 
-/// An engine with a listener for hostile peers, and with a healthy connection that they must not
-/// disturb.
+/// An engine with a listener for hostile peers, and with a healthy connection, which the hostile
+/// peers must not disturb.
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
     lab: DeviceTest,
@@ -62,8 +62,8 @@ impl Stage {
     }
 }
 
-/// Returns the library's configuration. All timeouts are longer than these tests take; tests of a
-/// timeout set their own.
+/// Returns the library's configuration. All timeouts are longer than these tests take. A test of a
+/// timeout sets a shorter one.
 pub(crate) fn config() -> Config {
     let mut config = Config::default();
     config.receive_window = WINDOW;
@@ -85,8 +85,9 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // librdmacm caches objects of an opened device, depending on the last operation. So count
-        // the objects after a stage was created and cleared, as at the end of the test.
+        // librdmacm caches some objects of an opened device, and the order of the last operations
+        // determines which. So create and clear a stage before the count, as at the end of the
+        // test.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),
@@ -101,7 +102,7 @@ impl Scene {
         self.requests_with(|builder| builder)
     }
 
-    /// Like [`requests`](Self::requests), with further options, which `set` sets.
+    /// Like [`requests`](Self::requests), with further options that `set` sets on the builder.
     pub(crate) fn requests_with(
         &self,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
@@ -116,15 +117,15 @@ impl Scene {
         Server::new(self.lab.at(0))
     }
 
-    /// Returns a connector of the library, to connect to a hostile server.
+    /// Returns a connector of the library that uses the scene's engine and configuration.
     pub(crate) fn connector(&self) -> Connector {
         Connector::new()
             .config(&self.stage.config)
             .engine(&self.stage.engine)
     }
 
-    /// Connects a hostile peer, which follows the protocol until then. Returns the peer, and the
-    /// library's endpoint.
+    /// Connects a hostile peer. Up to this point the peer follows the protocol. Returns the peer
+    /// and the library's endpoint.
     pub(crate) fn connect(&self, role: Role) -> (Peer, Endpoint) {
         self.connect_with(role, &Hello::GOOD)
     }
@@ -148,8 +149,8 @@ impl Scene {
         })
     }
 
-    /// Ends the scene. Checks that no resource has leaked, and that each frame has found a posted
-    /// receive.
+    /// Ends the scene. Checks that no resource has leaked, and that each frame that arrived had a
+    /// posted receive (no RNR NAK).
     pub(crate) fn finish(self) {
         let rnr_naks = self.rnr_naks;
         let lab = self.lab.clone();
@@ -157,10 +158,12 @@ impl Scene {
         assert_eq!(lab.rnr_naks(), rnr_naks, "receiver not ready");
     }
 
-    /// Like `finish`, for a peer that sends without credit or does not read, which causes RNR NAKs.
+    /// Like `finish`, but permits RNR NAKs, which a peer causes if it sends without credit or does
+    /// not read.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
-        // A driver can free a queue pair after the call that destroys it has returned, so wait.
+        // A driver can free a queue pair some time after the call that destroys it has returned, so
+        // wait.
         let mut deadline = Deadline::after(TIME_LIMIT);
         while (self.lab.resources(), open_fds()) != self.before && !deadline.is_over() {
             thread::sleep(Duration::from_millis(5));
@@ -170,14 +173,14 @@ impl Scene {
     }
 }
 
-/// Returns whether the device has this capability, which RoCE and InfiniBand have. If not, prints
-/// that the capability is missing.
+/// Returns whether the lab's device has `capability`, which RoCE and InfiniBand have and iWARP
+/// lacks. Prints a missing capability.
 pub(crate) fn applies(capability: &str) -> bool {
     toolbox::applies(!Lab::get().is_iwarp(), capability)
 }
 
-/// Waits until the connection has ended. Returns the reason and the messages that were received
-/// before. Checks that later calls report the same reason.
+/// Waits until the connection has ended. Returns the reason and the messages received before the
+/// end. Checks that later calls report the same reason.
 pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
     let mut messages = Vec::new();
     let reason = loop {
@@ -207,7 +210,8 @@ pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
     (reason, messages)
 }
 
-/// Like `end`, for a violation of the protocol. Returns the name of the invalid field.
+/// Like `end`, for a connection that a protocol violation has ended. Returns the name of the
+/// invalid field.
 pub(crate) fn violated_field(endpoint: &Endpoint) -> &'static str {
     match end(endpoint).0 {
         CloseReason::ProtocolViolation(violation) => violation.field(),

@@ -1,5 +1,5 @@
 //! Tests of peers that violate the rules of sessions, as listener or connector. A violation ends
-//! only its own attempt to resume, and the session still delivers each message once.
+//! only the attempt to resume in which it occurs, and the session still delivers each message once.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -39,7 +39,7 @@ fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the hello of a request to resume a session.
+/// Returns the hello of a peer that requests to resume a session.
 fn request(id: &[u8], epoch: u32, received: u32) -> Vec<u8> {
     let numbers = [epoch.to_be_bytes(), received.to_be_bytes()];
     hello(SESSION | RESUMES, &[id, numbers.as_flattened()].concat())
@@ -50,7 +50,7 @@ fn behind(hello: &[u8]) -> Vec<u8> {
     hello[Hello::LEN.into()..hello[5].into()].to_vec()
 }
 
-/// Sends this request, which must be rejected. Returns the code of the rejection.
+/// Sends this request, which the library must reject. Returns the code of the rejection.
 fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     let event = Peer::request(addr, request).event(CmEventType::REJECTED);
     let data = event.private_data();
@@ -58,8 +58,8 @@ fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     u16::from_be_bytes([data[6], data[7]])
 }
 
-/// Sends requests to resume with increasing epochs, until the library accepts. Returns the peer,
-/// and the data that follows the hello of the acceptance.
+/// Requests to resume the session, with a higher epoch each time, until the library accepts.
+/// Returns the peer, and the data that follows the hello of the acceptance.
 fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer, Vec<u8>) {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
@@ -98,7 +98,7 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
     })
 }
 
-/// Sends a message in each direction. The library must not send a ping before its message.
+/// Sends a message in each direction. The library must send its message without a ping before it.
 fn assert_well(peer: &mut Peer, endpoint: &Endpoint) {
     peer.send(&Frame::data(b"well").bytes());
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"well");
@@ -153,7 +153,7 @@ fn old_epochs_and_impossible_numbers_are_refused() {
     for old in [epoch, 4, 0] {
         assert_eq!(rejected(addr, &request(&id, old, 0)), BUSY, "{old}");
     }
-    // So far, the library has sent only one message.
+    // These counts are impossible, because the library has sent only one message so far.
     for received in [2, 1 << 31, u32::MAX] {
         let impossible = request(&id, epoch + 100, received);
         assert_eq!(rejected(addr, &impossible), BUSY, "{received}");
@@ -179,8 +179,8 @@ fn stranger_is_refused_while_the_peer_answers() {
     finish(scene, peer, endpoint);
 }
 
-/// A queue pair in the error state answers nothing, and not every device of the library's side
-/// detects that.
+/// A queue pair in the error state sends no answers, and not every device on the library's side
+/// detects the missing answers.
 #[test]
 fn connection_without_answers_gives_way() {
     let scene = Scene::with(with_sessions());

@@ -32,10 +32,10 @@ fn sharing(count: u32) -> Config {
 }
 
 /// The peer sends more invalid frames than there are shared buffers, and does not complete the
-/// library's disconnect.
+/// disconnect that the library starts.
 #[test]
 fn violation_returns_its_shared_buffers() {
-    // The buffers suffice for two connections that use all their buffers.
+    // There are enough buffers for two connections that use all their buffers.
     let scene = Scene::with(sharing(4 * SHARE));
     let (client, server) = honest(&scene);
     let nonsense = Frame {
@@ -47,14 +47,14 @@ fn violation_returns_its_shared_buffers() {
         let (mut peer, endpoint) = scene.connect(Role::Client);
         peer.send_all(&vec![nonsense.clone(); DEPTH as usize - 1]);
         let mut rounds = 0;
-        // The connection ends 2 s after the violation.
+        // The connection ends 2 s after the violation. Meanwhile the honest connection must work.
         while matches!(endpoint.try_recv(), Ok(None)) {
             client.send_timeout(b"honest", TIME_LIMIT).unwrap();
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"honest");
             rounds += 1;
         }
         println!("{rounds} messages meanwhile");
-        // On iWARP, the end of the TCP stream ends the connection immediately.
+        // On iWARP the connection ends immediately, together with the TCP stream.
         assert!(
             rounds > 10 || Lab::get().is_iwarp(),
             "only {rounds} messages came through meanwhile"
@@ -63,7 +63,7 @@ fn violation_returns_its_shared_buffers() {
     }
     client.close().unwrap();
     drop((client, server));
-    // If a peer exceeds its credit, a frame can find no posted receive. The peer then uses receives
-    // of other connections for a short time.
+    // A peer that exceeds its credit uses receives of other connections for a short time, so a
+    // frame can arrive while no receive is posted.
     scene.finish_with_rnr_naks();
 }

@@ -12,12 +12,13 @@ use crate::{
 };
 
 /// Silent peers use up the limit of half-open connections, so the listener rejects another peer as
-/// busy. When the silent peers have timed out, this peer's retries succeed.
+/// busy. After the silent peers have timed out, a retry of the other peer succeeds.
 #[test]
 fn silent_peers_block_others_until_their_timeout() {
     const HALF_OPEN: u16 = 6;
     let mut config = config();
-    // This timeout of the silent peers starts when the listener accepts them.
+    // The listener drops a silent peer after this timeout, which starts when the listener accepts
+    // the peer.
     config.connect_timeout = Duration::from_secs(10).mul_f64(slowness());
     let scene = Scene::with(config.clone());
     let listener = scene.requests_with(|builder| builder.half_open(HALF_OPEN));
@@ -78,7 +79,7 @@ fn request_withdrawn_during_accept_fails_as_connect() {
         let peer = Peer::request(addr, &Hello::GOOD.bytes());
         let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         let withdrawing = thread::spawn(move || drop(peer));
-        // Vary the time of the accept.
+        // Vary the time at which the application accepts.
         for _ in 0..round % 20 * 1000 {
             std::hint::spin_loop();
         }
@@ -90,8 +91,8 @@ fn request_withdrawn_during_accept_fails_as_connect() {
     scene.finish();
 }
 
-/// A request is shown when its private data have arrived. A peer that sends none, or other frames,
-/// is turned away.
+/// The listener shows a request to the application when all private data of the request have
+/// arrived. It rejects a peer that sends no private data, or other frames.
 #[test]
 fn long_requests_are_shown_whole_or_turned_away() {
     let mut config = config();

@@ -1,5 +1,5 @@
-//! The tests of keys on a device whose memory windows lend the messages. A preloaded library keeps
-//! READs within the bounds of a window, as software RoCE does not.
+//! Runs the tests of keys on a device that lends messages through memory windows. A preloaded
+//! library confines READs to the bounds of a window, because software RoCE does not.
 
 use std::{
     env, fs,
@@ -11,7 +11,7 @@ use toolbox::Lab;
 #[test]
 fn keys_of_windows_end_with_their_messages() {
     if !Lab::get().device.starts_with("rxe") {
-        // Software iWARP has no windows.
+        // Software iWARP has no memory windows.
         return;
     }
     let library = env::temp_dir().join(format!("rdmsg-windows-{}.so", process::id()));
@@ -35,6 +35,7 @@ fn keys_of_windows_end_with_their_messages() {
     assert!(passed.contains("test result: ok. 5 passed"), "{passed}");
     let binds = text.lines().find_map(|line| line.strip_prefix("binds: "));
     let binds: u32 = binds.expect(&text).parse().unwrap();
-    // Each of the five tests lends a message in both roles. The test of the device binds thrice.
+    // Each of the five tests lends a message in both roles, and the test of the device binds three
+    // windows.
     assert!(binds >= 13, "{text}");
 }

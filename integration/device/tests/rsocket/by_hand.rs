@@ -1,4 +1,5 @@
-//! A peer that calls verbs directly, to send operations that a stream never sends.
+//! Tests streams with a peer that calls verbs directly, because the peer must send operations that
+//! a stream never sends.
 
 use std::{
     io::{ErrorKind, Read},
@@ -18,10 +19,10 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, TIME_LIMIT, applies, read_sequence, write_sequence};
 
-/// The capability that these peers need and iWARP lacks.
+/// The device capability that these peers need. iWARP lacks it.
 const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
 
-/// A peer that can send any operation of the protocol, also invalid ones.
+/// A peer that can send any operation of the protocol, including invalid ones.
 struct Peer {
     id: CmId,
     qp: QueuePair,
@@ -30,14 +31,14 @@ struct Peer {
 }
 
 impl Peer {
-    /// Connects with this version of the protocol.
+    /// Connects, and offers `version` as the version of the protocol.
     fn connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let mut peer = Self::answered(address, version)?;
         peer.id.establish().unwrap();
         Ok(peer)
     }
 
-    /// Connects without the last step, so the other side does not know whether its answer has
+    /// Connects without the last step, so the other side does not know whether its acceptance has
     /// arrived.
     fn answered(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
@@ -60,7 +61,8 @@ impl Peer {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // If the id had a queue pair, librdmacm would complete the last step itself.
+        // Create the queue pair without the id: if the id had a queue pair, librdmacm would perform
+        // the last step of the connect.
         let qp = QueuePair::new(&pd, &attr).unwrap();
         let move_to = |id: &mut CmId, state| qp.modify(&id.init_qp_attr(state).unwrap()).unwrap();
         move_to(&mut id, QpState::INIT);
@@ -85,7 +87,7 @@ impl Peer {
         if event.event() != CmEventType::CONNECT_RESPONSE {
             return Err(event.event());
         }
-        // The attributes of the queue pair come from the answer.
+        // librdmacm takes the attributes of the queue pair from the acceptance.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             move_to(&mut id, state);
         }
@@ -102,7 +104,7 @@ impl Peer {
         })
     }
 
-    /// Returns the next immediate value that the other side has sent. Skips grants.
+    /// Returns the next immediate value that the other side has sent, except grants.
     fn hear(&self) -> u32 {
         let deadline = Instant::now() + TIME_LIMIT;
         loop {
@@ -120,7 +122,7 @@ impl Peer {
     fn say(&self, bytes: &[u8], immediate: u32) {
         let wr = SendWr::write_with_imm(WRITE_ID, Inline(bytes), self.window, immediate);
         self.qp.post_send(&[wr]).unwrap();
-        // The completion shows that the write has arrived.
+        // The completion shows that the WRITE has arrived at the other side.
         let deadline = Instant::now() + TIME_LIMIT;
         let mut done = [WorkCompletion::default()];
         while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != WRITE_ID {
@@ -134,8 +136,8 @@ impl Peer {
 /// The work request id of all writes of these peers.
 const WRITE_ID: u64 = 100;
 
-/// If an accepted stream is shut down before the peer has completed the connect, the shutdown must
-/// be sent later.
+/// If an accepted stream is shut down before the peer has completed the connect, the stream must
+/// send the shutdown later.
 #[test]
 fn end_before_establishment_is_reported() {
     const DISCONNECT: u32 = 7 << 29;
@@ -183,7 +185,7 @@ fn end_before_establishment_is_reported() {
     }
 }
 
-/// The stream checks each operation of its peer. A violation ends only that connection.
+/// The stream checks each operation of its peer. A violation ends only the connection of this peer.
 #[test]
 fn protocol_violations_end_the_connection() {
     let lab = DeviceTest::start();
@@ -202,7 +204,7 @@ fn protocol_violations_end_the_connection() {
 
     let other_version = Peer::connect(address, 2);
     assert_eq!(other_version.err(), Some(CmEventType::REJECTED));
-    // Each entry violates the protocol: more bytes than the receive memory, writes without a
+    // Each entry violates the protocol: more bytes than the receive memory can hold, writes without
     // credit, an unknown operation, an unknown control message.
     for says in [
         &[("", 1001)][..],

@@ -1,5 +1,5 @@
-//! Tests `rdmsg::rsocket` with streams within this process. The interoperability tests run the
-//! streams against C programs.
+//! Tests `rdmsg::rsocket` with streams within this process. The interoperability tests connect such
+//! streams to C programs.
 
 mod by_hand;
 
@@ -17,7 +17,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, read_sequence, reason, write_sequence};
 
-/// Returns both ends of a new connection, first the connecting one.
+/// Returns both ends of a new connection, the connecting end first.
 fn pair(config: &Config) -> (Stream, Stream) {
     let listener = Listener::bind_with(Lab::get().at(0), config).unwrap();
     let address = listener.local_addr().unwrap();
@@ -38,7 +38,7 @@ fn small() -> Config {
     config
 }
 
-/// On each side, one thread reads and another writes. The data exceeds all buffers.
+/// On each side, one thread reads and another writes. The data is larger than all buffers together.
 #[test]
 fn both_directions_at_once() {
     let _test = DeviceTest::start();
@@ -53,8 +53,8 @@ fn both_directions_at_once() {
     }
 }
 
-/// Makes one hundred connections in sequence. Each of them needs the windows that the peer
-/// announces directly after the connect.
+/// Makes one hundred connections, one after the other. Each connection needs the windows that the
+/// peer announces directly after the connect.
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;
@@ -86,8 +86,8 @@ fn small_pieces_arrive_in_order() {
     }
 }
 
-/// The reader gets all bytes that were written before the shutdown, and then the end of file. The
-/// other direction continues.
+/// The reader receives all bytes that were written before the shutdown, and then the end of file.
+/// The other direction remains open.
 #[test]
 fn one_direction_ends_before_the_other() {
     let _test = DeviceTest::start();
@@ -150,7 +150,7 @@ fn waiting_is_bounded_where_it_should_be() {
         assert!(buffer[..count].iter().all(|byte| *byte == 7));
         got += count;
     }
-    // The bytes fill at least one window, and at most all of the receive and send memory.
+    // The received bytes fill at least one window, and at most all of the receive and send memory.
     assert!((1000..=2000 + 3000).contains(&got), "{got}");
     client.wait_writable(Some(Duration::from_secs(20))).unwrap();
     client.set_nonblocking(false);
@@ -159,7 +159,7 @@ fn waiting_is_bounded_where_it_should_be() {
     assert_eq!(&buffer[..2], b"on");
 }
 
-/// A shutdown by one thread wakes another thread that reads.
+/// A shutdown by one thread wakes another thread that is blocked in a read.
 #[test]
 fn shutdown_wakes_blocked_readers() {
     let _test = DeviceTest::start();
@@ -173,8 +173,8 @@ fn shutdown_wakes_blocked_readers() {
     }
 }
 
-/// One thread sleeps in the kernel, others wait for it, and another one calls continuously. When
-/// the connection ends, all calls must return.
+/// One thread sleeps in the kernel, others wait for this thread, and another calls continuously.
+/// When the connection ends, all these calls must return.
 #[test]
 fn end_of_peer_wakes_all_waiting_threads() {
     let _test = DeviceTest::start();
@@ -199,7 +199,7 @@ fn keepalive_goes_on_without_calls() {
     client
         .set_keepalive(Some(Duration::from_millis(1)))
         .unwrap();
-    // The receiver has room for only a few of these probes at a time.
+    // The client sends keepalive probes. The receiver has room for only a few of them at a time.
     server.set_read_timeout(Some(Duration::from_millis(200)));
     let error = server.read(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -208,7 +208,7 @@ fn keepalive_goes_on_without_calls() {
     read_sequence(&server, 1000, 1000);
 }
 
-/// An rsocket listener rejects a client with another protocol, and continues to listen.
+/// An rsocket listener rejects a client that uses another protocol, and remains open.
 #[test]
 fn foreign_clients_are_rejected() {
     let lab = DeviceTest::start();
@@ -233,7 +233,7 @@ fn foreign_clients_are_rejected() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// Each side reports the other's protocol. The connection manager itself reports only
+/// Each side's error names the other side's protocol. The connection manager itself reports only
 /// "CONSUMER_DEFINED".
 #[test]
 fn endpoint_and_rsocket_name_each_other_as_foreign() {
@@ -262,14 +262,14 @@ fn endpoint_and_rsocket_name_each_other_as_foreign() {
     assert!(error.to_string().contains("rdmsg::Endpoint"), "{error}");
 }
 
-/// If a listener has the port, but not the address, the peer's connection manager rejects the
-/// request.
+/// If a listener is bound to the port, but to another address, the peer's connection manager
+/// rejects the request.
 #[test]
 fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
-    // iWARP uses TCP's ports, and the two address families have separate ports.
+    // iWARP uses TCP's ports, where IPv4 and IPv6 each have their own ports.
     let hint = if lab.is_iwarp() {
         "no program listens on this port"
     } else {

@@ -1,4 +1,4 @@
-//! A peer that uses verbs directly, to send anything.
+//! A peer that uses verbs directly, so that it can also send invalid commands and writes.
 
 use std::{collections::VecDeque, net::SocketAddr, thread};
 
@@ -14,29 +14,30 @@ use toolbox::{Deadline, TIME_LIMIT};
 
 /// The length of a command in bytes.
 pub(crate) const COMMAND: usize = 32;
-/// The number of receives.
+/// The number of posted receives.
 pub(crate) const RECEIVES: usize = 64;
-/// The id of sends and writes. That of a receive is its number.
+/// The work request id of sends and writes. The id of a receive is its index, which is below
+/// `RECEIVES`.
 const SEND: u64 = RECEIVES as u64;
-/// The length of the buffer for incoming bytes.
+/// The length of the buffer for incoming bytes, in bytes.
 pub(crate) const BUFFER: usize = 4096;
 
-/// A peer that sends any command or write, valid or not.
+/// A peer that sends any command or write, valid or invalid.
 pub(crate) struct Peer {
     id: CmId,
     events: EventChannel,
     qp: QueuePair,
-    /// The buffers of the receives, the buffer for incoming bytes, and one for a send.
+    /// The buffers of the receives, then the buffer for incoming bytes, then a buffer for one send.
     memory: MemoryRegion,
-    /// The messages that were not taken.
+    /// Messages that have arrived but that `hear` has not yet returned.
     heard: VecDeque<Heard>,
 }
 
-/// A message of the other side.
+/// A message from the other side.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Command([u8; COMMAND]),
-    /// A write of that many bytes.
+    /// A WRITE with this number of bytes.
     Bytes(u32),
 }
 
@@ -64,7 +65,8 @@ impl Server {
         let events = EventChannel::new().unwrap();
         id.migrate(&events).unwrap();
         let mut peer = Peer::new(id, events);
-        // As Valkey does: a client with this number would fail at once when it finds no receive.
+        // Valkey uses the same retry count. With 0 retries, a client that sends while no receive is
+        // posted fails immediately.
         let param = ConnParam {
             rnr_retry_count: 0,
             ..ConnParam::default()
@@ -131,7 +133,7 @@ impl Peer {
         assert_eq!(event.event(), wanted);
     }
 
-    /// Sends a message, and waits until it has arrived.
+    /// Sends a message, and waits until the message has arrived.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let at = RECEIVES * COMMAND + BUFFER;
         self.memory.copy_in(at, bytes);
@@ -140,7 +142,8 @@ impl Peer {
         self.wait_for_send();
     }
 
-    /// States that it has written that many bytes, without writing any. Waits until that arrives.
+    /// Sends an immediate value that announces `len` written bytes, but writes none. Waits until
+    /// the immediate value has arrived.
     pub(crate) fn claim(&mut self, len: u32) {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let write = SendWr::write_with_imm(SEND, &[], nowhere, len);
@@ -155,7 +158,7 @@ impl Peer {
         }
     }
 
-    /// Takes a completion. Returns the id of its work request.
+    /// Polls for one completion. Returns the id of its work request.
     fn poll(&mut self) -> Option<u64> {
         let mut done = [WorkCompletion::default()];
         if self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
@@ -194,25 +197,26 @@ impl Peer {
         }
     }
 
-    /// Drops the messages that have arrived.
+    /// Discards all messages that have arrived.
     pub(crate) fn forget(&mut self) {
         while self.poll().is_some() {}
         self.heard.clear();
     }
 
-    /// Stops its device from acknowledging anything, without a notice for the other side.
+    /// Moves the queue pair to the error state, so that this peer's device acknowledges nothing any
+    /// longer. The other side is not notified.
     pub(crate) fn lose(&self) {
         self.qp.to_err().unwrap();
     }
 
-    /// Returns the command that announces its buffer.
+    /// Returns the command that announces this peer's buffer.
     pub(crate) fn announcement(&self) -> [u8; COMMAND] {
         let addr = self.memory.addr() + (RECEIVES * COMMAND) as u64;
         announcement(addr, BUFFER as u32, self.memory.rkey())
     }
 }
 
-/// Returns a command with this opcode, and zeros.
+/// Returns a command with this opcode. All other bytes are zero.
 pub(crate) fn command(opcode: u8) -> [u8; COMMAND] {
     let mut bytes = [0; COMMAND];
     bytes[1] = opcode;

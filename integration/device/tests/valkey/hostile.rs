@@ -1,4 +1,4 @@
-//! Peers that violate the protocol, and peers that vanish.
+//! Tests peers that violate the protocol, and peers that vanish.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -16,7 +16,7 @@ use crate::{
     start,
 };
 
-/// The names of commands in errors.
+/// Names of commands, as they occur in error messages.
 const GET: &str = "GetServerFeature";
 const SET: &str = "SetClientFeature";
 
@@ -26,7 +26,7 @@ fn violation(error: &io::Error) -> ProtocolError {
     *inner.unwrap_or_else(|| panic!("{error}"))
 }
 
-/// Accepts a client, and answers as a server does until the client has connected.
+/// Accepts a client, and answers like a correct server until the client has connected.
 fn serve(server: Server) -> Peer {
     let mut peer = server.accept();
     assert_eq!(peer.hear(), Heard::Command(command(0)));
@@ -42,7 +42,7 @@ fn serve(server: Server) -> Peer {
     peer
 }
 
-/// Connects a client to a server that behaves until then.
+/// Connects a client to a server that behaves correctly until the client has connected.
 fn connected(lab: &DeviceTest, config: &Config) -> (Stream, Peer) {
     let server = Server::bind(lab.at(0));
     let address = server.address();
@@ -93,7 +93,7 @@ fn claims_of_a_hostile_server_end_the_stream() {
         let free = 1 << 20;
         assert_eq!(violation(&error), ProtocolError::Overrun { len, free });
     }
-    // Up to the end of the buffer, and one byte more.
+    // Announce bytes up to the end of the buffer, and then one more.
     let (mut client, mut peer) = connected(&lab, &Config::default());
     peer.claim(1 << 20);
     peer.claim(1);
@@ -183,7 +183,8 @@ fn hostile_client_ends_its_stream() {
     }
 }
 
-/// The client announces memory that its device does not know, so the write is refused there.
+/// The server announces a key that its device does not know, so its device rejects the client's
+/// WRITE.
 #[test]
 fn wrong_key_of_the_peer_fails_the_stream() {
     let Some(lab) = start() else { return };
@@ -212,7 +213,8 @@ fn keepalives_arrive_while_nothing_else_happens() {
     config.receive_queue = 64;
     let (mut client, mut peer) = connected(&lab, &config);
     let keepalive = command(2);
-    // More than there are receives: the thread of the stream posts them again.
+    // Send more messages than there are receives: the thread of the stream must post the receives
+    // again.
     for _ in 0..8 {
         (0..16).for_each(|_| peer.send(&keepalive));
         peer.forget();
@@ -225,7 +227,8 @@ fn keepalives_arrive_while_nothing_else_happens() {
     while peer.hear() != Heard::Bytes(4) {}
 }
 
-/// A busy server posts no receives. The writes that find none arrive when it does.
+/// A busy server posts no receives. WRITEs that find no posted receive must arrive after the server
+/// has posted one.
 #[test]
 fn writes_wait_for_receives_of_the_server() {
     let lab = DeviceTest::without_credits();
@@ -249,7 +252,7 @@ fn writes_wait_for_receives_of_the_server() {
     }
 }
 
-/// The device of the peer acknowledges nothing any longer, as that of a host without power.
+/// The peer's device acknowledges nothing any longer, like the device of a host without power.
 #[test]
 fn keepalive_detects_a_lost_host() {
     let Some(lab) = start() else { return };

@@ -1,4 +1,5 @@
-//! Valkey over RDMA within this process. `integration/interop` runs the streams against Valkey.
+//! Tests Valkey over RDMA within this process. `integration/interop` tests the streams against
+//! Valkey.
 
 mod by_hand;
 mod hostile;
@@ -18,13 +19,13 @@ use toolbox::{DeviceTest, Lab, applies, read_sequence, write_sequence};
 /// The device capability that the protocol needs.
 const IMMEDIATE: &str = "RDMA WRITE with immediate data";
 
-/// Starts a test that applies to devices with immediate data.
+/// Starts a test. Returns `None` if the device does not support WRITEs with immediate data.
 fn start() -> Option<DeviceTest> {
     let test = DeviceTest::start();
     applies(!test.is_iwarp(), IMMEDIATE).then_some(test)
 }
 
-/// Returns both ends of a new connection, the connecting one first.
+/// Returns both ends of a new connection, the connecting end first.
 fn pair(config: &Config) -> (Stream, Stream) {
     let listener = Listener::bind_with(Lab::get().at(0), config).unwrap();
     let address = listener.local_addr().unwrap();
@@ -42,12 +43,13 @@ fn small() -> Config {
     config.receive_buffer = 2000;
     config.receive_queue = 64;
     config.send_queue = 3;
-    // Nothing but the calls makes progress.
+    // Without keepalive, only the calls of the application make progress.
     config.keepalive = None;
     config
 }
 
-/// Each side reads with one thread and writes with another, and more bytes than all buffers have.
+/// Each side reads in one thread and writes in another. The data is larger than all buffers
+/// together.
 #[test]
 fn both_directions_at_once() {
     let Some(_test) = start() else { return };
@@ -62,7 +64,7 @@ fn both_directions_at_once() {
     }
 }
 
-/// The reader gets all bytes that were written before the close, then the end.
+/// The reader receives all bytes that were written before the close, and then the end of file.
 #[test]
 fn closed_stream_delivers_and_ends() {
     let Some(_test) = start() else { return };
@@ -105,7 +107,7 @@ fn timeouts_end_reads_and_writes() {
     client.set_write_timeout(short).unwrap();
     let error = client.read(&mut [0; 9]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-    // The buffer of the server is full, and nothing reads it.
+    // The server does not read, so only 2000 bytes fit into its buffer.
     assert_eq!(client.write(&[7; 2500]).unwrap(), 2000);
     let error = client.write(&[8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
@@ -131,13 +133,13 @@ fn connects_fail_with_their_reason() {
     };
     let error = Stream::connect_with(lab.at(port), &config).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
-    // A listener that accepts nothing.
+    // This listener accepts no connection.
     let listener = Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr().unwrap();
     let error = Stream::connect_with(address, &config).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     drop(listener);
-    // A listener of endpoints rejects requests without its hello.
+    // A listener for endpoints rejects requests that contain no hello of rdmsg.
     let listener = rdmsg::Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let error = Stream::connect_with(address, &config).unwrap_err();
@@ -154,7 +156,7 @@ fn devices_without_immediate_data_are_refused() {
     }
 }
 
-/// An endpoint has other private data than a client of Valkey, which has none.
+/// An endpoint sends private data. A Valkey client sends none, so the listener can tell them apart.
 #[test]
 fn endpoint_notices_another_protocol() {
     let Some(lab) = start() else { return };

@@ -11,7 +11,7 @@ use toolbox::{Lab, read_sequence, sequence, write_sequence};
 
 use crate::{small, start};
 
-/// Connects a stream for tasks to one for threads.
+/// Connects an asynchronous stream to a blocking one.
 async fn pair(config: &Config) -> (Stream, rdmsg_valkey::Stream) {
     let listener = Listener::bind_with(Lab::get().at(0), config).unwrap();
     let address = listener.local_addr().unwrap();
@@ -22,7 +22,7 @@ async fn pair(config: &Config) -> (Stream, rdmsg_valkey::Stream) {
     (client, server)
 }
 
-/// One task reads and another writes at the same time, more bytes than all buffers have.
+/// One task reads while another writes. The data is larger than all buffers together.
 #[tokio::test]
 async fn halves_of_two_tasks_work_at_once() {
     let Some(_test) = start() else { return };

@@ -26,7 +26,7 @@ fn a_datagram_arrives_and_can_be_answered() {
         .to(&handle, b.qp.qp_num(), QKEY)
         .signaled();
     a.qp.post_send(&[request]).unwrap();
-    // The queue pair keeps the address handle until the send completes.
+    // The queue pair holds a reference to the address handle until the send completes.
     drop(handle);
     assert_eq!(success(&a.cq).wr_id, 2);
     let received = success(&b.cq);
@@ -74,8 +74,8 @@ fn a_wrong_key_is_dropped_silently() {
     a.qp.post_send(&[to(2, QKEY + 1), to(3, QKEY).solicited()])
         .unwrap();
     assert_eq!([success(&a.cq).wr_id, success(&a.cq).wr_id], [2, 3]);
-    // The second message used the receive, because the first one was dropped, and packets stay in
-    // order.
+    // The first message was dropped, because packets arrive in order and the receive was used by
+    // the second message.
     assert_eq!(success(&b.cq).wr_id, 1);
     assert_none(&b.cq);
 }

@@ -1,4 +1,4 @@
-//! Completion channels and asynchronous events.
+//! Tests completion channels and asynchronous events.
 
 use std::{thread, time::Duration};
 
@@ -11,8 +11,8 @@ use toolbox::Watchdog;
 
 use crate::pair::{Pair, Setup, TIME_LIMIT, assert_none, completions, connect, open, success};
 
-/// Returns a pair and a further queue pair, whose completion queue has a channel with the cookie
-/// 4711.
+/// Returns a pair, and another queue pair that is connected to itself and whose completion queue
+/// has a channel with the cookie 4711.
 fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
     let pair = Pair::new();
     let channel = CompletionChannel::new(&pair.context).unwrap();
@@ -45,7 +45,7 @@ fn one_event_for_each_request() {
     assert_eq!(completions(&cq, 4).len(), 4);
     assert_eq!(channel.get_event(), Ok(None));
 
-    // The queue is not armed, so completions cause no event.
+    // The completion queue is not armed, so completions cause no event.
     qp.post_recv(&[RecvWr::new(5, Sge::new(region, ..8))])
         .unwrap();
     qp.post_send(&[SendWr::send(6, Inline(b"c"))]).unwrap();
@@ -152,8 +152,8 @@ fn a_drained_send_queue_is_announced() {
     );
     assert_eq!(a.qp.state(), Ok(QpState::SQD));
 
-    // Requests that are posted in this state wait. Software RoCE starts them only with the next
-    // post.
+    // Requests that are posted in this state are not processed yet. Software RoCE starts them only
+    // with the next post.
     b.qp.post_recv(&[1, 2].map(|id| RecvWr::new(id, Sge::new(&b.region, ..8))))
         .unwrap();
     a.qp.post_send(&[SendWr::send(3, Inline(b"first"))])

@@ -1,4 +1,4 @@
-//! Failures of calls and work requests, and the errors that report them.
+//! Tests failures of calls and work requests, and the errors that report these failures.
 
 use rdmsg::{
     status::WcStatus,
@@ -232,8 +232,8 @@ fn relaxed_ordering_is_accepted_everywhere() {
     assert_eq!(success(&b.cq).byte_len, 7);
 }
 
-/// Asserts that the error has the status of the InfiniBand specification, or the one of software
-/// RoCE, which does not distinguish some errors.
+/// Asserts that the error has the status required by the InfiniBand specification, or the status
+/// reported by software RoCE, which does not distinguish some errors.
 #[track_caller]
 fn standard_or_rxe(error: WcError, standard: WcStatus, rxe: WcStatus) {
     assert!(

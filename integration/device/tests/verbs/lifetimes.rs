@@ -1,5 +1,4 @@
-//! Tests that handles can be dropped in any order and shared by threads, and that no object
-//! remains.
+//! Tests that threads can share handles and drop them in any order, and that no object leaks.
 
 use std::{
     any::Any,
@@ -19,8 +18,8 @@ use toolbox::{DeviceTest, Lab, open_fds};
 
 use crate::pair::{Pair, Setup, bytes, completions, connect, open, path, region, success};
 
-/// Creates an object of each kind and uses it: receives are posted, one message was received, and
-/// its event is unread.
+/// Creates an object of each kind and uses it. Afterwards receives are posted, one message was
+/// received, and the completion event of this message is unread.
 fn everything() -> Vec<Box<dyn Any>> {
     let context = open();
     let pd = ProtectionDomain::new(&context).unwrap();
@@ -110,8 +109,8 @@ fn a_posted_region_is_held() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// Drops all objects while the device uses them, in two orders. The memory, which is worst, goes
-/// first.
+/// Drops all objects while the device uses them, in two orders. The memory is dropped first,
+/// because this is the most dangerous case.
 #[test]
 fn pending_work_ends_with_its_objects() {
     const LEN: usize = 1 << 20;
@@ -140,8 +139,8 @@ fn pending_work_ends_with_its_objects() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// Four threads post on one queue pair, and another one polls. Every message must arrive once and
-/// complete.
+/// Four threads post on one queue pair, and another one polls. Every message must arrive exactly
+/// once, with all its bytes.
 #[test]
 fn threads_share_a_queue_pair() {
     const THREADS: u64 = 4;
@@ -191,7 +190,7 @@ fn threads_share_a_queue_pair() {
         arrived
     });
     assert_eq!(sent.into_inner().unwrap(), THREADS * EACH);
-    // All messages have arrived, and those of each thread in order.
+    // All messages have arrived, and the messages of each thread are in order.
     for thread in 0..THREADS {
         let of_thread: Vec<_> = arrived
             .iter()

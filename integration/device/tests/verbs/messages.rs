@@ -1,4 +1,4 @@
-//! All forms of the SEND operation.
+//! Tests all forms of the SEND operation.
 
 use rdmsg::verbs::{Inline, QpType, RecvWr, SendWr, Sge, WcOpcode};
 
@@ -115,7 +115,7 @@ fn many_messages_keep_their_order_both_ways() {
             .unwrap();
         b.qp.post_send(&[SendWr::send(round, Sge::new(&b.region, ..8)).signaled()])
             .unwrap();
-        // The receive and the send complete in any order.
+        // The receive and the send can complete in either order.
         let mut opcodes: Vec<_> = completions(&a.cq, 2)
             .iter()
             .map(|wc| wc.result().unwrap().opcode)

@@ -1,4 +1,4 @@
-//! RDMA WRITE, RDMA READ and atomic operations.
+//! Tests RDMA WRITE, RDMA READ and atomic operations.
 
 use rdmsg::{
     status::WcStatus,
@@ -66,8 +66,8 @@ fn a_fence_waits_for_reads() {
     let Pair { a, b, .. } = &Pair::new();
     b.region.copy_in(0, b"old");
     a.region.copy_in(100, b"new");
-    // The second request sends the bytes that the first one reads, so it must wait for the first
-    // one.
+    // The second request sends the bytes that the first request reads, so the second request needs
+    // a fence.
     a.qp.post_send(&[
         SendWr::read(1, Sge::new(&a.region, ..3), at(&b.region, 0)),
         SendWr::write(2, Sge::new(&a.region, ..3), at(&b.region, 500)).fence(),

@@ -168,7 +168,8 @@ pub(crate) fn region(pd: &ProtectionDomain, len: usize) -> MemoryRegion {
     MemoryRegion::new(pd, len, access).unwrap()
 }
 
-/// Returns the first packet sequence number of a queue pair. Each queue pair has another one.
+/// Returns the first packet sequence number of a queue pair. The number differs between queue
+/// pairs.
 fn psn(qp: &QueuePair) -> u32 {
     (qp.qp_num() * 7919) & 0xff_ffff
 }
@@ -259,7 +260,7 @@ pub(crate) fn assert_none(cq: &CompletionQueue) {
     assert_eq!(cq.poll(&mut one), Ok(0), "{one:?}");
 }
 
-/// Returns `len` bytes of a region, from `offset` on.
+/// Returns `len` bytes of a region, starting at `offset`.
 pub(crate) fn bytes(region: &MemoryRegion, offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     region.copy_out(offset, &mut bytes);

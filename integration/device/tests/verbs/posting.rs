@@ -1,4 +1,5 @@
-//! Lists of work requests. If a request cannot be posted, those after it are not posted, either.
+//! Tests lists of work requests. If one request cannot be posted, the requests after it are not
+//! posted, either.
 
 use rdmsg::verbs::{
     CompletionQueue, Inline, QpInitAttr, QpType, QueuePair, RecvWr, RemoteAddr, SendWr, Sge,
@@ -58,7 +59,8 @@ fn requests_before_one_that_does_not_fit_are_sent() {
     assert_none(&b.cq);
 }
 
-/// The driver stops within the list, and reports the position.
+/// The driver stops in the middle of the list, and reports the position of the first request that
+/// it has not posted.
 #[test]
 fn requests_that_fit_the_queue_are_posted() {
     let Pair { a, b, .. } = &Pair::new();
@@ -71,8 +73,8 @@ fn requests_that_fit_the_queue_are_posted() {
     assert_eq!(error.error.errno, ENOMEM, "{error}");
     assert!(error.posted >= depth, "{error} with {depth} granted");
 
-    // Check that exactly the reported requests were posted: each one receives a message, and they
-    // complete in order.
+    // Check that exactly the reported number of requests was posted: each one receives a message,
+    // and they complete in order.
     for id in 0..error.posted as u64 {
         b.qp.post_send(&[SendWr::send(id, Inline(b"four")).signaled()])
             .unwrap();

@@ -1,4 +1,4 @@
-//! Memory windows of type 2.
+//! Tests memory windows of type 2.
 
 use rdmsg::{
     status::WcStatus,
@@ -12,9 +12,10 @@ use super::pair::{EINVAL, Pair, Setup, assert_none, bytes, completions, failure,
 
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
 
-/// A pair, memory of its end `b` that windows can be bound to, and a window.
+/// A pair, a region of end `b` of the pair, and a window that can be bound to this region.
 struct Scene {
-    /// Dropped before the pair, as the driver requires.
+    /// The window. This field comes first because the driver requires that the window is dropped
+    /// before the pair.
     window: MemoryWindow,
     region: MemoryRegion,
     pair: Pair,
@@ -62,7 +63,7 @@ impl Scene {
         assert_eq!(done.status(), WcStatus::SUCCESS);
     }
 
-    /// Starts a READ of the lent bytes with this key.
+    /// Starts a READ of the bytes in the window with this key.
     fn read(&self, rkey: u32) {
         let addr = self.region.addr() + 100;
         let into = Sge::new(&self.pair.a.region, 0..14);

@@ -1,4 +1,4 @@
-//! The operations of the application and of the clock.
+//! The operations that the application and the clock perform.
 
 use std::time::Duration;
 
@@ -49,14 +49,14 @@ impl Device {
         self.check_refusal(result.err());
     }
 
-    /// Holds a short message, to send it later in one frame with others.
+    /// Holds a short message, so that it can be sent later in one frame with other messages.
     pub(crate) fn hold(&mut self) {
         if self.conn.hold() {
             self.held += 1;
         }
     }
 
-    /// Sends the held messages, up to the number that the window and a frame permit.
+    /// Sends held messages, up to the limits of the window and of one frame.
     pub(crate) fn send_held(&mut self) {
         if self.held == 0 {
             return;
@@ -76,7 +76,8 @@ impl Device {
             "a window of such messages fits into a frame"
         );
         let transmit = self.conn.send_held(count, len).expect("there is room");
-        // Subtract first, because `post` checks that no frame overtakes held messages.
+        // Subtract before calling `post`, because `post` checks that no frame overtakes held
+        // messages.
         self.held -= count;
         self.post(&transmit, len as u32);
         self.credit.0 += count - 1;

@@ -1,4 +1,4 @@
-//! The operations of the connection manager and of the device.
+//! The operations that the connection manager and the device perform.
 
 use super::{Device, Large, Sent};
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Device {
-    /// Performs the next call of the connection manager with success, and delivers the event that
-    /// follows.
+    /// Performs the next requested call of the connection manager successfully, and delivers the
+    /// event that results from the call.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
         let hello = hello(theirs, self.long);
         let Some(op) = self.wanted.pop_front() else {
@@ -33,7 +33,7 @@ impl Device {
                     reads: BOTH_WAYS,
                 }
             }
-            // The connection gets its turn immediately.
+            // Grant the connection its turn to connect immediately.
             CmOp::AwaitTurn => return self.conn.take_turn(self.now),
             CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
@@ -50,7 +50,8 @@ impl Device {
         self.conn.handle_cm_event(event, self.now);
     }
 
-    /// Establishes the connection: performs all calls of the connection manager with success.
+    /// Establishes the connection by performing all requested calls of the connection manager
+    /// successfully.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         let is_active = self.conn.peer_engine().is_none();
         self.conn.accept(b"", self.now);
@@ -69,7 +70,7 @@ impl Device {
         }
     }
 
-    /// Performs the next call of the connection manager, which fails with `errno`.
+    /// Makes the next requested call of the connection manager fail with `errno`.
     pub(crate) fn fail_to_perform(&mut self, errno: i32) {
         if let Some(op) = self.wanted.pop_front() {
             let error = OsError::new("rdma_call", errno);
@@ -86,9 +87,8 @@ impl Device {
         Some(buffer)
     }
 
-    /// Receives these frames, at most one per posted receive. All have arrived before the
-    /// connection processes the first one. The number in each frame is relative to the expected
-    /// number.
+    /// Receives these frames, up to one per posted receive. The connection processes the first one
+    /// after all have arrived. The number in each frame is an offset from the expected number.
     pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
         let arrived: Vec<_> = frames
             .iter()
@@ -114,8 +114,8 @@ impl Device {
     }
 
     fn frame(&mut self, buffer: u32, frame: &[u8]) {
-        // Record the descriptor, so that `read` can compare the READs with it. The connection can
-        // process the frame later, or never.
+        // Record the descriptor here, so that `read` can compare the READs with it. The connection
+        // may process the frame later, or never.
         if let Some(descriptor) = large(frame) {
             self.announced += 1;
             self.inbound.push_back(Large::new(descriptor, 0));
@@ -123,7 +123,7 @@ impl Device {
         if let Some((rest, len)) = fragment(frame) {
             match self.inbound.back_mut().filter(|large| large.missing > 0) {
                 Some(large) if large.missing == rest => large.missing -= len,
-                // The fragment violates the protocol.
+                // The fragment violates the protocol, so there is nothing to record.
                 Some(_) => {}
                 None => {
                     let descriptor = Descriptor {
@@ -152,16 +152,17 @@ impl Device {
         self.conn.handle_recv(buffer, frame, self.now);
     }
 
-    /// Returns the maximal value of a grant minus the number of messages sent.
+    /// Returns the send window, which limits how far a grant may exceed the number of messages
+    /// sent.
     pub(crate) fn window(&self) -> u32 {
         self.conn
             .negotiated()
             .map_or(0, |negotiated| negotiated.send_window.into())
     }
 
-    /// Receives the immediate data of an RDMA WRITE to this side's memory.
+    /// Receives the immediate data of an RDMA WRITE from the peer.
     pub(crate) fn immediate(&mut self, imm_data: u32, len: u32) {
-        // Half of these writes arrive while this side exposes no writable memory.
+        // In half of the cases, this side exposes no writable memory when the WRITE arrives.
         if imm_data & 1 == 1 {
             self.conn.allow_immediates();
         }
@@ -170,7 +171,8 @@ impl Device {
         }
     }
 
-    /// Completes the oldest work requests of the send queue, up to the first one that is signalled.
+    /// Completes the oldest work requests of the send queue, up to and including the first
+    /// signalled one.
     pub(crate) fn complete(&mut self) {
         if self.broken || !self.connected {
             return;
@@ -194,7 +196,8 @@ impl Device {
         self.conn.handle_read(slot, self.now);
     }
 
-    /// Fails the oldest work request of a queue, which moves the queue pair to the error state.
+    /// Fails the oldest work request of a queue. The failure moves the queue pair to the error
+    /// state.
     pub(crate) fn fail(&mut self, recv: bool, status: WcStatus) {
         if self.broken || self.ended.is_some() {
             return;
@@ -246,8 +249,8 @@ fn work(sent: &Sent) -> Work {
     }
 }
 
-/// If the frame is a fragment, returns the number of bytes of the message from the fragment's start
-/// on, and the number of bytes of the fragment.
+/// Returns two lengths in bytes if the frame is a fragment: the rest of the message from the
+/// fragment's start on, and the fragment itself.
 fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, payload) = frame.split_first_chunk::<16>()?;
     let rest = u32::from_be_bytes(header[8..12].try_into().unwrap());
@@ -255,7 +258,7 @@ fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     (header[..2] == [18, 0] && fits).then_some((rest, payload.len() as u32))
 }
 
-/// If the frame announces a large message, returns its descriptor.
+/// Returns the descriptor of the large message that the frame announces, if any.
 fn large(frame: &[u8]) -> Option<Descriptor> {
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
     let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());

@@ -1,4 +1,4 @@
-//! The driver of the connection under test, with a device that behaves correctly.
+//! The driver of the connection under test, and a device that behaves correctly.
 
 mod application;
 mod driver;
@@ -13,9 +13,10 @@ use crate::proto::{
     Event, FragmentCopy, Output, Params, READS, Read, Transmit, parts,
 };
 
-/// The length in bytes of the longest chunk in which a large message is read.
+/// The maximum length in bytes of a chunk, the part of a large message that one READ fetches.
 const CHUNK: u64 = 1 << 20;
-/// The maximal number of the peer's large messages that are announced and not reported as taken.
+/// The maximum number of large messages that the peer may announce before this side reports them as
+/// taken.
 const LARGE_IN_FLIGHT: u32 = 4;
 
 /// A work request in the send queue.
@@ -33,7 +34,7 @@ pub(crate) struct Large {
     id: Option<u32>,
     pub(crate) requested: u64,
     completed: u64,
-    /// The number of bytes that further fragments must bring.
+    /// The number of bytes that are expected in further fragments.
     missing: u32,
 }
 
@@ -52,9 +53,9 @@ impl Large {
 /// A connection with its driver, a queue pair, and a device that behaves correctly. Checks every
 /// output of the connection.
 ///
-/// The input determines the behaviour of the connection manager and of the peer; each frame of the
-/// peer needs a posted receive. The device completes work requests in order. If the queue pair
-/// enters the error state, the device flushes the pending work requests.
+/// The input determines the behaviour of the connection manager and of the peer. A frame of the
+/// peer arrives only if a receive is posted. The device completes work requests in order. If the
+/// queue pair enters the error state, the device flushes the pending work requests.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) conn: Connection,
@@ -62,72 +63,74 @@ pub(crate) struct Device {
     pub(crate) now: Instant,
     pub(crate) posted: VecDeque<u32>,
     sending: VecDeque<Sent>,
-    /// The drain markers that were posted and have not completed.
+    /// The drain markers that are posted and have not completed yet.
     markers: Option<Vec<DrainSide>>,
     /// Whether the queue pair is in the error state.
     broken: bool,
-    /// The calls of the connection manager that the connection requested and that were not made
-    /// yet.
+    /// The calls of the connection manager that the connection has requested and that were not yet
+    /// performed.
     pub(crate) wanted: VecDeque<CmOp>,
-    /// Whether the peer can have a live queue pair to which this side can send.
+    /// Whether the peer may have a connected queue pair to which this side can send.
     pub(crate) connected: bool,
     established: bool,
-    /// Whether the private data of the request have a frame of their own.
+    /// Whether the private data of the connection request are sent in a separate frame.
     long: bool,
-    /// Whether the application was asked to answer the request.
+    /// Whether the connection has asked the application to answer the request.
     requested: bool,
     ended: Option<CloseReason>,
     timer: Option<Instant>,
-    /// The frame in each buffer that has received one, until the connection delivers the frame or
-    /// posts the buffer again.
+    /// The received frame in each filled buffer. An entry is removed when the connection delivers
+    /// the frame or posts the buffer again.
     filled: HashMap<u32, Vec<u8>>,
-    /// The buffers of the messages that the application holds. A buffer occurs once for each
-    /// message.
+    /// The buffers of the messages that the application holds. A buffer with several messages
+    /// occurs once per message.
     pub(crate) kept: VecDeque<u32>,
-    /// The buffers that contain several messages, each with the number of messages that the
-    /// application holds.
+    /// The buffers with several messages, and how many of these messages the application holds.
     shared: HashMap<u32, u32>,
-    /// The lengths of the large messages that the application holds.
+    /// The lengths in bytes of the large messages that the application holds.
     pub(crate) large: VecDeque<u64>,
-    /// The large messages that are announced and not delivered, oldest first.
+    /// The large messages that are announced but not yet delivered, the oldest first.
     pub(crate) inbound: VecDeque<Large>,
     /// The number of large messages that the peer has announced.
     announced: u32,
-    /// Whether the peer has violated the protocol or aborted. The connection then delivers no more
-    /// messages.
+    /// Whether the peer has violated the protocol or has aborted. From then on, the connection
+    /// delivers no messages.
     disowned: bool,
-    /// The number of large messages that were read completely.
+    /// The number of large messages that this side has read completely.
     taken: u32,
     /// The number of messages that the application has released.
     released: u32,
-    /// The last grant, and the last number of large messages taken, that were sent to the peer.
+    /// The last grant and the last count of taken large messages that this side has sent to the
+    /// peer.
     reported: (u32, u32),
     /// The next frame number in each direction, modulo 2¹⁶.
     frames_received: u16,
     frames_sent: u16,
     /// The kind of each frame that this side has sent.
     pub(crate) said: Vec<u8>,
-    /// The number of messages sent, and the number that the peer has granted so far.
+    /// The number of messages sent, and the total number that the peer has granted.
     pub(crate) credit: (u32, u32),
-    /// The number of large messages that were announced, and the number that the peer has taken.
+    /// The number of large messages that this side has announced, and the number that the peer has
+    /// taken.
     pub(crate) exposed: (u32, u32),
-    /// The number of control messages sent, and the number that the peer has granted.
+    /// The number of control messages sent, and the total number that the peer has granted.
     pub(crate) control: (u32, u32),
     /// The number of control messages that this side has posted.
     control_posted: u32,
-    /// The number of control messages received, and the number granted to the peer.
+    /// The number of control messages received, and the total number that this side has granted to
+    /// the peer.
     pub(crate) control_received: u32,
     pub(crate) granted: u32,
     /// The number of control messages that the application holds.
     pub(crate) untaken: u32,
-    /// The number of held messages. No other message is sent before them.
+    /// The number of held messages. They must be sent before any other message.
     held: u32,
     lengths: VecDeque<u64>,
     /// Whether this side has finished sending.
     finished: bool,
     pub(crate) peer_finished: bool,
     peer_leaves: bool,
-    /// Whether a Finish frame was sent.
+    /// Whether this side has sent a Finish frame.
     told_finish: bool,
 }
 
@@ -185,7 +188,7 @@ impl Device {
         this
     }
 
-    /// Carries out the outputs of the connection, and checks that each is permitted.
+    /// Performs the outputs of the connection, and checks that each output is permitted.
     pub(crate) fn perform_outputs(&mut self) {
         let mut outputs = 0;
         let mut bad = false;
@@ -208,8 +211,8 @@ impl Device {
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    // Control frames are posted again; other frames only if they violate the
-                    // protocol.
+                    // The connection posts the buffer of a control frame again. It does so for
+                    // other frames only if they violate the protocol.
                     bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }
@@ -311,7 +314,8 @@ impl Device {
                 assert_eq!(parts.len(), count as usize);
                 let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
                 assert_eq!(lens, len, "no byte is left out");
-                // The buffer is posted again when the application has released its last message.
+                // The connection posts the buffer again when the application has released the last
+                // message in it.
                 self.shared.insert(buffer, count);
                 self.kept.extend(parts.iter().map(|_| buffer));
             }
@@ -335,7 +339,7 @@ impl Device {
                 self.exposed.1 += count;
             }
             Event::ControlMessage { buffer, len } => {
-                // The buffer is posted again afterwards.
+                // The connection posts the buffer again after this event.
                 let frame = self.filled.get(&buffer).expect("it was received");
                 assert_eq!((frame[0], len as usize), (10, frame.len() - 16));
                 assert!(len <= self.params.eager_size.min(256));
@@ -398,7 +402,7 @@ impl Device {
         } else {
             assert_eq!(word(8), len);
         }
-        // Grants never exceed the posted receives, and never decrease.
+        // A grant never exceeds the posted receives, and never decreases.
         let grant = word(4);
         assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
         self.reported.0 = grant;
@@ -473,8 +477,8 @@ impl Device {
         self.conn.handle_copied(self.now);
     }
 
-    /// Returns the number of bytes that the peer has yet to send if it is sending a message in
-    /// fragments.
+    /// Returns how many bytes of a message the peer still has to send, if the peer is sending a
+    /// message in fragments.
     pub(crate) fn missing(&self) -> Option<u32> {
         let last = self.inbound.back()?;
         (last.missing > 0).then_some(last.missing)

@@ -1,5 +1,5 @@
-//! The attackers. Each thread opens one connection after the other. The seed and the connection's
-//! number determine an attack, except for the times at which the victim answers.
+//! The attackers. Each attacker thread opens one connection after the other. The seed and the
+//! connection's number determine an attack, except for the times at which the victim answers.
 
 use std::{
     net::SocketAddr,
@@ -14,20 +14,20 @@ use toolbox::random;
 
 use super::{connection::Attack, victim::SERVICES};
 
-/// The parameters of an attack that depend on the transport.
+/// The parameters of an attack over one transport.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) transport: TransportChoice,
-    /// The number of attacker threads with busy connections, and with slow connections.
+    /// The numbers of attacker threads: with busy connections, and with slow connections.
     pub(super) busy: u64,
     pub(super) slow: u64,
-    /// The maximal number of connects and of writes per second, of all attackers together.
+    /// The maximum numbers of connects and of writes per second, for all attackers together.
     connects: u32,
     writes: u32,
     /// The length in bytes of the longest message that the victim accepts. Over RDMA, each attacker
     /// that announces messages registers memory of this length.
     pub(super) longest: u64,
-    /// The factor by which honest clients pause longer.
+    /// The factor by which honest clients lengthen their pauses.
     pub(super) slower: u64,
 }
 
@@ -41,7 +41,7 @@ pub(super) const TCP: Site = Site {
     slower: 1,
 };
 
-/// These numbers are low because the device is emulated in software, on emulated processors.
+/// The values are low because the device is emulated in software, on emulated processors.
 pub(super) const RDMA: Site = Site {
     transport: TransportChoice::Rdma,
     busy: 3,
@@ -84,8 +84,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns whether connections of this kind last long and do little, so that many run at a
-    /// time.
+    /// Returns whether a connection of this kind lasts long and does little. Such attacks use many
+    /// connections at a time.
     pub(super) fn is_slow(self) -> bool {
         matches!(
             self,
@@ -100,8 +100,8 @@ pub(super) struct Arena<'a> {
     pub(super) site: &'static Site,
     pub(super) services: &'a [SocketAddr],
     pub(super) end: Instant,
-    /// The times at which the next connect and the next write are permitted, for all threads
-    /// together.
+    /// The earliest times of the next connect and of the next write. All threads share these rate
+    /// limits.
     connects: Mutex<Instant>,
     writes: Mutex<Instant>,
 }
@@ -130,19 +130,19 @@ impl<'a> Arena<'a> {
         self.pause_until(Instant::now() + time);
     }
 
-    /// Waits until the rate limit permits a connect. Returns `false` if the phase has ended.
+    /// Waits until the rate limit permits a connect. Returns `false` if the phase ends first.
     pub(super) fn may_connect(&self) -> bool {
         self.turn(&self.connects, self.site.connects)
     }
 
-    /// Waits until the rate limit permits a write. Returns `false` if the phase has ended.
+    /// Waits until the rate limit permits a write. Returns `false` if the phase ends first.
     pub(super) fn may_write(&self) -> bool {
         self.turn(&self.writes, self.site.writes)
     }
 
     fn turn(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
         let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-        // The next turn is not in the past, so unused turns do not accumulate to a burst.
+        // Do not schedule a turn in the past, so that unused turns cannot add up to a burst.
         let turn = next.max(Instant::now());
         *next = turn.min(self.end) + Duration::from_secs(1) / per_second;
         drop(next);
@@ -151,18 +151,18 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// A thread that opens one connection after the other.
+/// An attacker thread, which opens one connection after the other.
 #[derive(Debug)]
 pub(super) struct Attacker {
     /// The kinds of attack from which the thread chooses at random.
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
-    /// The number of the thread's next connection, and the difference to the number after it.
+    /// The number of the next connection of this thread, and the increment to the number after it.
     pub(super) next: u64,
     pub(super) step: u64,
-    /// The number of frames and PDUs that were sent with a mutation.
+    /// The number of mutated frames and PDUs sent so far.
     pub(super) mutations: u64,
-    /// A description of the last connection, which is printed if the attack fails.
+    /// A description of the last connection. It is printed if the test fails.
     pub(super) last: String,
 }
 

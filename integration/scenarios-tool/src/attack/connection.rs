@@ -28,7 +28,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 pub(super) enum Pace {
     #[default]
     Whole,
-    /// Writes this number of bytes at a time, and pauses for this time after each write.
+    /// Writes this number of bytes at a time, and pauses for this duration after each write.
     Slow(usize, Duration),
     /// Writes nothing more.
     Stuck,
@@ -54,25 +54,25 @@ pub(super) struct State {
     pub(super) over: bool,
 }
 
-/// An attacker's side of a connection, over TCP or RDMA.
+/// The transport part of an attacker's side of a connection: TCP or RDMA.
 pub(super) trait Wire {
     fn state(&mut self) -> &mut State;
     /// Sends a frame.
     fn say(&mut self, frame: &[u8]);
-    /// Sends a frame in a PDU or operation that violates the protocol.
+    /// Sends a frame, but in a PDU or operation that violates the protocol.
     fn send_broken(&mut self, frame: &[u8], rng: &mut Rng);
-    /// Starts a random operation on the victim's memory that this token describes.
+    /// Starts a random operation on the victim's memory region that `token` describes.
     fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
-    /// Returns a descriptor of memory of this length, to announce as a large message.
+    /// Returns a descriptor of `len` bytes of memory, to announce as a large message.
     fn memory(&mut self, len: u64) -> Descriptor;
-    /// Writes queued bytes, at the pace of `state` and within the rate limits of the arena.
+    /// Writes queued bytes, at the pace of `state` and within the arena's rate limits.
     fn flush(&mut self, arena: &Arena<'_>);
     /// Receives the data that has arrived, without waiting.
     fn poll(&mut self);
-    /// Starts to end the connection in this way. Dropping the wire completes it.
+    /// Starts to end the connection in the way `leave`. Dropping the wire completes the end.
     fn leave(&mut self, leave: Leave);
 
-    /// Flushes and polls for this time, or until a frame has arrived.
+    /// Flushes and polls for the duration `time`, or until a frame has arrived.
     fn pump(&mut self, arena: &Arena<'_>, time: Duration) {
         let end = arena.end.min(Instant::now() + time);
         loop {
@@ -87,7 +87,7 @@ pub(super) trait Wire {
     }
 }
 
-/// A connection of an attacker.
+/// One connection of an attacker, and the attack on it.
 pub(super) struct Attack<'a> {
     arena: &'a Arena<'a>,
     attacker: &'a mut Attacker,
@@ -98,8 +98,8 @@ pub(super) struct Attack<'a> {
 }
 
 impl<'a> Attack<'a> {
-    /// Connects. Attacks of kind `Setup`, and those of kind `Silent` over TCP, do not complete the
-    /// setup of the connection.
+    /// Connects. Attacks of kind `Setup`, and attacks of kind `Silent` over TCP, leave the
+    /// connection half-open.
     pub(super) fn open(
         arena: &'a Arena<'a>,
         attacker: &'a mut Attacker,
@@ -205,8 +205,8 @@ impl<'a> Attack<'a> {
         !self.wire.state().over && !self.arena.is_over()
     }
 
-    /// Calls `act` a random number of times from this range. Stops when the connection or the phase
-    /// ends.
+    /// Calls `act` repeatedly; `times` is the range of the random number of calls. Stops when the
+    /// connection or the phase ends.
     fn repeat(&mut self, times: Range<u32>, mut act: impl FnMut(&mut Self)) {
         for _ in 0..self.rng.u32(times) {
             if self.is_active() {
@@ -220,7 +220,7 @@ impl<'a> Attack<'a> {
         self.wire.say(&frame);
     }
 
-    /// Flushes and polls for this time, and sends the answers that the protocol requires.
+    /// Flushes and polls for the duration `time`, and sends the answers that the protocol requires.
     fn pump(&mut self, time: Duration) {
         self.wire.pump(self.arena, time);
         while let Some(frame) = self.wire.state().heard.pop_front() {
@@ -230,7 +230,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Stops writing and answering for the rest of the connection.
+    /// Stops writing for the rest of the connection, so the attacker sends no answers, either.
     fn stall(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
@@ -254,7 +254,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Sends one frame of a valid conversation, or a mutation in place of the frame.
+    /// Sends one frame of a valid conversation, or a mutation instead of the frame.
     fn one(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
         let way = rng.u8(0..40);
@@ -289,7 +289,8 @@ impl<'a> Attack<'a> {
         if !is_mute {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
-            // The device itself answers READs. In the error state the queue pair answers none.
+            // The device itself answers READs. Stall, because the queue pair then enters the error
+            // state, in which it answers none.
             self.stall();
         }
         if is_mute && self.rng.u8(0..4) == 0 {
@@ -319,7 +320,7 @@ impl<'a> Attack<'a> {
             this.say(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
-        // Pause without polling, so that the attacker receives nothing.
+        // Pause without polling. Meanwhile the attacker receives nothing.
         let time = self.millis(100..4000);
         self.arena.pause(time);
     }

@@ -1,8 +1,8 @@
-//! Attacks a live listener with hostile peers while honest clients use the listener.
+//! Attacks a live listener with hostile peers while honest clients use the same listener.
 //!
-//! The victim is a separate process. This process contains the honest clients, which measure the
-//! times of their operations and compare bytes, and the attackers, which use an own implementation
-//! of the protocol. Quiet phases and attacks alternate.
+//! The victim is a separate process. This process contains the honest clients and the attackers.
+//! The honest clients measure the durations of their operations and compare bytes. The attackers
+//! use an independent implementation of the protocol. Quiet phases and attacks alternate.
 
 mod arena;
 mod connection;
@@ -36,8 +36,8 @@ use crate::{
 /// The number of rounds. Each round is a quiet phase followed by an attack.
 const ROUNDS: usize = 4;
 
-/// The test fails if an operation's 99th percentile during attacks is this many times as long as in
-/// quiet phases.
+/// The maximum ratio of an operation's 99th percentile during attacks to its 99th percentile in
+/// quiet phases. The test fails if this ratio is reached.
 const MOST: f64 = 10.0;
 
 /// The difference between the first connection numbers of two attacker threads.
@@ -53,14 +53,14 @@ const NUMBERS: u64 = 1_000_000;
 /// victim, send nothing, connect repeatedly, and disconnect after any byte.
 ///
 /// Quiet phases and attacks alternate. The exit status is 0 if no honest client gets an error or a
-/// wrong byte, if the 99th percentile of each of their operations during attacks is less than 10
-/// times that of quiet phases, and if the victim has the same memory, descriptors, threads,
-/// connections and budget after each attack as before. The victim must not panic, and must log at
+/// wrong byte, and if each operation's 99th percentile during attacks is less than 10 times its
+/// 99th percentile in quiet phases. In addition, the victim must have the same memory, descriptors,
+/// threads, connections and budget after each attack as before, must not panic, and must log at
 /// most 10 lines per second.
 ///
-/// All attackers together make at most 150 connects and 4000 writes per second over TCP, and 8 and
-/// 200 over RDMA, so that they do not use up the processors. If the test fails, it prints the seed,
-/// and the number of the last connection of each attacker, for `--connection`.
+/// So that they do not use up the processors, all attackers together make at most 150 connects and
+/// 4000 writes per second over TCP, and 8 connects and 200 writes per second over RDMA. If the test
+/// fails, it prints the seed, and the number of each attacker's last connection for `--connection`.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = "integration/attack [OPTIONS]")]
 pub(crate) struct Options {
@@ -112,7 +112,7 @@ impl Options {
         };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
-            // Add time to the limit, because the victim needs some after each attack to release
+            // Add time to the limit, because the victim needs time after each attack to release
             // resources.
             let launch = Launch::new(1, self.minutes + Duration::from_secs(900));
             let launch = launch.option("--cpus", "2").option("--memory", "2G");
@@ -185,8 +185,8 @@ impl AttackRun {
         Ok(())
     }
 
-    /// Runs the honest clients, and the attackers if `attacks`. Fails if a client fails, or if the
-    /// victim has ended, panicked, or logged too many lines.
+    /// Runs the honest clients, and also the attackers if `attacks` is set. Fails if a client
+    /// fails, or if the victim has ended, panicked, or logged too many lines.
     fn phase(&mut self, attacks: bool) -> Result<()> {
         let (engine, end) = (&self.engine, Instant::now() + self.length);
         let arena = &Arena::new(self.victim.site, &self.victim.services, end);
@@ -225,7 +225,7 @@ fn attackers(options: &Options, site: &Site) -> Vec<Attacker> {
     }
 }
 
-/// Returns the kinds from which a slow or a busy attacker chooses. About half of the busy
+/// Returns the kinds of attack from which a slow or a busy attacker chooses. About half of the busy
 /// attackers' connections send mutants, because mutants cover most of the protocol.
 fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     let all = Kind::value_variants().iter().copied();
@@ -237,7 +237,8 @@ fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     kinds
 }
 
-/// Returns the victim's resources, after it has released the connections that clients have closed.
+/// Returns the victim's resources. Waits first until the victim has released the connections that
+/// clients have closed.
 fn baseline(victim: &mut Victim) -> Result<Health> {
     let mut last = victim.health()?;
     settle(
@@ -250,8 +251,8 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
     )
 }
 
-/// Prints the medians of the honest clients' 99th percentiles. Fails if those during attacks are
-/// too long. The medians are compared because other load on this machine affects single phases.
+/// Prints the medians of the honest clients' 99th percentiles. Fails if the medians during attacks
+/// are too high. Medians are compared because other load on this machine affects single phases.
 fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
     let mut slow = Vec::new();
     for client in clients {

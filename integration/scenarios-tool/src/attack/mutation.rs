@@ -1,4 +1,4 @@
-//! Mutates bytes of the wire format: changes fields, truncates and extends.
+//! Mutates bytes of the wire format: changes fields, truncates the bytes, or appends bytes.
 
 use fastrand::Rng;
 
@@ -13,9 +13,9 @@ type Lengths = &'static [usize];
 const HEADER: Lengths = &[1, 1, 2, 4, 4, 4];
 const DESCRIPTOR: Lengths = &[8, 8, 4, 4];
 const HELLO: Lengths = &[4, 1, 1, 2, 2, 2, 4, 8, 4, 8];
-/// The fields before the hello in a connection request over TCP.
+/// The lengths of the fields before the hello in a TCP connection request.
 const REQUEST: Lengths = &[4, 1, 1, 1, 1];
-/// The fields before the arguments of each PDU.
+/// The lengths of the fields before the arguments of a PDU.
 const PDU: Lengths = &[1, 1, 2, 4];
 
 /// Changes one field of a frame.
@@ -34,7 +34,7 @@ pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) {
     one_of([HELLO, &[]], bytes, rng);
 }
 
-/// Changes one field of a connection request over TCP, including the hello.
+/// Changes one field of a TCP connection request. The field can be in the hello of the request.
 pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) {
     one_of([REQUEST, HELLO], bytes, rng);
 }
@@ -53,7 +53,7 @@ pub(super) fn pdu(bytes: &mut [u8], rng: &mut Rng) {
     one_of([PDU, arguments], bytes, rng);
 }
 
-/// Changes one field of the token that describes a memory region: the address, length or key.
+/// Changes the address, the length or the key in the token that describes a memory region.
 pub(super) fn token(bytes: &mut [u8], rng: &mut Rng) {
     one_of([&[8, 8, 4], &[]], bytes, rng);
 }
@@ -81,7 +81,7 @@ fn one_of(lengths: [Lengths; 2], bytes: &mut [u8], rng: &mut Rng) {
     }
 }
 
-/// Returns a random number of at most `bits` bits: in most cases a bound, or `old` with a small
+/// Returns a random number of up to `bits` bits: usually a boundary value, or `old` with a small
 /// change.
 fn number(old: u64, bits: u32, rng: &mut Rng) -> u64 {
     let most = u64::MAX >> (64 - bits);

@@ -1,5 +1,5 @@
-//! An attacker's side of a connection over RDMA, built from the public verbs and connection
-//! manager.
+//! An attacker's side of a connection over RDMA. It calls the public verbs and the connection
+//! manager directly.
 
 use std::{
     net::SocketAddr,
@@ -25,11 +25,12 @@ use super::{
     wire::Descriptor,
 };
 
-/// The depth of the send queue and of the receive queue.
+/// The depth of the send queue and of the receive queue in work requests.
 const DEPTH: u32 = 64;
-/// The size of a slot in bytes, which is larger than the victim's longest frame.
+/// The size of a slot in bytes. It exceeds the victim's longest frame.
 const SLOT: usize = 1 << 16;
-/// The work request id of all sends. The id of a receive is the number of its slot, which is lower.
+/// The work request id of all sends. The id of a receive is its slot's index, which is lower than
+/// `SEND`.
 const SEND: u64 = 1 << 32;
 
 /// The time limit for each step of the setup.
@@ -37,7 +38,8 @@ const STEP: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Rdma {
-    // Fields are dropped in this order: the queue pair must go before the objects that it uses.
+    // Fields are dropped in order of declaration, and the queue pair must be dropped before the
+    // objects that it uses.
     qp: QueuePair,
     cq: CompletionQueue,
     /// `DEPTH` slots for sending, followed by `DEPTH` slots for receiving.
@@ -45,14 +47,15 @@ pub(super) struct Rdma {
     lent: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The number of work requests that were posted, and of those that `flush` has counted.
+    /// The number of posted work requests, and how many of them `flush` has charged to the write
+    /// rate limit.
     posted: u32,
     flushed: u32,
     state: State,
 }
 
 impl Rdma {
-    /// Connects with this hello as private data. Returns the connection and the victim's hello.
+    /// Connects with `hello` as private data. Returns the connection and the victim's hello.
     pub(super) fn connect(
         addr: SocketAddr,
         hello: &[u8],
@@ -112,9 +115,9 @@ impl Rdma {
         Ok(())
     }
 
-    /// Copies these bytes to the next slot and posts a work request. If more than `DEPTH` requests
-    /// are in flight, a slot is overwritten before it is sent, or the post fails; for an attacker,
-    /// both are fine.
+    /// Copies the bytes to the next slot and posts a work request. If more than `DEPTH` requests
+    /// are in flight, the slot may be overwritten before it is sent, or the post may fail. Neither
+    /// matters for an attacker.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
@@ -122,7 +125,8 @@ impl Rdma {
         self.region.copy_in(at, &bytes[..len]);
         let this: &'a Self = self;
         let wr = make(Sge::new(&this.region, at..at + len));
-        // Ignore the error: posting fails if the connection has ended, and an event reports that.
+        // Ignore the error: posting fails if the connection has ended, and an event reports the
+        // end.
         let _ = this.qp.post_send(&[wr]);
     }
 }
@@ -213,13 +217,14 @@ impl Wire for Rdma {
     fn leave(&mut self, leave: Leave) {
         match leave {
             Leave::Close | Leave::Half => drop(self.id.disconnect()),
-            // Without a disconnect, the kernel destroys the id when its owner drops it.
+            // The queue pair enters the error state without a disconnect. The kernel destroys the
+            // id when the id is dropped.
             Leave::Reset => drop(self.qp.to_err()),
         }
     }
 }
 
-/// Waits for the next event of the connection manager, and checks the event's type.
+/// Waits for the next event of the connection manager, which must have this type.
 fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
     let left = arena.end.saturating_duration_since(Instant::now());
     let came = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;

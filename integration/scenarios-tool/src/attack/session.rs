@@ -11,31 +11,31 @@ pub(super) const BATCH: u8 = 17;
 /// The receive window in an attacker's hello, in frames.
 pub(super) const WINDOW: u16 = 16;
 
-/// The maximal number of announced messages that the victim has not read.
+/// The maximum number of announced messages that the victim has not yet read.
 const ANNOUNCED: u32 = 4;
 
-/// The longest payload of a data frame in bytes. Each service accepts this length.
+/// The maximum payload of a data frame in bytes. Each service accepts this length.
 const LONGEST: usize = 1000;
 
-/// The frame counters of one side of a valid connection.
+/// The frame counters of the attacker for a valid connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) frames_sent: u16,
     data_sent: u32,
-    /// The peer's credit limit: the total number of data frames that this side is permitted to
-    /// send.
+    /// The credit limit granted by the peer: the total number of data frames that this side is
+    /// permitted to send.
     limit: u32,
     data_received: u32,
     announced: u32,
     /// The number of announced messages that the peer has read.
     read: u32,
-    /// Whether a ping has not been answered by a pong.
+    /// Whether a ping is still unanswered.
     pub(super) pinged: bool,
     finished: bool,
 }
 
 impl Session {
-    /// Creates the counters. The victim's hello contains the initial credits for data frames.
+    /// Creates the counters. The victim's hello grants the initial credits for data frames.
     pub(super) fn new(hello: &[u8]) -> Self {
         let word = |at: usize| Some(u16::from_be_bytes(*hello.get(at..)?.first_chunk()?));
         let credits = word(10).filter(|credits| *credits > 0);
@@ -61,8 +61,8 @@ impl Session {
         self.limit.wrapping_sub(self.data_sent)
     }
 
-    /// Returns the next frame of a valid conversation. If it announces a large message, `memory`
-    /// describes the message's memory.
+    /// Returns the next frame of a valid conversation. If the frame announces a large message, it
+    /// contains the descriptor `memory`.
     pub(super) fn next(&mut self, rng: &mut Rng, memory: Descriptor) -> Vec<u8> {
         let is_free = self.credits() > 0 && !self.finished;
         match rng.u8(0..40) {
@@ -119,8 +119,8 @@ impl Session {
         self.frame(GRANT, 0, &[])
     }
 
-    /// Updates the counters for a frame of the victim. Returns the answer that the protocol
-    /// requires.
+    /// Updates the counters for a received frame of the victim. Returns the answer that the
+    /// protocol requires, if any.
     pub(super) fn take(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         if frame.len() < HEADER_LEN {
             return None;

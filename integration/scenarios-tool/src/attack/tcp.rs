@@ -1,4 +1,5 @@
-//! An attacker's side of a connection over TCP, which encodes and decodes the bytes itself.
+//! An attacker's side of a connection over TCP. It encodes and decodes the protocol without the
+//! library.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +23,7 @@ use super::{
     wire::Descriptor,
 };
 
-/// The source address of attackers, which differs from that of the honest clients.
+/// The source address of attackers. Honest clients use another one.
 const SOURCE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), 0);
 
 const PREFIX: usize = 8;
@@ -33,7 +34,7 @@ const READ_PART: u8 = 17;
 const SIGNALLED: u8 = 1;
 const LAST: u8 = 2;
 
-/// The longest payload in bytes of a part of a READ's answer.
+/// The maximum payload of one PDU of a READ answer, in bytes.
 const LONGEST_PART: usize = 256 << 10;
 
 /// The time limit for the answer to a connection request.
@@ -42,16 +43,16 @@ const SETUP: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Tcp {
     stream: TcpStream,
-    /// Received bytes that were not processed yet.
+    /// Received bytes that have not been processed yet.
     unread: Vec<u8>,
-    /// Bytes that wait to be written.
+    /// Bytes that are queued for writing.
     outgoing: VecDeque<u8>,
     /// The number of the victim's requests that this side has executed.
     requests: u32,
     state: State,
 }
 
-/// Returns a PDU of this kind. `rest` is its arguments and payload.
+/// Returns a PDU of this kind. `rest` contains its arguments and its payload.
 pub(super) fn pdu(kind: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];
     bytes.extend((rest.len() as u32).to_be_bytes());
@@ -68,7 +69,7 @@ pub(super) fn request(hello: &[u8]) -> Vec<u8> {
 }
 
 impl Tcp {
-    /// Establishes the TCP connection, and sends nothing.
+    /// Establishes the TCP connection without sending a connection request.
     pub(super) fn connect(addr: SocketAddr) -> Result<Self> {
         let SocketAddr::V4(addr) = addr else {
             bail!("the victim's address must be IPv4");
@@ -104,7 +105,8 @@ impl Tcp {
         Ok(data)
     }
 
-    /// Returns the length in bytes of the first PDU in `unread`, if the PDU has arrived completely.
+    /// Returns the length in bytes of the first PDU in `unread`, or `None` if the PDU is still
+    /// incomplete.
     fn whole(&self) -> Option<usize> {
         let length = self.unread.get(4..PREFIX)?.first_chunk()?;
         let len = PREFIX + u32::from_be_bytes(*length) as usize;
@@ -128,7 +130,7 @@ impl Tcp {
         }
     }
 
-    /// Queues the answer to a READ: the number of bytes that these arguments request.
+    /// Queues the answer to a READ. `arguments` contains the requested number of bytes.
     fn answer(&mut self, arguments: &[u8]) {
         let length = arguments.get(12..16).and_then(|bytes| bytes.first_chunk());
         let len = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);
@@ -140,7 +142,8 @@ impl Tcp {
         }
     }
 
-    /// Queues these bytes for writing. Returns an empty answer, because none has arrived.
+    /// Queues `bytes` for writing. Returns an empty vector, because the victim's answer has not
+    /// arrived.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
         Vec::new()

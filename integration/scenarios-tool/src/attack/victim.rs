@@ -1,5 +1,5 @@
-//! The victim: a process with three listeners on one engine, which echo messages. Also the victim's
-//! honest clients.
+//! The victim and its honest clients. The victim is a process with three listeners on one engine,
+//! which echo messages.
 
 use std::{
     array, fmt,
@@ -25,18 +25,18 @@ use crate::{
 
 /// The names of the listeners, in the order in which the victim prints their addresses.
 pub(super) const SERVICES: [&str; 3] = ["messages", "shared", "stream"];
-/// The index of the service with shared receives.
+/// The index of the service with shared receives in `SERVICES`.
 pub(super) const SHARED: usize = 1;
-/// The index of the service of streams.
+/// The index of the stream service in `SERVICES`.
 pub(super) const STREAM: usize = 2;
 
-/// With this message, a peer requests the token of writable memory.
+/// The message with which a peer requests the token of a writable memory region.
 pub(super) const LEND: &[u8] = b"lend";
 
 /// The time after which the victim disconnects a peer that does not receive its echo.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
-/// The maximal number of lines that the victim is permitted to log per second.
+/// The maximum number of lines that the victim may log per second.
 const LINES_A_SECOND: u64 = 10;
 
 /// The number of the victim's last log lines that are printed after a failure.
@@ -46,10 +46,10 @@ const LOG_TAIL_LINES: usize = 20;
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// The length of honest clients that make a new connection for each message.
+/// The value of `HonestClient::len` for a client that makes a new connection for each message.
 const CONNECT: usize = 0;
 
-/// The process of the victim.
+/// The victim's process.
 #[derive(Debug)]
 pub(super) struct Victim {
     host: Host,
@@ -119,14 +119,16 @@ impl Victim {
 /// An honest client, which repeats one kind of operation.
 pub(super) struct HonestClient {
     service: usize,
-    /// The length of each message in bytes, or [`CONNECT`] for a new connection for each message.
+    /// The length of each message in bytes, or [`CONNECT`] if the client makes a new connection for
+    /// each message.
     len: usize,
     /// The pause after each operation.
     pause: Duration,
-    /// The open connection, which is kept between phases.
+    /// The open connection. It stays open between phases.
     connection: Option<Echo>,
-    /// The 99th percentile of the operations' times in each phase: first all quiet phases, then all
-    /// attacks. `Duration::MAX` for a phase without an operation.
+    /// The 99th percentiles of the operations' durations, one per phase: first the list for quiet
+    /// phases, then the list for attacks. The value for a phase without operations is
+    /// `Duration::MAX`.
     pub(super) percentiles: [Vec<Duration>; 2],
 }
 
@@ -160,7 +162,8 @@ impl fmt::Display for HonestClient {
 }
 
 impl HonestClient {
-    /// Repeats the operation until the phase ends, and records the 99th percentile.
+    /// Repeats the operation until the phase ends, and records the 99th percentile of the
+    /// durations.
     pub(super) fn run(&mut self, arena: &Arena<'_>, engine: &Engine, attacks: bool) -> Result<()> {
         let mut config = config(self.service, arena.site);
         config.connect_timeout = TIME_LIMIT;
@@ -189,7 +192,7 @@ impl HonestClient {
             None => self.connect(addr, connector)?,
         };
         let echo = open(sent)?;
-        // If the client connects for each message, the connection is dropped here.
+        // Drop the connection if the client makes a new one for each message.
         self.connection = (self.len != CONNECT).then_some(open);
         Ok(echo)
     }
@@ -220,11 +223,13 @@ impl HonestClient {
     }
 }
 
-/// Returns the configuration of a service, for the victim. Honest clients use longer timeouts.
+/// Returns the configuration of a service for the victim. Honest clients use the same configuration
+/// with longer timeouts.
 pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
     config.transport = site.transport;
-    // Use long timeouts, because a busy machine must not disconnect honest clients.
+    // The timeouts are long so that the victim does not disconnect honest clients on a busy
+    // machine.
     config.connect_timeout = TIME_LIMIT / 3;
     config.keepalive_timeout = TIME_LIMIT / 3;
     // Do not spin, because a spinning thread takes the processor from other threads.
@@ -237,7 +242,7 @@ pub(super) fn config(service: usize, site: &Site) -> Config {
     config
 }
 
-/// Runs the victim until stdin ends or the line "end" is read.
+/// Runs the victim until its stdin is closed or contains the line "end".
 pub(crate) fn run(over_rdma: bool) -> Result<()> {
     let logger = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(logger).init();
@@ -246,14 +251,14 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         Some(lab) => (lab.at(0), &RDMA),
         None => ("127.0.0.1:0".parse()?, &TCP),
     };
-    // The limits suffice for four of the longest messages, or for a hundred messages of honest
+    // The limits suffice for four messages of maximum length, or for a hundred messages of honest
     // clients. Attackers announce more than the limits permit.
     let mut limits = EngineLimits::default();
     limits.pinned = 32 << 20;
     limits.held = 4 * site.longest;
     let engine = Engine::with_limits(limits)?;
     let mut services = Vec::new();
-    // Threads ignore a listener's error, because the honest clients fail if a listener ends.
+    // The threads ignore errors of a listener: if a listener ends, the honest clients fail.
     for service in 0..SERVICES.len() {
         let config = config(service, site);
         let builder = Listener::builder().config(&config).engine(&engine);
@@ -291,9 +296,9 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the numbers of those objects on the device that each connection creates, of all
-/// processes. Memory regions are not counted, because messages create them at any time. Instead,
-/// the budget counts their bytes as pinned.
+/// Returns the numbers of objects on the device, of all processes. Only those kinds are counted
+/// that each connection creates. Memory regions are not counted, because messages create them at
+/// any time; the budget counts their bytes as pinned.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);
@@ -301,9 +306,10 @@ fn objects(lab: &Lab) -> String {
     counts.collect::<Vec<_>>().concat().join(" ")
 }
 
-/// Echoes each message. Ends when the peer disconnects, or does not receive an echo for 1 s.
+/// Echoes each message. Returns when the peer disconnects, or when the peer does not receive an
+/// echo for 1 s.
 fn echo(endpoint: &Endpoint) -> Option<()> {
-    // The region of this connection that peers can request with `LEND`.
+    // The region of this connection. Peers request its token with `LEND`.
     let mut region = None;
     loop {
         match endpoint.next_completion().ok()? {

@@ -15,17 +15,17 @@ use crate::{
     scenario::{Expect, Fault, MOST_SUSPENDED, Scenario},
 };
 
-/// The `netem` arguments of a cut.
+/// The `netem` arguments that cut the network.
 const CUT: &str = "loss 100%";
 
 /// The time from the start of one cut to the start of the next.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// The lengths of consecutive cuts in milliseconds, in turn. The first exceeds the keepalive
-/// limits.
+/// The durations of cuts in milliseconds, repeated in this order. The first one exceeds the
+/// keepalive limits.
 const CUTS: [u64; 3] = [6_000, 1_000, 100];
 
-/// The longest random cut of `flap` in milliseconds.
+/// The maximum duration of a random cut in `flap`, in milliseconds.
 const LONGEST_FLAP: u64 = 2_500;
 
 impl Conductor {
@@ -87,8 +87,8 @@ impl Conductor {
         Ok(began)
     }
 
-    /// Orders both sides to stop, unless the fault ends their connections. Waits until both have
-    /// ended.
+    /// Orders both sides to stop, unless the fault itself ends their connections. Waits until both
+    /// have ended.
     fn finish(&mut self, one: &Scenario) -> Result<()> {
         let fault = one.fault;
         let leaves = fault == Fault::ProcessLeaves;
@@ -100,8 +100,8 @@ impl Conductor {
                 self.a.agent.tell("stop")?;
             }
         }
-        // The windows bound the number of messages in flight, and the configuration bounds every
-        // wait.
+        // The workers end in time, because the windows limit the messages in flight and the
+        // configuration limits every wait.
         let time_limit = 2 * TIME_LIMIT + bound(one, 1.0);
         self.a.end(time_limit, !vanishes)?;
         if !matches!(fault, Fault::ProcessKilled | Fault::HostKilled) {
@@ -111,7 +111,8 @@ impl Conductor {
         Ok(())
     }
 
-    /// Waits while messages flow for this time. Cuts the network at the end of each period.
+    /// Waits for the duration `time` while messages flow. Cuts the network at the end of each
+    /// period.
     pub(super) fn flow_through_cuts(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         for millis in CUTS.into_iter().cycle() {
@@ -128,8 +129,8 @@ impl Conductor {
         bail!("there are no more cuts")
     }
 
-    /// Repeatedly drops the packets of one host or of both for a random time, with pauses. Returns
-    /// the times of the last repair on both hosts.
+    /// Drops the packets of one host or of both, `count` times, each time for a random duration and
+    /// followed by a pause. Returns the times of the last repair on both hosts.
     fn flap(&mut self, count: u32, seed: u64) -> Result<[u64; 2]> {
         let mut rng = random(&[seed, u64::from(b'f')]);
         let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
@@ -159,8 +160,8 @@ impl Conductor {
     }
 
     /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended old
-    /// sessions and keeps at most `MOST_SUSPENDED`. Then returns the time on the
-    /// clock of the server, in milliseconds.
+    /// sessions and keeps at most `MOST_SUSPENDED` of them. Returns the time by the server's clock,
+    /// in milliseconds.
     fn vanish(&mut self, one: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
@@ -183,18 +184,20 @@ impl Conductor {
         self.b.shell("true")
     }
 
-    /// Runs a shell command on both hosts. Returns the time at which the command started on each.
+    /// Runs a shell command on both hosts. Returns the time at which the command started on each
+    /// host.
     fn both(&mut self, script: &str) -> Result<[u64; 2]> {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
-    /// Impairs the networks of both hosts. Returns the times from which both directions are
-    /// affected.
+    /// Impairs the networks of both hosts. Returns, by each host's clock, the time from which
+    /// packets in both directions are affected.
     pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;
         let begin_of_b = self.b.shell(&script)?;
-        // Host b has possibly sent packets to host a until its own command started.
+        // Take host a's time after both commands, because host b may have sent packets until its
+        // own command started.
         Ok([clock_millis(), begin_of_b])
     }
 }
@@ -206,8 +209,8 @@ impl Host {
         self.wait_for_objects()
     }
 
-    /// Starts another worker in the same scenario. Keeps the record of the objects before the first
-    /// one.
+    /// Starts another worker in the same scenario. Retains the record of the objects from before
+    /// the first worker's start.
     fn start_again(&mut self, args: &[String]) -> Result<()> {
         let objects = self.notes.objects.clone();
         self.start(args)?;

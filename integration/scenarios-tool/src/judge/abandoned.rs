@@ -1,4 +1,5 @@
-//! The rules for sessions whose clients were killed. Only the server has records.
+//! The rules for sessions whose clients were killed. For these sessions, only the server has
+//! records.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +11,9 @@ use crate::{
     scenario::{MOST_SUSPENDED, Scenario},
 };
 
-/// Judges the sessions of a server. The server must keep the newest sessions until it stops, and
-/// must have ended the others before, oldest first. All clients of a round were killed together.
+/// Checks the sessions of a server. The server must keep the newest sessions until the server
+/// stops, and must have ended the older ones before, oldest first. All clients of one round were
+/// killed together.
 pub(super) fn judge(
     scenario: &Scenario,
     rounds: u32,
@@ -64,8 +66,8 @@ mod tests {
 
     const STOPPED: u64 = 5000;
 
-    /// Judges sessions of one client per round, whose connections ended in this order. Returns the
-    /// violations, if any.
+    /// Checks a scenario with one client per round. The iterator lists the clients in the order in
+    /// which the server ended their sessions. Returns the violations, if any.
     fn problem(ended: impl Iterator<Item = u32>) -> Option<String> {
         let gives_way = ROUNDS as usize - MOST_SUSPENDED;
         let servers = ended.enumerate().map(|(at, connection)| Record {

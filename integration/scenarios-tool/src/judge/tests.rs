@@ -30,7 +30,7 @@ fn closed() -> [Record; 2] {
     ]
 }
 
-/// Returns the records of a connection that broke with messages in flight in both directions.
+/// Returns the records of a connection that broke while messages were in flight in both directions.
 fn broke() -> [Record; 2] {
     let broken = |sent, received| Record {
         begun: sent + 1,
@@ -111,7 +111,7 @@ fn find_a_confirmation_of_a_lost_message() {
     server.received = 2;
     let mut records = [client, server];
     found(problem(Expect::Honest, records.clone()), "are confirmed");
-    // A process that exits need not receive everything that was confirmed to its peer.
+    // A process that exits does not have to receive all messages that were confirmed to its peer.
     records[1].end = End::Open;
     assert_eq!(
         after(Expect::ClientLearns, records, Fault::ProcessLeaves),
@@ -159,7 +159,8 @@ fn find_a_connection_without_a_record() {
     judge(&scenario, 1, &evidence()).unwrap_err();
 }
 
-/// Returns the violation of a connection whose plan has an ending that satisfies `ending`.
+/// Checks these records against a plan whose ending satisfies `ending`. Returns the violation, if
+/// any.
 fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Record; 2]) -> Option<String> {
     let plan = a_plan(ending);
     connection(

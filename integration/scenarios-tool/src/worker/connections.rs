@@ -1,4 +1,4 @@
-//! Connects as the client, and accepts as the server.
+//! Establishes and accepts connections: the client connects, and the server accepts.
 
 use std::{
     net::SocketAddr,
@@ -16,8 +16,8 @@ use toolbox::TIME_LIMIT;
 use super::{Said, Worker, conversation::Conversation, problem, say};
 use crate::{plan::listener_configs, record::End, scenario::Fault};
 
-/// Establishes all connections at once, each in its own thread, and waits until all have ended. The
-/// connections' numbers start at `first`.
+/// Establishes all connections concurrently, each in its own thread. Waits until all connections
+/// have ended. The numbers of the connections start at `first`.
 pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     let addresses = &worker
         .wait(|told| !told.addresses.is_empty())
@@ -33,7 +33,7 @@ pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     release(engine)
 }
 
-/// Waits until an engine has released all connections, and shuts it down.
+/// Waits until an engine has released all connections. Then shuts down the engine.
 fn release(engine: Engine) -> Result<()> {
     let left = engine.drain(TIME_LIMIT)?;
     ensure!(left == 0, "{left} connections are still open");
@@ -41,8 +41,9 @@ fn release(engine: Engine) -> Result<()> {
     Ok(())
 }
 
-/// Runs one connection. In an endless scenario, runs one connection after the other until the order
-/// to stop; if the server restarts, until a connection has ended with an orderly close.
+/// Runs one connection. In an endless scenario, runs further connections, one after the other,
+/// until the order to stop. If the server restarts, runs further connections until one has ended
+/// with an orderly close.
 fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
@@ -68,9 +69,9 @@ fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr]
 }
 
 /// Listens, prints the addresses, and serves connections. In a scenario with restarts, the server
-/// shuts down its engine and listens again, each time after all clients have connected. In a
-/// scenario that kills the clients, the server shuts down its engine at the end, because sessions
-/// still wait.
+/// shuts down its engine and listens again each time all clients have connected. In a scenario that
+/// kills the clients, the server shuts down its engine at the end, because suspended sessions still
+/// exist.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
     let (restarts, leaves) = match worker.scenario.fault {
@@ -133,8 +134,8 @@ fn accept<'a>(
         match ready.recv(listener.requests()) {
             Ok(request) => converse(scope, worker, request),
             Err(_) => {
-                // The listener has ended because its device or address is gone; the connections
-                // end, too.
+                // The listener has ended because its device or its address was removed. Its
+                // connections end for the same reason.
                 let _ = end.recv();
                 return;
             }

@@ -19,16 +19,18 @@ use crate::{
     scenario::Talk,
 };
 
-/// One side of a connection. It exists from before the connection is established until its end.
+/// One side of a connection. This value exists from before the connection is established until the
+/// connection has ended.
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
     pub(super) connection: u32,
     pub(super) plan: Plan,
-    /// Empty unless the plan has one-sided operations.
+    /// The state of one-sided operations. Empty unless the plan contains such operations.
     pub(super) operations: OnceLock<Operations>,
     record: Mutex<Record>,
-    /// Whether this connection was counted as flowing: a message has arrived, or no message will.
+    /// Whether this connection was counted as flowing, because a message has arrived or because
+    /// none will arrive.
     flows: AtomicBool,
     /// Whether the peer's last message has arrived.
     pub(super) all: AtomicBool,
@@ -69,7 +71,7 @@ impl Conversation {
         end
     }
 
-    /// Records how the connection has ended. Later calls do not change the record.
+    /// Records how the connection has ended. Only the first call has an effect.
     pub(super) fn end(&self, end: &End) {
         self.write(|record| {
             if record.end == End::Open {
@@ -81,8 +83,8 @@ impl Conversation {
 
     fn talk(self: &Arc<Self>, endpoint: Endpoint) -> End {
         if self.plan.ending == Ending::Leave {
-            // An idle connection receives no message before the order to stop, so count it as
-            // flowing now.
+            // Count this connection as flowing now, because an idle connection receives no message
+            // before the order to stop.
             self.is_flowing();
             if self.worker.side == Side::Server {
                 self.wait(|told| told.stop);
@@ -92,7 +94,7 @@ impl Conversation {
         }
         if self.plan.talk == Talk::Operations {
             match Operations::offer(&endpoint) {
-                // This thread is the only one that sets the cell, so the call succeeds.
+                // The call succeeds, because no other thread sets this cell.
                 Ok(operations) => drop(self.operations.set(operations)),
                 Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
             }
@@ -113,12 +115,12 @@ impl Conversation {
         end
     }
 
-    /// Returns the part of the plan that concerns this side.
+    /// Returns the part of the plan for this side.
     pub(super) fn half(&self) -> &Half {
         self.plan.half(self.worker.side)
     }
 
-    /// Returns the messages that this side sends or expects, for the sending side `from`.
+    /// Returns the messages that the side `from` sends.
     pub(super) fn content(&self, from: Side) -> Content {
         Content::new(self.worker.seed, self.connection, from, &self.plan)
     }
@@ -129,7 +131,7 @@ impl Conversation {
         }
     }
 
-    /// Reports a violation of the rules.
+    /// Reports a violation of the rules on this connection.
     pub(super) fn problem(&self, text: &str) {
         problem(format!("{text}; {self}"));
     }

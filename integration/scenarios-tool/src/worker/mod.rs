@@ -1,8 +1,10 @@
-//! The worker: the process of one side, which runs that side's connections and keeps their records.
+//! The worker: the process of one side, which runs that side's connections and writes their
+//! records.
 //!
-//! The worker prints one [`Said`] as JSON per line of stdout. On stdin, the client receives the
-//! server's addresses as JSON. Both sides receive `go` after the first messages, and `stop`. The
-//! server receives `over` after the client has ended. A hung side receives `quit`.
+//! The worker prints one [`Said`] as JSON per line of stdout. It reads orders from stdin. The
+//! client receives the server's addresses as JSON. Both sides receive `go` after the first
+//! messages, and later `stop`. The server receives `over` after the client has ended. A side that
+//! hangs receives `quit`.
 
 mod connections;
 mod conversation;
@@ -35,7 +37,7 @@ use crate::{
     scenario::{Fault, Scenario},
 };
 
-/// The limit of open descriptors. Each connection needs up to four.
+/// The limit of open descriptors. Each connection needs up to four descriptors.
 const DESCRIPTORS: u64 = 16 << 10;
 
 #[derive(Args, Debug)]
@@ -54,30 +56,31 @@ pub(crate) struct Order {
 pub(crate) enum Said {
     /// The server listens on these addresses.
     Listens(Vec<SocketAddr>),
-    /// All connections are established, and each has received a message. A server that restarts
+    /// All connections are established, and each has received a message. A server with restarts
     /// prints this line after each start.
     Flowing,
-    /// A connection has ended; this is its record.
+    /// The record of a connection that has ended.
     Record(Record),
     /// The resource counts of a victim.
     Health(Health),
     Problem(String),
 }
 
-/// The state that all connections of this worker share.
+/// The state that all connections of this process share.
 #[derive(Debug)]
 struct Worker {
     scenario: Scenario,
     seed: u64,
     side: Side,
-    /// The channels to the threads that each read several connections: with `Select`, and with
-    /// `try_recv`.
+    /// The channels to the two threads that each read several connections: the first with `Select`,
+    /// the second with `try_recv`.
     readers: [Sender<Job>; 2],
     told: Mutex<Told>,
     /// Notified when `told` changes, when a connection has received its last message, and when a
     /// connection ends.
     changed: Condvar,
-    /// Dropped with the last reference to the worker; then the receiver is disconnected.
+    /// The sender is dropped with the last reference to the worker. The receiver then wakes,
+    /// because it is disconnected.
     _alive: Sender<()>,
 }
 
@@ -85,19 +88,19 @@ struct Worker {
 struct Told {
     /// The addresses on which the server listens.
     addresses: Vec<SocketAddr>,
-    /// Whether every connection on both sides has received its first message.
+    /// Whether every connection has received its first message on both sides.
     go: bool,
-    /// Whether the order to stop was received. Each side then sends a few more messages and the
-    /// last one.
+    /// Whether the order to stop has arrived. Each side then sends a few more messages, including
+    /// its last one.
     stop: bool,
-    /// The number of connections that have received a message since the server last started to
+    /// The number of connections that have received a message since the server last began to
     /// listen.
     flowing: u32,
-    /// Dropping this sender ends accepting. A server that restarts or exits drops it after all
-    /// connections have received a message.
+    /// The server accepts connections until this sender is dropped. A server that restarts or exits
+    /// drops it when all connections have received a message.
     accepting: Option<Sender<()>>,
     ends_when_flowing: bool,
-    /// The connections that have not ended.
+    /// The connections that have not yet ended.
     open: Vec<Arc<Conversation>>,
 }
 
@@ -122,7 +125,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         _alive: alive,
     });
     let obeying = Arc::downgrade(&worker);
-    // This thread is not joined; it ends with the process.
+    // Do not join this thread, because it runs until the process exits.
     thread::spawn(move || obey(&obeying));
     warm_up(&lab)?;
     let before = count(&lab)?;
@@ -138,9 +141,10 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         return Ok(());
     }
     drop(worker);
-    // Messages that are held hold the worker. Wait until all are released.
+    // A held message has a reference to the worker. Wait until all messages are released.
     let _ = ended.recv();
-    // If a removed device was created again, its counters start at zero, so do not compare them.
+    // Do not compare the counters of a device that was removed and created again, because they
+    // restart at zero.
     if fault != Fault::DeviceRemoved || side == Side::Client {
         settle(
             &before,
@@ -169,8 +173,8 @@ fn obey(worker: &Weak<Worker>) {
     }
 }
 
-/// Uses one connection within this process. All later counts then include the memory and
-/// descriptors that a process keeps after its first connection.
+/// Makes one connection within this process. The first connection allocates memory and descriptors
+/// that the process retains, so all later counts include them.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
@@ -188,7 +192,7 @@ fn warm_up(lab: &Lab) -> Result<()> {
 }
 
 /// Counts the resources while no connection exists. librdmacm's memory for an opened device depends
-/// on the last call, so bind a listener first: then the last call is the same in each count.
+/// on the last call. Bind a listener first, so that the last call is the same in each count.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);
@@ -200,7 +204,7 @@ fn count(lab: &Lab) -> Result<Health> {
 pub(crate) fn say(said: &Said) {
     let line = serde_json::to_string(said).expect("it has no map");
     let mut stdout = io::stdout().lock();
-    // Ignore the error: writing fails only if the conductor is gone.
+    // Ignore the error: writing fails only if the conductor has ended.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
@@ -210,8 +214,8 @@ fn problem(text: String) {
 }
 
 impl Worker {
-    /// Counts one more connection that has received a message. The last one reports
-    /// [`Said::Flowing`].
+    /// Counts one more connection that has received a message. Prints [`Said::Flowing`] if it was
+    /// the last one.
     fn flows(&self) {
         let mut told = self.told();
         told.flowing += 1;
@@ -224,7 +228,7 @@ impl Worker {
         }
     }
 
-    /// Prints the records and plans of all open connections, and ends the process.
+    /// Prints the records and plans of all open connections, and exits the process.
     fn give_up(&self) -> ! {
         for conversation in &self.told().open {
             problem(format!("open: {conversation}"));
@@ -241,7 +245,7 @@ impl Worker {
         self.changed.notify_all();
     }
 
-    /// Waits until `until` returns true.
+    /// Waits until `until` returns true for the orders received so far.
     fn wait(&self, until: impl Fn(&Told) -> bool) -> MutexGuard<'_, Told> {
         let waited = self.changed.wait_while(self.told(), |told| !until(told));
         waited.unwrap_or_else(PoisonError::into_inner)

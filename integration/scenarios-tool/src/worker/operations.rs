@@ -6,32 +6,32 @@ use std::sync::{
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 use toolbox::pattern;
 
-/// The number of bytes that a round writes to the peer's memory. In `own`, these bytes are followed
-/// by the same number of bytes, which a READ fetches back.
+/// The number of bytes that a round writes to the peer's memory. The region `own` contains these
+/// bytes, followed by `LEN` bytes into which a READ fetches them back.
 const LEN: usize = 5000;
 
-/// The first id of operations. Ids of messages are lower.
+/// The lowest id of operations. Messages have lower ids.
 const FIRST_ID: u64 = 1 << 63;
 
-/// One-sided operations on one connection, in rounds. A round writes bytes to the peer's memory,
-/// and reads them back.
+/// One-sided operations on one connection, in rounds. A round writes bytes to the peer's memory and
+/// reads them back.
 ///
-/// Atomic operations are not used: with many connections and retransmitted packets, atomics of
-/// software RoCE sometimes complete with success although no answer has arrived.
+/// Atomic operations are not used: with many connections and retransmitted packets, software RoCE
+/// sometimes reports success for an atomic operation that the peer has not answered.
 #[derive(Debug)]
 pub(super) struct Operations {
-    /// The peer's memory; empty until the peer has sent its description.
+    /// The peer's memory. Empty until the peer's description of it has arrived.
     pub(super) remote: OnceLock<RemoteRegion>,
-    /// The memory that the peer reads and writes.
+    /// This side's memory that the peer writes and reads.
     _open: Region,
-    /// The local memory of this side's operations.
+    /// The source and destination of this side's own operations.
     own: Region,
     /// Whether a round is in progress.
     is_busy: AtomicBool,
 }
 
 impl Operations {
-    /// Registers memory, and sends a description of it to the peer as the first message.
+    /// Registers memory for the peer, and sends its description as the first message.
     pub(super) fn offer(endpoint: &Endpoint) -> Result<Self, Error> {
         let open = endpoint.one_sided().region(LEN, RemoteAccess::ALL)?;
         endpoint.send(&open.remote().to_bytes())?;
@@ -47,7 +47,8 @@ impl Operations {
     pub(super) fn accept(&self, message: &Message) -> Result<(), String> {
         let bytes = message.as_ref().try_into();
         let bytes = bytes.map_err(|_| format!("no memory region in {} bytes", message.len()))?;
-        // Only this thread sets the cell, and the caller has found it empty, so the call succeeds.
+        // The call succeeds: only this thread sets the cell, and the caller has found the cell
+        // empty.
         let _ = self.remote.set(RemoteRegion::from_bytes(bytes));
         Ok(())
     }
@@ -76,7 +77,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Ends the round, and compares the bytes that were read back with the bytes that were written.
+    /// Ends the round. Compares the bytes that were read back with the bytes that were written.
     pub(super) fn check_read(&self, id: u64) -> Result<(), String> {
         let round = (id - FIRST_ID) / 2;
         let mut bytes = vec![0; LEN];

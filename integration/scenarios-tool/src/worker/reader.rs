@@ -17,17 +17,17 @@ use crate::{
 /// The pause of a slow reader after each message.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The interval at which a reader that holds messages checks whether the order to stop has arrived.
+/// The interval at which a reader that holds messages checks for the order to stop.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The pause of the thread that polls several connections, after it has found no message.
+/// The pause of the thread that polls several connections, if no connection has a message.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Checks that the bytes of a held message have not changed, and drops the message.
+/// A function that checks that the bytes of a held message are unchanged, and drops the message.
 type Release = Box<dyn FnOnce() + Send>;
 
-/// A reader whose connection another thread reads, and the channel on which that thread sends the
-/// connection's end.
+/// A reader that another thread runs, and the channel on which that thread reports how the
+/// connection has ended.
 pub(super) type Job = (Reader, Sender<End>);
 
 /// Receives all messages and completions of one side of a connection.
@@ -35,8 +35,8 @@ pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// The held messages. Each is held until the message with this number arrives, or until the
-    /// order to stop.
+    /// The held messages. Each has the number of the message whose arrival releases it. The order
+    /// to stop releases all.
     kept: Vec<(u64, Release)>,
 }
 
@@ -50,7 +50,7 @@ impl Reader {
         }
     }
 
-    /// Reads until the connection ends, or until this side drops its handles.
+    /// Reads until the connection has ended, or until this side drops its handles.
     pub(super) fn read(mut self) -> End {
         let reading = self.conversation.half().reading;
         let worker = &self.conversation.worker;
@@ -78,8 +78,7 @@ impl Reader {
         end.recv().unwrap_or(End::Open)
     }
 
-    /// Handles the result of one receive. Returns the end if the connection has ended for this
-    /// side.
+    /// Handles the result of one receive. Returns the end if the connection has ended on this side.
     fn take(&mut self, next: Result<Completion, Error>) -> Option<End> {
         let conversation = Arc::clone(&self.conversation);
         let succeed = || conversation.write(|record| record.succeeded += 1);
@@ -102,7 +101,7 @@ impl Reader {
                 let operations = conversation.operations.get();
                 operations.map_or(Ok(()), |operations| operations.check_read(id))
             }
-            // Nothing to do: the sender blocks in `send` until the window has room.
+            // Do nothing: the sender itself blocks in `send` until the window has room.
             Ok(Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. })
             | Err(Error::TimedOut) => Ok(()),
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
@@ -112,7 +111,8 @@ impl Reader {
         };
         if let Err(problem) = taken {
             conversation.problem(&problem);
-            // Report only the first violation. The abort notifies the peer.
+            // Abort after the first violation, so that only this one is reported. The abort
+            // notifies the peer.
             self.endpoint.abort(2);
             return Some(self.end(End::Broken(problem)));
         }
@@ -128,7 +128,7 @@ impl Reader {
         })
     }
 
-    /// Records the end. Held messages are released within a second by other threads, so some
+    /// Records the end. Other threads release the held messages within a second, so some messages
     /// outlive the connection.
     fn end(&mut self, end: End) -> End {
         for (number, release) in self.kept.drain(..) {
@@ -172,19 +172,19 @@ impl Reader {
         Ok(())
     }
 
-    /// Drops a message immediately, holds it until a later message arrives, or holds it for up to a
-    /// second.
+    /// Drops a message immediately, or holds it until a later message arrives, or holds it for up
+    /// to a second.
     fn keep_some(&mut self, number: u64, is_short: bool, release: Release) {
         let due = self.kept.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());
         let config = &self.conversation.half().config;
-        // A shared receive queue guarantees only two receives to each connection.
+        // A shared receive queue guarantees only two receives per connection.
         let window = match config.shared_receive {
             Some(_) => config.receive_window.min(2),
             None => config.receive_window,
         };
-        // Keep one receive free for the messages whose arrival releases held ones. Hold no large
-        // message, because one message can occupy all of the memory for large messages.
+        // Leave one receive for the message whose arrival releases the held ones. Hold no large
+        // message, because a single one can use up the memory for large messages.
         let has_room = self.kept.len() + 1 < usize::from(window) && is_short;
         let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
@@ -194,7 +194,7 @@ impl Reader {
         }
     }
 
-    /// Checks that a message that has failed was not confirmed before.
+    /// Checks that the failed message `id` was not confirmed earlier.
     fn check_failed(&self, id: u64) -> Result<(), String> {
         if id < self.conversation.record().confirmed {
             return Err(format!("message {id} failed after it was confirmed"));
@@ -202,7 +202,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Checks that the completions of messages arrive in the order of sending.
+    /// Checks that the completions arrive in the order in which the messages were sent.
     fn confirm(&self, number: u64) -> Result<(), String> {
         let before = self.conversation.record().confirmed;
         self.conversation
@@ -265,8 +265,8 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
     }
 }
 
-/// Passes a result to a reader. Returns whether the connection continues.
+/// Passes a result to a reader. Returns whether the connection is still open.
 fn give((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
-    // The send succeeds, because the thread that runs the conversation waits for the end.
+    // The send on the channel succeeds, because the thread of the conversation waits for the end.
     reader.take(next).map(|end| ended.send(end)).is_none()
 }

@@ -41,7 +41,8 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
             Err(Error::Disconnected(_)) => return,
             Err(error) => {
                 conversation.problem(&format!("sending message {number} failed: {error}"));
-                // The peer waits for messages that will not be sent, so abort the connection.
+                // The peer expects this message, which cannot be sent. Abort the connection, so
+                // that the peer does not wait forever.
                 endpoint.abort(1);
                 return;
             }
@@ -62,12 +63,12 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     conversation.write(|record| record.ends = true);
     match conversation.plan.ending {
         Ending::Abort(_, code) => endpoint.abort(code),
-        // Ignore the result: the reader reports how the connection has ended.
+        // Ignore the result, because the reader reports how the connection has ended.
         _ => drop(endpoint.close()),
     }
 }
 
-/// Sends one message, by a randomly chosen function of the API.
+/// Sends one message with a randomly chosen function of the API.
 fn send(
     conversation: &Conversation,
     endpoint: &Endpoint,
@@ -77,7 +78,8 @@ fn send(
 ) -> Result<(), Error> {
     let message = content.message(number, last);
     let mut rng = content.random(number, b's');
-    // Use an id only if the reader takes completions, and if operations do not use ids.
+    // Use an id only if the reader receives completions, and if the connection has no operations,
+    // which use ids themselves.
     let takes_ids = match (conversation.half().reading, conversation.plan.ending) {
         (Reading::Receiving | Reading::Trying, _) => false,
         (_, Ending::Drop(by, _)) if by == conversation.worker.side => false,
@@ -114,8 +116,8 @@ fn send(
     Ok(())
 }
 
-/// Sends a message with an id. Retries up to [`TIME_LIMIT`] while the reader has not taken enough
-/// completions: on a busy host, this can take longer than the library waits.
+/// Sends a message with an id. If the reader has too many unread completions, retries for up to
+/// [`TIME_LIMIT`], because a busy host can need longer than the library waits.
 fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(), Error> {
     let mut message = message.with_id(id);
     let start = Instant::now();

@@ -1,4 +1,5 @@
-//! Measures loads on this machine: through a direct connection, two copiers, and two bridges.
+//! Measures loads on this machine, in three ways: through a direct connection, through two copiers,
+//! and through two bridges.
 
 use std::{env, fs, net::SocketAddr, time::Duration};
 
@@ -20,15 +21,16 @@ const ROWS: [(&str, Load); 6] = [
     ("8 streams", Load::Streams(8)),
 ];
 
-/// Measures each load for `time` in each of the three ways, repeats this `rounds` times, and prints
-/// a table of the medians.
+/// Measures each load in each of the three ways, for `time` each. Repeats this `rounds` times, and
+/// prints a table of the medians.
 pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     let service = load::serve()?;
     let (far, behind) = copier::start(service)?;
     let (near, copied) = copier::start(behind)?;
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
     let pair = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &[])?;
-    // The ways to the service, each with its address and the ids of the processes on that way.
+    // The three ways, each with its address, and with the ids of the processes between client and
+    // service.
     let ways: [(&str, SocketAddr, &[u32]); 3] = [
         ("direct", service, &[]),
         ("two copiers", copied, &[near.id(), far.id()]),
@@ -65,8 +67,8 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Runs a load. Returns the rate, and the processor time in microseconds that the processes
-/// `between` have used for each connection, request or megabyte.
+/// Runs a load. Returns the rate, and the processor time in microseconds per connection, request or
+/// megabyte. The processor time is the sum over the processes in `between`.
 fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Result<(f64, f64)> {
     let used = || {
         between

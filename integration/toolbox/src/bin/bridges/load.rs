@@ -16,21 +16,23 @@ use anyhow::{Result, anyhow};
 /// A kind of traffic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// This number of clients. Each opens a new connection for each request of 64 bytes.
+    /// Clients that open a new connection for each request of 64 bytes. The field is the number of
+    /// clients.
     Connections(usize),
-    /// One client, whose requests and answers have the first number of bytes. Up to the second
-    /// number of requests are in flight at a time.
+    /// One client. The first field is the length of a request and of an answer in bytes. The second
+    /// field is the maximum number of requests in flight.
     Requests(usize, usize),
-    /// This number of connections, which carry bytes from the client to the service only.
+    /// Connections that carry bytes only from the client to the service. The field is the number of
+    /// connections.
     Streams(usize),
 }
 
 /// The result of running a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
-    /// Connections, requests or bytes per second.
+    /// The rate: connections, requests or bytes per second.
     pub(crate) rate: f64,
-    /// The number of all connections, requests or bytes. It includes those that were completed
+    /// The total number of connections, requests or bytes. It also counts items that completed
     /// after the measured time.
     pub(crate) all: u64,
 }
@@ -47,7 +49,7 @@ const WRITE: usize = 256 << 10;
 
 impl Load {
     /// Returns the unit of the rate, the unit to which processor time is related, and the number of
-    /// counted items in each of these units.
+    /// counted items per unit.
     pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Connections(_) => ("/s", "connection", 1.0),
@@ -114,7 +116,8 @@ impl Run {
             return Ok(());
         }
         let mut writer = reader.try_clone()?;
-        // The capacity of the channel is one less, because one more request is being written.
+        // The capacity of the channel is one below `at_once`, because the writer already has one
+        // more request in progress.
         let (sent, answered) = sync_channel(at_once - 1);
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
@@ -144,14 +147,15 @@ impl Run {
             self.count(bytes.len());
         }
         stream.shutdown(Shutdown::Write)?;
-        // The service sends a byte after it has read everything, so receiving it shows that all
-        // bytes have arrived.
+        // The service sends one byte after it has read to the end of file, so this byte shows that
+        // all bytes have arrived.
         stream.read_exact(&mut [0])
     }
 }
 
-/// Connects to the service and requests that it echoes `len` bytes at a time. If `len` is 0, the
-/// service only reads, and sends one byte after the client has closed its sending direction.
+/// Connects to the service and requests that the service echoes `len` bytes at a time. If `len` is
+/// 0, the service only reads. It then sends one byte after the client has closed its sending
+/// direction.
 fn connect(service: SocketAddr, len: usize) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(service)?;
     stream.set_nodelay(true)?;

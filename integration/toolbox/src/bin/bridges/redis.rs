@@ -5,8 +5,7 @@ use std::{env, net::TcpListener, process::Command};
 use anyhow::{Context, Result, ensure};
 use toolbox::{BridgePair, Heard, Lab, Process, TIME_LIMIT, words};
 
-/// The target for the time that the pair of bridges adds, as a multiple of the time without
-/// bridges.
+/// The target: the time that the pair of bridges adds, as a multiple of the time without bridges.
 const TARGET: f64 = 2.0;
 
 /// Measures `requests` requests with each number of clients, and prints a table.
@@ -22,7 +21,8 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     ensure!(ready == Heard::Said, "redis-server does not start");
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
-    // The clock jumps forward while no program runs, so use a long timeout.
+    // The guest's clock jumps forward while no program runs, so a short timeout would expire too
+    // early.
     let more = words("--threads 1 --connect-timeout 600");
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     let over_tcp = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &more)?;

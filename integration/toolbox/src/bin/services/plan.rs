@@ -12,18 +12,19 @@ pub(crate) struct Line {
 
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// A script that starts the service behind the server, on the server's host.
+    /// A script that starts the service behind the server. It runs on the server's host.
     Behind,
     /// A script that stops the service behind the server.
     End,
     /// A server. It must print that it listens.
     Server,
-    /// A bridge on the clients' host. The following clients connect to this bridge.
+    /// A bridge on the clients' host. The clients on the following lines connect to this bridge.
     Near,
     Client(SuccessSign),
-    /// A client that fails because the network is cut during its work. It must print this error.
+    /// A client that must fail with this error, because the network is cut while the client runs.
     Cut(StartSign, String),
-    /// A client that succeeds although the network fails during its work. It must print this text.
+    /// A client that must succeed and print this text, although the network fails while the client
+    /// runs.
     Outage(StartSign, String),
 }
 
@@ -34,11 +35,11 @@ pub(crate) enum SuccessSign {
     Text(String),
     /// The client writes a page of the right length to [`PAGE_FILE`].
     Page,
-    /// The client prints a number with this unit, a rate per second.
+    /// The client prints a rate: a number followed by this unit.
     Rate(String),
 }
 
-/// The sign that a client has begun its work.
+/// The sign that a client has started its work.
 #[derive(Debug)]
 pub(crate) enum StartSign {
     /// The client prints this text.
@@ -49,7 +50,7 @@ pub(crate) enum StartSign {
     Here(String),
 }
 
-/// The file to which clients write a page.
+/// The file to which a client writes a page.
 pub(crate) const PAGE_FILE: &str = "/tmp/page";
 
 /// The file of the server's self-signed certificate, on both hosts.
@@ -90,7 +91,7 @@ fn line(text: &str) -> Result<Line> {
     Ok(Line { expected, command })
 }
 
-/// Returns the sign that a client has begun its work, and the text that the client prints
+/// Parses the sign that a client has started its work, and the text that the client must print
 /// afterwards.
 fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;

@@ -1,4 +1,5 @@
-//! Runs one service after the other on the other host, and its clients on this host.
+//! Runs the services one after the other on the other host, and the clients of each service on this
+//! host.
 
 use std::{
     env, fs,
@@ -11,33 +12,34 @@ use toolbox::{Deadline, Heard, Host, Process, network, words};
 
 use crate::plan::{CERTIFICATE, Expected, Line, PAGE_FILE, StartSign, SuccessSign, services};
 
-/// Time limits: for a server to listen or to end, and for a client to end.
+/// The time limits for a server to listen or to end, and for a client to end.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 
-/// The time within which a client detects that the network is cut: the keepalive's interval plus
-/// its timeout.
+/// The time limit for a client to detect that the network is cut: the keepalive interval plus the
+/// keepalive timeout.
 const CUT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The duration of an outage after which connections resume. A client whose connections do not
-/// resume would end within [`CUT_LIMIT`].
+/// The duration of an outage that connections with sessions survive. A client without sessions
+/// would end within [`CUT_LIMIT`].
 const OUTAGE: Duration = Duration::from_secs(20);
 
-/// Ports of the servers: for rdmsg, and for plain TCP. Then the address of the bridge on this host.
+/// The servers' port for rdmsg, their port for plain TCP, and the address of the bridge on this
+/// host.
 const PORT: u16 = 7480;
 const TCP_PORT: u16 = 8080;
 const NEAR: &str = "127.0.0.1:6391";
 
-/// The size in bytes of the copied file.
+/// The size in bytes of the file that some clients copy.
 const FILE: u64 = 50_000_000;
 
-/// A run of the plan: both hosts, and the number of failed steps.
+/// A run of the plan, with both hosts and the number of failed steps.
 pub(crate) struct Run {
     /// The host on which the servers run.
     there: Host,
     /// The host on which the clients run.
     here: Host,
-    /// The placeholders in the plan's commands, each with its value.
+    /// The placeholders in the plan's commands, and their values.
     places: [(&'static str, String); 8],
     /// The size of a page in bytes.
     page: u64,
@@ -76,7 +78,7 @@ impl Run {
         let mut services = services()?;
         services.retain(|(name, _)| wanted(name));
         ensure!(!services.is_empty(), "no service has this name");
-        // Write a file for the clients that copy one, and the expected checksum of its copy.
+        // Some clients copy a file. Write this file, and the expected checksum of the copy.
         fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
         let sums = "sha256sum /tmp/file | sed s,/tmp/file,/tmp/back, >/tmp/sums";
         self.here.shell(sums)?;
@@ -154,7 +156,7 @@ impl Run {
         row([name, over, client, &came]);
     }
 
-    /// Returns the line with this run's values in place of the placeholders.
+    /// Returns `line` with the placeholders replaced by this run's values.
     fn filled(&self, line: &str) -> String {
         let fill = |line: String, (place, value): &(&str, String)| line.replace(place, value);
         self.places.iter().fold(line.to_owned(), fill)
@@ -171,7 +173,7 @@ impl Run {
         Ok(argv)
     }
 
-    /// Starts a client, and waits for the sign that it has begun its work.
+    /// Starts a client, and waits for the sign that the client has started its work.
     fn begin(&mut self, line: &str, begun: &StartSign) -> Result<Process> {
         let mut client = Process::start(&self.argv(line)?)?;
         let until =
@@ -205,8 +207,8 @@ impl Run {
         Ok(())
     }
 
-    /// Makes both hosts drop all RDMA packets while a client runs. Returns the time from then until
-    /// the client ends with `error`.
+    /// Makes both hosts drop all RDMA packets while a client runs, which must then end with
+    /// `error`. Returns the time from the first drop to the client's end.
     fn cut(&mut self, line: &str, begun: &StartSign, error: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         self.drop_all()?;
@@ -223,7 +225,8 @@ impl Run {
     }
 
     /// Makes both hosts drop all RDMA packets for 20 s while a client runs. The client must
-    /// succeed. Returns the time from the repair to the client's end. A quick run drops no packets.
+    /// nevertheless succeed. Returns the time from the repair to the client's end. A quick run
+    /// drops no packets.
     fn outage(&mut self, line: &str, begun: &StartSign, text: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         if self.cuts {

@@ -1,4 +1,4 @@
-//! The test suite: all checks that must pass, as steps.
+//! The test suite: all checks that must pass before a merge. Each check is a step.
 
 mod only;
 mod programs;
@@ -17,26 +17,26 @@ use crate::{
     steps::Steps,
 };
 
-/// All tests that must pass before a merge
+/// Runs all tests that must pass before a merge
 ///
-/// Runs on this machine: formatting, lints and docs with warnings denied; unit, property, API and
-/// doc tests. Then runs the device tests on a local RDMA device if there is one, otherwise in
-/// virtual machines with software RoCE, and some of them on software iWARP as well, whose driver it
-/// builds if necessary. In the lab it also runs connections while networks, processes and hosts
-/// fail, and the examples against the C programs of the same names.
+/// Checks formatting, lints and docs with warnings denied, and runs unit, property, API and doc
+/// tests on this machine. Then runs the device tests: on a local RDMA device if there is one,
+/// otherwise in virtual machines with software RoCE, and some of them also with software iWARP,
+/// whose driver is built if necessary. In the lab, also runs connections while networks, processes
+/// and hosts fail, and runs the examples against the C programs of the same names.
 ///
-/// With --all, for a release, it also runs the models of the waiting threads, a moment of fuzzing,
-/// the comparison of the bindings with the headers, a build that is linked with RDMA's libraries,
-/// the tests of std and tokio with rdmsg's types, all device tests on software iWARP, the services
-/// with their tests, hostile peers against a live listener, and the budget, which compares counted
+/// With --all, for a release, also runs the models of the waiting threads, short fuzzing, the
+/// comparison of the bindings with the headers, a build that is linked with RDMA's libraries, the
+/// tests of std and tokio with rdmsg's types, all device tests on software iWARP, the services with
+/// their tests, hostile peers against a live listener, and the budget, which compares counted
 /// instructions with stored figures.
 ///
-/// Independent steps run at the same time. The name of the step stands before each line.
+/// Independent tracks of steps run concurrently. Each output line begins with the track's name.
 ///
-/// If a guest of the lab stops, and nothing has failed before, all of its boot runs once more; the
-/// last line counts these boots. A failed test is never repeated.
+/// If a guest of the lab stops responding before a test has failed, the step runs once more in a
+/// new guest; the last line counts these boots. A failed test is never repeated.
 ///
-/// Without a device and without the lab it fails. Ends 0 if everything passed.
+/// The exit status is 0 if all steps passed. A run without a device and without the lab fails.
 #[derive(Parser)]
 #[command(
     name = "integration/test",
@@ -44,16 +44,16 @@ use crate::{
     verbatim_doc_comment
 )]
 struct Options {
-    /// Only the steps with this name before their lines, or the test program of this name in all
-    /// steps that have it; may be repeated. A name that does not exist prints all that do
+    /// Run only the track with this name, or the test program with this name in all tracks; can be
+    /// repeated. An unknown name prints all names
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Also the steps that take long
+    /// Also run the tracks that take long
     #[arg(long, conflicts_with = "only")]
     all: bool,
-    /// Take the chosen steps N times, one after the other, while a busy process for each processor
-    /// runs as well; at the end, print how many times each step passed. Without --only, take the
-    /// tests, but no lints, docs, doc tests and exhaustive tests, whose outcome does not vary
+    /// Run the selected steps N times, one after the other, with one busy process per processor as
+    /// load; at the end, print how often each step passed. Without --only, run the tests, but not
+    /// lints, docs, doc tests and exhaustive tests, whose outcome does not vary
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     again: Option<u32>,
 }
@@ -65,8 +65,8 @@ fn main() -> Result<()> {
     let native = native_is_possible()?;
     let first = tracks::listed("first", &only, &DeviceTests::default(), native)?;
     steps.take_side_by_side(vec![first])?;
-    // One command builds all packages, because a command for one package enables fewer features of
-    // the dependencies, so that cargo would build the dependencies again.
+    // One command builds all packages. A command for a single package would enable fewer features
+    // of the dependencies, so that cargo would build the dependencies again.
     steps.begin("building all programs and tests");
     let built = tests_of(&format!("build {} --all-targets --locked", only.packages()))?;
     let anywhere = tracks::anywhere(&built, &only)?;
@@ -89,11 +89,12 @@ fn main() -> Result<()> {
     let outcomes = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));
         let anywhere = scope.spawn(|| steps.take_side_by_side(vec![anywhere]));
-        // Compilers would delay virtual machines, whose tests have timeouts, so these builds come
-        // first.
+        // Run these builds first, because compilers would slow down the virtual machines, whose
+        // tests have timeouts.
         let compiled = steps.take_side_by_side(vec![builds]);
         let checks = scope.spawn(|| steps.take_side_by_side(vec![checks]));
-        // A boot uses a processor for a third of its time, and waits for the rest.
+        // Run three lanes concurrently, because a guest uses a processor for only a third of the
+        // time and waits for the rest.
         let tested = steps.take_side_by_side(vec![one, two, Vec::new()]);
         let lanes = [anywhere, beside, checks].map(|lane| lane.join().expect("it does not panic"));
         [compiled, tested].into_iter().chain(lanes)

@@ -6,11 +6,12 @@ use crate::{programs::Test, steps::Track};
 
 /// Selects tracks and test programs by name.
 pub(crate) struct Only {
-    /// Names of tracks or test programs; empty for all that `all` permits.
+    /// The names of the selected tracks and test programs. If there are none, all tracks that `all`
+    /// permits are selected.
     names: Vec<String>,
-    /// Whether the tracks that are long are selected without a name.
+    /// Whether long tracks are also selected if their name is not given.
     all: bool,
-    /// All names that were looked up.
+    /// All names passed to `takes` so far, for the error about an unknown name.
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -23,7 +24,7 @@ impl Only {
         }
     }
 
-    /// Returns whether this name is selected.
+    /// Returns whether this name is selected. Remembers the name for `check`.
     pub(crate) fn takes(&self, name: &str) -> bool {
         self.known.borrow_mut().insert(name.to_owned());
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
@@ -36,8 +37,9 @@ impl Only {
         tests.iter().filter(wanted).copied().collect()
     }
 
-    /// Returns the options that select the packages to build. Only some of the tracks and programs
-    /// need the services, and the crates that they use take a fifth of the time of the build.
+    /// Returns the options that select the packages to build. The services are left out unless a
+    /// selected track or program needs them, because their dependencies take a fifth of the build
+    /// time.
     pub(crate) fn packages(&self) -> &'static str {
         if self.all || self.names.iter().any(|name| name == "services") {
             "--workspace"
@@ -46,7 +48,7 @@ impl Only {
         }
     }
 
-    /// Whether tests that take long are selected, possibly by name.
+    /// Returns whether long tests are selected, by `all` or by name.
     pub(crate) fn takes_long(&self) -> bool {
         self.all || !self.names.is_empty()
     }
@@ -58,7 +60,7 @@ impl Only {
         tracks.into_iter().filter(wanted).collect()
     }
 
-    /// Fails if a name does not exist.
+    /// Fails if a selected name does not exist.
     pub(crate) fn check(&self) -> Result<()> {
         let known = self.known.borrow();
         for name in &self.names {

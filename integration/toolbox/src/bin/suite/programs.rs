@@ -11,9 +11,9 @@ use toolbox::words;
 
 use crate::only::Only;
 
-/// Returns the cargo command for the tests that need no device. It names the same packages as the
-/// build: with fewer packages cargo would select fewer features and build again. Returns `None` if
-/// no test is selected.
+/// Returns the cargo command for the tests that need no device, or `None` if no test is selected.
+/// The command names the same packages as the build: with fewer packages, cargo would select fewer
+/// features and build again.
 pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = format!("cargo test {} --locked", only.packages());
     if only.takes(track) {
@@ -36,7 +36,7 @@ pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Optio
 
 /// A program of tests.
 pub(crate) struct Test {
-    /// Whether the program belongs to the package whose tests need a device.
+    /// Whether the program is in the package of the device tests.
     is_of_device: bool,
     pub(crate) name: String,
     pub(crate) program: PathBuf,
@@ -44,7 +44,7 @@ pub(crate) struct Test {
 
 #[cfg(test)]
 impl Test {
-    /// Returns a program that does not exist.
+    /// Returns a test program with this name and an empty path.
     pub(crate) fn named(name: &str) -> Self {
         Self {
             is_of_device: true,
@@ -63,7 +63,7 @@ pub(crate) struct DeviceTests {
 
 impl DeviceTests {
     pub(crate) fn new(mut built: Vec<Test>) -> Result<Self> {
-        // These programs also run without a device, over TCP.
+        // These programs can also run without a device, over TCP.
         let anywhere = [
             "conformance",
             "behaviour",
@@ -79,7 +79,7 @@ impl DeviceTests {
             "services",
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());
-        // Cargo reports the programs in the order of their builds.
+        // Sort the programs, because cargo reports them in the order in which their builds end.
         built.sort_by(|a, b| a.name.cmp(&b.name));
         for test in built {
             if test.is_of_device && test.name.ends_with("two_hosts") {
@@ -98,8 +98,8 @@ impl DeviceTests {
         Ok(Self { one, two })
     }
 
-    /// Returns the programs for one host that also run on software iWARP: `all` of them, or the
-    /// ones in [`SHORT_ON_IWARP`].
+    /// Returns the single-host programs that also run on software iWARP: all of them if `all` is
+    /// set, and otherwise those in [`SHORT_ON_IWARP`].
     pub(crate) fn on_iwarp(&self, all: bool) -> Vec<&Test> {
         let applies = |test: &&Test| {
             NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name)
@@ -108,7 +108,7 @@ impl DeviceTests {
         self.one.iter().filter(applies).collect()
     }
 
-    /// Returns the path of this program.
+    /// Returns the path of the test program with this name.
     pub(crate) fn program(&self, name: &str) -> Result<&Path> {
         let mut all = self.one.iter().chain(&self.two);
         let test = all
@@ -118,12 +118,12 @@ impl DeviceTests {
     }
 }
 
-/// Test programs that need no device, but a kernel in which they may create networks. They run in
-/// the lab, because a container may refuse that.
+/// Test programs that need no device, but need permission to create network namespaces. They run in
+/// the lab, because a container can lack this permission.
 const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
-/// The test programs that do not run on software iWARP, each with the capability that the device
-/// lacks or another reason. A single test that does not apply prints its own reason.
+/// The test programs that do not run on software iWARP, each with the reason, for example the
+/// capability that the device lacks. A single test that does not apply prints its own reason.
 pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("own_network", "it needs no device"),
     (
@@ -156,7 +156,8 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("tcp_api", "behaviour covers streams"),
 ];
 
-/// The programs that run on software iWARP without `--all`: messages of all sizes, faults and ends.
+/// The programs that run on software iWARP even without `--all`: tests of messages of all sizes, of
+/// faults, and of closing.
 const SHORT_ON_IWARP: [&str; 6] = [
     "conformance",
     "devices",
@@ -166,7 +167,7 @@ const SHORT_ON_IWARP: [&str; 6] = [
     "messages",
 ];
 
-/// The single tests that do not run on software iWARP, each with the reason.
+/// Single tests that do not run on software iWARP, each with the reason.
 pub(crate) const SKIPPED_ON_IWARP: [(&str, &str); 1] = [(
     "a_gibibyte_in_one_message",
     "the device reads it in the chunks of shorter messages",
@@ -174,7 +175,7 @@ pub(crate) const SKIPPED_ON_IWARP: [(&str, &str); 1] = [(
 
 const OTHERS_CALL: &str = "it calls nothing that the other programs do not call on it";
 
-/// Builds, and returns the test programs of the build.
+/// Runs the build command, and returns the test programs that it has built.
 pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
     let output = Command::new("cargo")
         .args(words(build))
@@ -186,8 +187,8 @@ pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
     Ok(said.lines().filter_map(test_of).collect())
 }
 
-/// Returns the program of integration tests that a message of cargo names. `None` for other
-/// programs.
+/// Returns the integration test program that a message of cargo describes. Returns `None` for
+/// messages about other programs.
 fn test_of(message: &str) -> Option<Test> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["target"]["kind"][0] == "test";

@@ -16,34 +16,34 @@ use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis};
 
 use crate::programs::tests_of;
 
-/// The variable with the start time of the command, in seconds since 1970. The time to build this
-/// program counts as well.
+/// The environment variable with the start time of the command, in seconds since 1970. The command
+/// sets it before it builds this program, so the build time counts as well.
 const BEGAN: &str = "TEST_BEGAN";
 
-/// Prints the name of each step, with the seconds since the start.
+/// Runs steps. Prints the name of each step, with the time since the start in seconds.
 pub(crate) struct Steps {
     /// Seconds since 1970.
     began: u64,
-    /// How many boots were repeated because a guest stopped.
+    /// The number of boots that were repeated because a guest stopped.
     repeated: AtomicU32,
 }
 
-/// A command, and its purpose.
+/// A command, and its description for the output.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) what: String,
-    /// The options with which cargo builds test programs. The step then runs `line` once for each
-    /// program, with the program's path in place of `TEST`. `None`: it runs `line` once.
+    /// The cargo options that build test programs. The step then runs `line` once per program, and
+    /// replaces the word `TEST` with the program's path. If `None`, the step runs `line` once.
     pub(crate) build: Option<String>,
     pub(crate) line: Vec<String>,
 }
 
-/// Steps that run one after the other, at the same time as other tracks.
+/// A sequence of steps. Different tracks run concurrently.
 #[derive(Clone)]
 pub(crate) struct Track {
     /// The prefix of each output line.
     pub(crate) name: &'static str,
-    /// Whether the track runs only with `--all`, or if its name is chosen.
+    /// Whether the track runs only with `--all` or if its name is selected.
     pub(crate) is_long: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -65,7 +65,7 @@ impl Step {
     }
 }
 
-/// Whether a line of a test program or of a tool reports a failure.
+/// Returns whether this line of a test program's or a tool's output reports a failure.
 fn reports_a_failure(line: &str) -> bool {
     line.contains("FAILED") || line.contains("panicked at")
 }
@@ -79,7 +79,7 @@ impl Steps {
         }
     }
 
-    /// Prints that all steps have ended, and the number of repeated boots.
+    /// Prints that all steps have ended, and how many boots were repeated.
     pub(crate) fn end(&self, what: &str) {
         let repeated = match self.repeated.load(Ordering::Relaxed) {
             0 => String::new(),
@@ -94,7 +94,7 @@ impl Steps {
         println!("\n=== {what} (after {after} s)");
     }
 
-    /// Runs a step of this track.
+    /// Runs one step of a track.
     fn take(&self, track: &str, step: &Step) -> Result<()> {
         let run = |program: &Path| {
             let words = step.line.iter().map(|word| match &**word {
@@ -114,8 +114,8 @@ impl Steps {
         taken.with_context(|| step.what.clone())
     }
 
-    /// Runs a command, which must end with status 0. If a guest of the lab stops, and the output
-    /// has not reported a failure before, runs the command once more.
+    /// Runs a command, which must exit with status 0. If a guest of the lab stops and the output
+    /// has not yet reported a failure, runs the command once more.
     fn run(&self, track: &str, command: &mut Command) -> Result<()> {
         let (mut status, has_failed) = run_once(track, command)?;
         if status.code() == Some(LAB_STOPPED) && !has_failed {
@@ -132,7 +132,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Runs all tracks `count` times, one after the other, and prints how often each step passed.
+    /// Runs the tracks one after the other, `count` times. Prints how often each step passed.
     pub(crate) fn take_again(&self, tracks: &[Track], count: u32) -> Result<()> {
         let mut passed = BTreeMap::new();
         for time in 1..=count {
@@ -150,9 +150,9 @@ impl Steps {
         Ok(())
     }
 
-    /// Runs the lanes at the same time: the tracks of a lane, and the steps of a track, one after
-    /// the other. An empty lane takes tracks from another one. Fails at the end with all failures,
-    /// if a step has failed.
+    /// Runs the lanes concurrently. The tracks of a lane, and the steps of a track, run one after
+    /// the other. A lane that has no tracks left runs tracks of another lane. If steps have failed,
+    /// returns all their failures at the end.
     pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
@@ -185,7 +185,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Runs all steps, even if one fails. Returns the steps with their errors.
+    /// Runs all steps of a track, even if one fails. Returns each step with its error, if any.
     fn take_one_by_one(&self, track: &Track) -> Vec<(String, Option<Error>)> {
         let name = track.name;
         let take = |step: &Step| {
@@ -203,8 +203,8 @@ impl Steps {
     }
 }
 
-/// Runs a command with the track before each output line. Also returns whether a line reported a
-/// failure.
+/// Runs a command, and prefixes each output line with the track's name. Also returns whether a line
+/// reported a failure.
 fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     let (lines, output) = pipe()?;
     command
@@ -214,7 +214,8 @@ fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     let line = format!("{command:?}");
     let child = command.spawn();
     let mut child = child.with_context(|| format!("cannot run {line}"))?;
-    // This process closes its copies of the other end, so that the pipe ends with the child.
+    // Close the copies of the write end in this process. Otherwise the pipe would stay open after
+    // the child has ended.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut has_failed = false;
     for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
@@ -244,7 +245,8 @@ fn results_of(track: &str) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Runs a shell command as a track. Returns whether it passed, and how often it was repeated.
+    /// Runs a shell script as the only step of a track. Returns whether the step passed, and how
+    /// often it was repeated.
     fn run(script: &str) -> (bool, u32) {
         let steps = Steps::new();
         let mut command = Command::new("sh");

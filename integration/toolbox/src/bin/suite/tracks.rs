@@ -1,4 +1,4 @@
-//! The tracks of steps that run at the same time, after the build.
+//! The tracks, which run concurrently after the build.
 
 use std::{
     cmp::Reverse,
@@ -17,8 +17,8 @@ use crate::{
     steps::{Step, Track},
 };
 
-/// Returns the selected tracks of a group, as in `steps.txt`. `native` is whether this machine has
-/// RDMA.
+/// Returns the selected tracks of a group in `steps.txt`. `native` states whether this machine has
+/// an RDMA device.
 pub(crate) fn listed(
     group: &str,
     only: &Only,
@@ -67,8 +67,8 @@ fn step(line: &str, packages: &str, tests: &DeviceTests, native: bool) -> Result
     Ok(Step { what, build, line })
 }
 
-/// Returns the words before a command that runs only on idle processors, or with the lowest
-/// priority if the kernel refuses that.
+/// Returns a command prefix that runs a command only on idle processors, or with the lowest
+/// priority if the kernel refuses idle scheduling.
 fn idly() -> &'static str {
     let mut trial = Command::new("chrt");
     trial.args(["--idle", "0", "true"]).stderr(Stdio::null());
@@ -99,11 +99,12 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         let tests = only.of(name, tests);
         of_tests(name, what, &iwarp, false, &tests, &SKIPPED_ON_IWARP)
     };
-    // These programs need one boot only: they take half of the time of the others.
+    // Run these programs in a single boot, because they take only half the time of the other
+    // programs.
     let on_iwarp = on_iwarp("siw", &tests.on_iwarp(only.takes_long()));
     let mut tracks = Vec::new();
     if native {
-        // The tests count the objects of the only device, so they run one after the other.
+        // Run the tests one after the other, because they count the objects of the only device.
         let mut track = on_one("device", &all);
         let on_two = on_two("device", tests, true, only);
         track.steps.extend(on_two.steps);
@@ -137,8 +138,8 @@ fn on_two(name: &'static str, tests: &DeviceTests, native: bool, only: &Only) ->
     of_tests(name, what, options, native, &only.of(name, &all), &[])
 }
 
-/// Returns a step that runs test programs on a device, without the tests `skipped`; none without
-/// programs.
+/// Returns a track with one step that runs test programs on a device, without the tests in
+/// `skipped`. The track has no step if `tests` is empty.
 fn of_tests(
     name: &'static str,
     what: &str,
@@ -161,7 +162,7 @@ fn of_tests(
     Track::new(name, vec![Step::new(what, line)])
 }
 
-/// Returns the words before a command that needs a device.
+/// Returns the prefix of a command that needs a device.
 fn lab(options: &str, native: bool) -> Vec<String> {
     let native = if native { "--native" } else { "" };
     words(&format!("integration/lab exec {options} {native}"))
@@ -169,14 +170,14 @@ fn lab(options: &str, native: bool) -> Vec<String> {
 
 /// Returns the options of the lab for tests on one host.
 fn one_host() -> String {
-    // Use one processor for each machine, because emulated processors that wait for a real one
-    // delay the others.
+    // Divide the real processors between the two machines, up to two each: a virtual processor that
+    // waits for a real one delays the other virtual processors.
     let cpus = available_parallelism().map_or(1, |real| (real.get() / 2).clamp(1, 2));
     format!("--cpus {cpus} --memory 3072 --timeout 1800")
 }
 
-/// The programs that take longest on software RoCE, with the time in seconds of one of two
-/// processors.
+/// The programs that take longest on software RoCE. Each has its duration in seconds on a machine
+/// with two processors.
 const LONG: [(&str, u32); 14] = [
     ("hostile", 110),
     ("services", 85),
@@ -194,13 +195,15 @@ const LONG: [(&str, u32); 14] = [
     ("storms", 10),
 ];
 
-/// Returns the time of a program in seconds: 5 if it is not listed.
+/// Returns the expected duration of a program in seconds: the value in [`LONG`], or 5 for other
+/// programs.
 fn weight(test: &Test) -> u32 {
     let known = LONG.iter().find(|(name, _)| *name == test.name);
     known.map_or(5, |(_, seconds)| *seconds)
 }
 
-/// Splits the tests into two parts that take about the same time, each in the order of `tests`.
+/// Splits the tests into two parts with about the same duration. Each part keeps the order of
+/// `tests`.
 fn dealt<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
     let mut longest_first: Vec<_> = (0..tests.len()).collect();
     longest_first.sort_by_key(|&number| Reverse(weight(tests[number])));
