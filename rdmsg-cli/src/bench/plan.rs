@@ -42,7 +42,7 @@ impl Plan {
         &self.0
     }
 
-    /// Returns the transports of the plan, each once.
+    /// Returns the distinct transports of the plan.
     pub(super) fn carriers(&self) -> Vec<Carrier> {
         let mut carriers = Vec::new();
         for point in &self.0 {
