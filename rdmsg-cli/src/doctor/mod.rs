@@ -6,9 +6,9 @@
 //! kernel  surroundings  limits  interfaces   checks of the system, which need no RDMA device
 //! devices  adapters  files  firewall
 //! libraries  hardware
-//! root          the places of /sys, /proc and /dev
+//! root          the paths of /sys, /proc and /dev
 //! exchange      sends a message from this host to itself
-//! peer          checks the way to another host, step by step
+//! peer          checks the path to another host, step by step
 //! fix           creates a software RoCE device
 //! ```
 
@@ -44,7 +44,7 @@ pub(crate) use self::{
 };
 use self::{finding::State, peer::Peer};
 
-/// Examines this host and, if a peer is given, the way to the peer.
+/// Examines this host and, if a peer is given, the path to the peer.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let peer = options.peer.as_deref().map(Peer::find).transpose()?;
     if options.fix {
@@ -63,11 +63,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Examines this host and the path to a peer, for the report of another command.
+/// Examines this host and the path to a peer, for the report of `rdmsg bench`.
 ///
 /// # Errors
 ///
-/// Fails if the name of the peer has no address.
+/// Fails if the peer's name does not resolve to an address.
 pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
     Ok(examine(Some(Peer::find(peer)?), timeout))
 }
