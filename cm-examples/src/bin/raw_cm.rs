@@ -146,8 +146,7 @@ fn request(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the connection parameters of both sides. With them, a send fails at once if the peer has
-/// no posted receive.
+/// Returns the parameters of both sides. A send fails if the peer has no posted receive.
 fn connection_wanted() -> ConnParam {
     ConnParam {
         rnr_retry_count: 0,
@@ -286,8 +285,7 @@ impl Connection {
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
             let success = match completion.result() {
-                // The device has flushed the request, because the connection has ended. An event
-                // follows.
+                // The device has flushed the request, because the connection has ended.
                 Err(error) if error.status == WcStatus::WR_FLUSH_ERR => continue,
                 result => result?,
             };

@@ -1,6 +1,6 @@
 //! RDMA ping: the client sends the address of its memory. The server reads and writes this memory
-//! without the client's processor. It interoperates with the C program of the same name. Run `rping
-//! -s` on one host and `rping -c -a ADDR -C 10 -v` on another.
+//! without the client's processor. It interoperates with the C program of the same name.
+//! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another.
 //!
 //! For each ping:
 //!
@@ -89,8 +89,7 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    // 0 selects the kernel's maximum. The kernel drops further requests, and their clients retry
-    // later.
+    // 0 selects the kernel's maximum. The kernel drops further requests, and clients retry later.
     listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {
@@ -104,8 +103,7 @@ fn serve(options: &Options) -> Result<()> {
         if !options.persistent {
             return answer();
         }
-        // Serve each client in its own thread. The error of one client does not affect other
-        // clients.
+        // Each client has its own thread. An error of one client does not affect the others.
         let serving = thread::Builder::new().spawn(move || end("rping", answer()));
         if let Err(error) = serving {
             eprintln!("rping: cannot start a thread for a client: {error}");
@@ -114,8 +112,7 @@ fn serve(options: &Options) -> Result<()> {
 }
 
 fn answer(mut id: CmId, options: &Options) -> Result<()> {
-    // Each connection has its own event channel, so its thread receives no events of other
-    // connections.
+    // The connection has its own event channel, so its thread gets no events of other connections.
     let events = EventChannel::new()?;
     id.migrate(&events)?;
     Side::new(id, events, options)?.answer(options.verbose)
@@ -285,8 +282,7 @@ impl Side {
             let mut bytes = [0; Claim::LEN];
             self.heard.copy_out(0, &mut bytes);
             self.received = Some(Claim::from_bytes(bytes));
-            // Post the receive before any reply, because the peer may send as soon as it gets the
-            // reply.
+            // Post the receive before any reply: the peer may send as soon as it gets the reply.
             self.post_receive()?;
         }
         Ok(true)
