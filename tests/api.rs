@@ -169,7 +169,7 @@ fn longest_private_data_arrive_over_tcp() {
         error => panic!("{error}"),
     }
 
-    // A refused answer rejects the request.
+    // An invalid answer returns an error, and rejects the request.
     for answer in [
         |request: Request| request.accept_with(&[2; 161]).unwrap_err(),
         |request: Request| request.reject(&[3; 125]).unwrap_err(),
