@@ -81,7 +81,7 @@ fn dropped_accept_ends_the_request() {
             let (accepted, connected) = tokio::join!(serving, connect(&listener, b""));
             drop(accepted);
             let ended = match connected {
-                // The request was accepted in fewer polls, or its answer had been sent.
+                // The accept had completed within fewer polls, or had already sent its reply.
                 Ok(near) => match near.recv().await {
                     Err(Error::Disconnected(reason)) => reason,
                     other => panic!("{other:?}"),
