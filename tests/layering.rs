@@ -46,7 +46,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Other crates, by their names in the root of the crate.
+/// Other crates of the workspace, by their names in the crate root.
 const CRATES: &[&str] = &["os", "poll", "proto", "status"];
 
 /// The RDMA crates, which only the layer `transport` may use.

@@ -238,8 +238,8 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // If there is no room for an id, a send waits for the thread that last called for completions.
-    // This call makes this thread that thread.
+    // If there is no room for an id, a send waits for the thread that last asked for completions.
+    // This thread asks now, so that the sender waits for this thread.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -278,8 +278,8 @@ fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
 #[test]
 fn id_is_reported_once_if_a_resend_is_cut() {
     let (client, server, proxy, _listener) = resending();
-    // Bytes of this connection were discarded. End it before later bytes pass, which would follow a
-    // gap.
+    // The proxy has discarded bytes of this connection. End the connection before further bytes
+    // pass, because the stream has a gap.
     proxy.close();
     proxy.discard(false);
     proxy.open();
@@ -307,7 +307,7 @@ fn restarted_peer_has_lost_the_session() {
     assert_eq!(server.recv().unwrap(), b"arrived");
     client.send(Outgoing::from(b"late").with_id(2)).unwrap();
     proxy.close();
-    // For the client, this is the same as a restart of the server's process.
+    // For the client, this is the same as a restarted server process.
     server.abort(0);
     drop(server);
     proxy.open();
@@ -620,8 +620,8 @@ fn untaken_losses_fill_no_channel() {
     let resumes = [&client, &server].map(|side| side.statistics().resumes);
     assert_eq!(resumes, [20; 2]);
     client.close().unwrap();
-    // The client has one pair of completions for all losses. The server's `recv` has dropped the
-    // server's pair.
+    // The client has one `Suspended` and one `Resumed` completion for all losses. The `recv` calls
+    // of the server have dropped its completions.
     let mut came = Vec::new();
     loop {
         match client.next_completion().unwrap() {

@@ -18,8 +18,8 @@ fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// The default number of connections is 2,000 over TCP, and 200 over RDMA, where each connect takes
-/// milliseconds. `RDMSG_CONNECTIONS` sets another number.
+/// The default number of connections is 2,000 over TCP, and 200 over RDMA, because each RDMA
+/// connect takes milliseconds. `RDMSG_CONNECTIONS` sets another number.
 #[test]
 fn thousands_of_connections_leave_nothing_behind() {
     const AT_ONCE: usize = 20;

@@ -157,8 +157,8 @@ fn forged_grant_of_control_messages_is_named() {
     stage.assert_well();
 }
 
-/// Reads PDUs until a PDU of the kind `wanted` arrives. Returns the kinds of the PDUs before it,
-/// and the bytes after its prefix.
+/// Reads PDUs until a PDU of the kind `wanted` arrives. Returns the kinds of the previous PDUs, and
+/// the content of the last PDU.
 fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
     let mut before = Vec::new();
     loop {

@@ -151,8 +151,8 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// A connection probes its peer at any time during the outage. The peer must reply within
-/// `keepalive_timeout`, which is 3 s.
+/// Each connection may send a keepalive probe at any time during the outage. The peer must reply
+/// within `keepalive_timeout`, which is 3 s.
 #[test]
 fn outage_ends_no_idle_connection() {
     const OUTAGE: Duration = Duration::from_millis(2500);

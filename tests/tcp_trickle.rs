@@ -22,7 +22,7 @@ use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, pdu};
 
 mod tcp_peer;
 
-/// The keepalive timeout of tests in which it expires.
+/// The keepalive timeout in tests that wait for it to expire.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum payload of a frame, in bytes.

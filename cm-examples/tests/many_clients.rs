@@ -23,7 +23,7 @@ const WINDOW: u64 = 8;
 const IDLE: u64 = 6;
 
 /// The maximum processor time of a server while the connections are idle, in thousandths of one
-/// processor. Unoptimised code gets five times as much.
+/// processor. The maximum is five times higher for unoptimised code.
 const BUDGET: u64 = if cfg!(debug_assertions) { 50 } else { 10 };
 
 /// The lock that each test holds. Tests must not run concurrently, because they measure processor

@@ -11,9 +11,8 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::styled;
 
-/// Installs the logger. The environment variable `RUST_LOG` selects the records; the default is
-/// warnings and errors. It is a comma-separated list of levels, module names and `MODULE=LEVEL`
-/// pairs.
+/// Installs the logger. The environment variable `RUST_LOG` selects the records. Its value is a
+/// comma-separated list of levels, module names and `MODULE=LEVEL` pairs. The default is `warn`.
 pub(crate) fn install() {
     let logger = Logger::new(&env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
     let most = logger.levels.iter().map(|(_, level)| *level).max();

@@ -172,8 +172,7 @@ fn a_slow_reader_stops_the_writer() {
     let mut way = Way::to(service.local_addr().unwrap());
     let mut client = way.connect();
     let (mut server, _) = service.accept().unwrap();
-    // Wait for these bytes, because the bridges then have allocated all memory of an idle
-    // connection.
+    // When these bytes have arrived, the bridges have allocated all memory of an idle connection.
     client.write_all(b"begin").unwrap();
     server.read_exact(&mut [0; 5]).unwrap();
     let before = way.memory();

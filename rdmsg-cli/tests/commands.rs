@@ -212,8 +212,8 @@ fn ping_goes_on_over_a_cut() {
 }
 
 /// Limits the address space of the process to its present size and `more` bytes, or removes the
-/// limit. With a small `more`, the process cannot start a thread: a thread's stack is larger than
-/// all its other allocations.
+/// limit. With a small `more`, the process cannot start a thread, because a thread's stack is
+/// larger than all other allocations of the process.
 fn limit_address_space(process: &Process, more: Option<u64>) {
     let pid = process.id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -164,8 +164,8 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
     }
 }
 
-/// The client can be established before the listener receives the event that establishes its own
-/// side.
+/// The client can consider the connection established before the listener receives the event that
+/// establishes it.
 #[test]
 fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;

@@ -98,7 +98,7 @@ fn leaving_engine_asks_later_clients() {
     assert!(matches!(refused, Error::EngineShutDown), "{refused}");
 }
 
-/// The request to leave does not exist for streams.
+/// An engine asks only message connections to leave, not streams.
 #[test]
 fn leaving_engine_leaves_streams_alone() {
     let stage = Stage::new(&Config::default());

@@ -9,8 +9,8 @@ use rdmsg::{Endpoint, Engine};
 
 use crate::stage::{TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
 
-/// The number of forks. It is large enough that some forks happen while each thread of the parent
-/// holds a lock.
+/// The number of forks. It is large enough that, for each thread of the parent, a fork happens
+/// while this thread holds a lock.
 const FORKS: usize = 60;
 
 /// Stops the threads when dropped, even if the test fails.

@@ -27,8 +27,8 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     }
 }
 
-/// Runs `body` like [`with_device`], after a first connection. Before the first connection, the
-/// library under test tests the device's memory windows.
+/// Runs `body` like [`with_device`], after a first connection. rdmsg tests the device's memory
+/// windows before the first connection.
 fn with_tested_device(name: &str, body: impl FnOnce(&Calls)) {
     with_device(name, |calls| {
         run_lifecycle(&config()).unwrap();
@@ -82,7 +82,7 @@ static DEVICE_LOG: DeviceLog = DeviceLog {
     lines: Mutex::new(Vec::new()),
 };
 
-/// Starts recording lines of this level or a higher one that contain one of `texts`.
+/// Starts recording lines that contain one of `texts` and have at least this level.
 pub(crate) fn start_log(level: LevelFilter, texts: &'static [&'static str]) {
     *DEVICE_LOG.texts.lock().unwrap() = texts;
     log::set_logger(&DEVICE_LOG).unwrap();
@@ -213,8 +213,8 @@ fn connections_ask_for_the_reads_that_they_need() {
     );
 }
 
-/// Removes the first lists of receives from `lists`, which a new connection posts, and returns
-/// their lengths: several lists of 8 receives, and one shorter list.
+/// Removes the lists of receives that a new connection posts from the front of `lists`. Returns the
+/// lengths of the removed lists: several of 8 receives, and a shorter one.
 fn first_lists(lists: &mut Vec<i64>) -> Vec<i64> {
     let full = lists.iter().take_while(|count| **count == 8).count();
     lists.drain(..=full).collect()
@@ -356,7 +356,7 @@ fn mappings(file: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<i64> {
     found
 }
 
-/// Returns whether a line of `smaps` contains the flags of a mapping, and these request huge pages.
+/// Returns whether a line of `smaps` contains the flag that requests huge pages.
 fn is_huge(line: &str) -> bool {
     let flags = line.strip_prefix("VmFlags:").unwrap_or_default();
     flags.split_whitespace().any(|flag| flag == "hg")

@@ -13,7 +13,8 @@ use crate::{
     config, place,
 };
 
-/// The length of a message in bytes. It needs one piece of memory, and more than a few frames.
+/// The length of a message in bytes. The message is one piece of memory, and is longer than several
+/// frames.
 const LEN: usize = 64 << 10;
 const EAGER: u32 = 4096;
 

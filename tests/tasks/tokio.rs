@@ -415,7 +415,7 @@ fn completions_with_ids_come_to_a_task() {
     });
 }
 
-/// HTTP/2 programs write between their reads, to confirm received data.
+/// The client writes between its reads, as HTTP/2 programs do to confirm received data.
 #[test]
 fn writer_reads_everything_written_before_peer_close() {
     on_each(|| async {

@@ -55,7 +55,7 @@ fn host(listener: std::io::Result<Listener>) -> IpAddr {
     bound.ip()
 }
 
-/// Defines one test for each line, which asserts the result of the line's expression.
+/// Defines one test for each line. The test asserts the result of the expression in that line.
 macro_rules! lines {
     (($listener:ident, $client:ident, $server:ident); $($name:ident: $line:expr => $result:expr;)*)
     => { $(

@@ -65,7 +65,7 @@ async fn called(
     accepted.unwrap().1 == connected.unwrap().local_addr().unwrap()
 }
 
-/// Defines one test for each line, which asserts the result of the line's expression.
+/// Defines one test for each line. The test asserts the result of the expression in that line.
 macro_rules! lines {
     (($listener:ident, $client:ident, $server:ident); $($name:ident: $line:expr => $result:expr;)*)
     => { $(

@@ -31,8 +31,8 @@ const DEADLINE: Duration = Duration::from_millis(5500);
 /// The maximum delay of a call after its deadline, on an idle machine.
 const ALLOWED: Duration = Duration::from_millis(250);
 
-/// The factor by which the measured delay of plain waits adds to the permitted delay of a call. A
-/// call needs several wake-ups in sequence.
+/// The weight of the measured wake-up delay in the permitted delay of a call. It is above 1,
+/// because a call needs several wake-ups in sequence.
 const FACTOR: u32 = 4;
 
 /// Peers that hold all connections in one state.
@@ -164,8 +164,8 @@ impl Call {
         !receives.contains(&self)
     }
 
-    /// Returns whether the call is a variant that waits in the same way as another call of this
-    /// list. Such variants are tested only on connections without other users.
+    /// Returns whether the call is a variant that waits in the same way as another call in
+    /// `ON_MESSAGES`. Such variants are tested only on connections without other users.
     fn is_a_form(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }

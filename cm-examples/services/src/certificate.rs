@@ -67,8 +67,8 @@ impl Identity {
         self.accept_by(for_servers()?.with_no_client_auth())
     }
 
-    /// Returns a TLS acceptor that requires a certificate from each client: a certificate in
-    /// `clients`, or one that such a certificate has signed.
+    /// Returns a TLS acceptor that requires a certificate from each client. The certificate must be
+    /// in `clients`, or be signed by a certificate in `clients`.
     ///
     /// # Errors
     ///

@@ -57,7 +57,8 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(text.into()))
 }
 
-/// Parses requests from a stream of bytes. Each call continues where the previous call stopped.
+/// Parses requests from a stream of bytes. Each call continues after the bytes that the previous
+/// call has parsed.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     arguments: Vec<Bytes>,

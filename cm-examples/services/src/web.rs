@@ -206,8 +206,8 @@ impl Client {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new());
             let (client, connection) = builder.handshake(stream).await?;
-            // Ignore the error of the connection's task: the caller that waits for a response gets
-            // the error, too.
+            // Ignore the error of this task: the caller that waits for a response gets the error,
+            // too.
             tokio::spawn(connection);
             Ok(Self::Http2(client))
         } else {

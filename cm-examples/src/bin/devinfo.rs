@@ -4,7 +4,7 @@
 //! The program opens each device, and queries its capabilities, the state of each port, and the
 //! port's table of *global identifiers* (GIDs). On RoCE, the table contains each address of the
 //! network interface once for each RoCE version. A connection selects its local GID by the index in
-//! this table, so many programs have an option for the index.
+//! this table. Therefore RDMA programs often have an option for the index.
 
 use std::process::ExitCode;
 

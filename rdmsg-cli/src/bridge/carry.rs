@@ -26,9 +26,9 @@ use super::{
 /// The size in bytes of the buffer between a connection's plain end and its stream. The connection
 /// has no buffer while the plain end has no bytes to read.
 ///
-/// With the headers of the frame, of TCP and of IP, a full buffer fits into 64 KiB. A segment on
-/// loopback, or one passed to a network card, cannot be longer. A larger buffer would need a second
-/// segment.
+/// With the headers of the frame, of TCP and of IP, a full buffer fits into 64 KiB. This is the
+/// maximum length of a segment on loopback, and of a segment that the kernel passes to a network
+/// card. A larger buffer would need a second segment.
 const PIECE: usize = 60 * 1024;
 
 // Each buffer must fit into one eager frame over TCP.
@@ -135,7 +135,8 @@ async fn to_plain(
     }
 }
 
-/// Writes as many bytes as possible without waiting. Returns `None` if the write would wait.
+/// Writes without waiting, possibly only the first of the bytes. Returns `None` if the write would
+/// wait.
 async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<io::Result<usize>> {
     poll_fn(|cx| {
         Poll::Ready(match Pin::new(&mut *to).poll_write(cx, bytes) {

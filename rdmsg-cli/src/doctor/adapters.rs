@@ -57,7 +57,7 @@ struct Known {
     source: &'static str,
 }
 
-/// The known problems. To report a further problem, add a row; the finding prints its source.
+/// The known problems. For a new problem, add a row. Its source is printed with the finding.
 const KNOWN: [Known; 2] = [
     Known {
         driver: "bnxt_en",

@@ -65,7 +65,7 @@ struct Port {
     losses: u64,
 }
 
-/// An entry of the port's GID table: a source address of the port.
+/// An entry of the GID table, which is a source address of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     index: String,

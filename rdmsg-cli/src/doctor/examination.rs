@@ -129,7 +129,7 @@ fn links(devices: &[Device], interfaces: &Interfaces) -> Vec<Link> {
 }
 
 /// Returns findings about whether adapters reduce their rate when switches mark packets (ECN).
-/// Ignores adapters whose driver does not report it.
+/// Ignores adapters whose driver does not report this setting.
 fn judge_ecn(root: &Root, devices: &[Device]) -> Vec<Finding> {
     let interfaces = devices.iter().flat_map(Device::interfaces);
     let of_adapters = interfaces.filter_map(|name| {

@@ -25,8 +25,8 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// Returns the text of a file, trimmed. Returns `None` if the file cannot be read. Empty
-    /// entries of a GID table cannot be read, for example.
+    /// Returns the text of a file, trimmed. Returns `None` if the file cannot be read. For example,
+    /// an empty entry of a GID table cannot be read.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         Some(text.trim().to_owned())

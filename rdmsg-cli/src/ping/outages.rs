@@ -15,7 +15,7 @@ pub(super) struct Outages {
     resumes: u64,
 }
 
-/// A change of the connection's state since the last check.
+/// A change of the connection since the last check.
 #[derive(Debug)]
 pub(super) enum Change {
     Suspended,

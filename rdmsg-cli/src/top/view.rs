@@ -104,7 +104,7 @@ const COLUMNS: [Column; 14] = [
 ];
 
 /// The columns that the table may omit. It omits them in this order until the remaining columns fit
-/// the terminal. Without all of them, the table fits 80 characters.
+/// the terminal. The other columns always fit 80 characters.
 const OMITTABLE: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
 
 impl Column {
@@ -191,7 +191,8 @@ impl View {
         let none = Connection::default();
         let rows = now.connections.iter().map(|(key, of)| {
             let old = before.connections.get(key).unwrap_or(&none);
-            // The counters of a connection that was opened after the first reading started at 0.
+            // A connection that is not in the first reading was opened later, so its counters
+            // started at 0.
             let rate = |now: f64, old: f64| (now - old).max(0.0) / seconds.max(1e-3);
             Row {
                 sent: rate(of.sent, old.sent),

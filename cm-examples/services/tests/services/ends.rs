@@ -208,8 +208,8 @@ fn broker_detects_subscriber_end() {
     });
 }
 
-/// Kills or stops a client between two requests. The server's libraries report no error in this
-/// case, so the number of the engine's connections shows that the connection has ended.
+/// Kills or stops a client between two requests. The libraries of the server report no error in
+/// this case, so the number of open connections shows that the connection has ended.
 async fn connection_ends(service: Service, engine: Engine, program: &str, words: &[&str]) {
     for (signal, _) in ENDS {
         let mut client = Program::start(program, words, service.address());

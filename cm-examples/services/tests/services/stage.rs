@@ -31,8 +31,8 @@ const PATIENT: Keepalive = Keepalive {
     resume: 0,
 };
 
-/// Returns the keepalive options of a side that must detect the loss of its peer. The times are 4
-/// times as long if `LAB_ADDR` is set, because a peer with an emulated processor replies late.
+/// Returns the keepalive options of a side that must detect the loss of its peer. If `LAB_ADDR` is
+/// set, the times are multiplied by 4, because a peer with an emulated processor replies late.
 pub(crate) fn keepalive() -> Keepalive {
     let slower = if env::var_os("LAB_ADDR").is_some() {
         4
