@@ -150,7 +150,7 @@ fn sizes(all: bool) -> Vec<usize> {
     if !all {
         return USUAL.into();
     }
-    // The sizes are 64, and then each power of two from 128 and the size halfway to the next power.
+    // The sizes are 64, each power of two from 128 on, and 1.5 times each of these powers.
     let mut sizes = vec![64];
     for exponent in 7..=22 {
         sizes.extend([1 << exponent, 3 << (exponent - 1)]);

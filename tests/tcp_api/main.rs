@@ -54,7 +54,7 @@ mod tokio_over_tokio {
     #[path = "tokio_waits.rs"]
     mod waits;
 
-    /// Waits until the peer has received all bytes.
+    /// Does nothing. The same function for rdmsg waits until the peer has received all bytes.
     async fn delivered(_: &OwnedReadHalf) {}
 }
 

@@ -136,7 +136,7 @@ struct Side {
     /// The last message from the peer, and the next message to the peer.
     heard: MemoryRegion,
     said: MemoryRegion,
-    /// The client's first buffer, which the server reads, and the buffer for writes and reads.
+    /// The client's first buffer, which the server reads, and the target of the READ or WRITE.
     start: MemoryRegion,
     data: MemoryRegion,
     /// Whether a send, READ or WRITE has not completed yet.

@@ -17,7 +17,7 @@ const LIMITS: QueueLimits = QueueLimits {
     bytes: 64 * 1024,
 };
 
-/// The number of messages that the test publishes, and the number of them in flight at a time.
+/// The number of messages that the test publishes, and the number of messages in flight at a time.
 const MESSAGES: u64 = 3000;
 const TOGETHER: u64 = 25;
 
