@@ -1,4 +1,4 @@
-//! Tests of closes of sessions. A proxy loses frames of the close and cuts the connection.
+//! Tests of closing sessions. A proxy drops frames of the close and cuts the connection.
 
 use std::{
     io::{self, Read, Write},

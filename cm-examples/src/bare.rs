@@ -150,7 +150,7 @@ fn usual_gid(context: &Context, port: u8) -> Result<u8> {
     Ok(index.ok_or("the port has no RoCE v2 GID; choose another GID by its index")?)
 }
 
-/// The attributes of the peer's queue pair and port that are needed to connect.
+/// The attributes of a queue pair and its port that the other side needs for the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Peer {

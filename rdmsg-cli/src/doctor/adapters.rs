@@ -57,7 +57,7 @@ struct Known {
     source: &'static str,
 }
 
-/// The known problems. For a new problem, add a row. Its source is printed with the finding.
+/// The known problems. For a new problem, add a row. The finding prints the source in the row.
 const KNOWN: [Known; 2] = [
     Known {
         driver: "bnxt_en",

@@ -12,8 +12,8 @@ use super::{
 /// The locked memory in bytes of a connection with the default configuration.
 const CONNECTION_MEMORY: u64 = 1_220_608;
 
-/// The limit in bytes below which a warning is given, because a service usually has several
-/// connections.
+/// The limit on locked memory, in bytes, below which the doctor warns, because a service usually
+/// has several connections.
 const FEW: u64 = 64 << 20;
 
 /// The bit number of CAP_IPC_LOCK in a capability mask.

@@ -8,8 +8,8 @@ use crate::{
     service::{self, Request},
 };
 
-/// Connects to `rdmsg serve` and requests a service. A lost connection can be resumed for the time
-/// `resume`.
+/// Connects to `rdmsg serve` and requests a service. `resume` is the time for which a lost
+/// connection can be resumed.
 pub(crate) fn connect(
     peer: &[SocketAddr],
     carrier: Carrier,
