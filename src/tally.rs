@@ -1,4 +1,4 @@
-//! Counters of events of this process's connections, by reason.
+//! Counters of events of this process's connections, by reason, and the histogram of round trips.
 //!
 //! The counters are in this file and not in `observe` because the engine and connections add to
 //! them. All counters are atomic, so no lock is taken.

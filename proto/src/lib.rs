@@ -36,7 +36,7 @@ mod reason;
 mod reason_name;
 mod reject;
 #[cfg(test)]
-mod scale;
+mod scale_simulation;
 mod send_ring;
 mod session;
 mod stall;

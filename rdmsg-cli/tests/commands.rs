@@ -341,6 +341,23 @@ fn the_doctor_examines_any_machine() {
 }
 
 #[test]
+fn doctor_of_tcp_needs_no_device() {
+    let (_server, address) = serve();
+    let output = rdmsg(&format!("doctor --transport tcp --json {address}"));
+    let value = json(&output);
+    assert_eq!(output.status.code(), Some(0), "{value}");
+    let subjects = |findings: &Value| -> Vec<String> {
+        let findings = findings.as_array().unwrap().iter();
+        findings
+            .map(|it| it["subject"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(subjects(&value["findings"]), ["files", "tcp"]);
+    let steps = ["route", "peer", "connection", "messages"];
+    assert_eq!(subjects(&value["peer"]["findings"]), steps);
+}
+
+#[test]
 fn completions_and_manual_cover_each_command() {
     for shell in ["bash", "zsh", "fish"] {
         let printed = text(&rdmsg(&format!("completions {shell}")));

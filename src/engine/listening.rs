@@ -16,8 +16,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The wait before a listener that lost its device is first bound again, and the longest between
-/// two tries.
+/// The wait before a listener that lost its device is first bound again, and the longest wait
+/// between two tries. `listener/builder.rs` waits for an address that is in use.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 

@@ -1,3 +1,5 @@
+//! The options of a listener, and the bind, which can wait while the address is in use.
+
 use std::{
     io,
     net::TcpListener,
@@ -37,7 +39,7 @@ pub struct ListenerBuilder {
     within: Duration,
 }
 
-/// The longest pause between two attempts to bind.
+/// The longest pause between two attempts to bind an address that is in use.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 impl ListenerBuilder {

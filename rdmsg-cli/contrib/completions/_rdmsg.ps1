@@ -25,7 +25,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
             [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
             [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
-            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA does not work, and prints the commands that mend it')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that mend it')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serves ping, bench and the doctor of other hosts')
             [CompletionResult]::new('ping', 'ping', [CompletionResultType]::ParameterValue, 'Sends messages to `rdmsg serve` and measures the time until they come back')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measures latency, bandwidth and message rate to `rdmsg serve`')
@@ -37,6 +37,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             break
         }
         'rdmsg;doctor' {
+            [CompletionResult]::new('--transport', '--transport', [CompletionResultType]::ParameterName, 'The transport that has to work')
             [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'The time limit of each step that uses the network')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print all findings as JSON')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Show problems only')
@@ -80,7 +81,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             [CompletionResult]::new('--test', '--test', [CompletionResultType]::ParameterName, 'The tests to run')
             [CompletionResult]::new('--sizes', '--sizes', [CompletionResultType]::ParameterName, 'The size of a message in bytes, as 64, 4K or 1M [default: several sizes that suit the test]')
             [CompletionResult]::new('--connections', '--connections', [CompletionResultType]::ParameterName, 'The numbers of concurrent connections')
-            [CompletionResult]::new('--transport', '--transport', [CompletionResultType]::ParameterName, 'The transports to compare')
+            [CompletionResult]::new('--transport', '--transport', [CompletionResultType]::ParameterName, 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]')
             [CompletionResult]::new('--seconds', '--seconds', [CompletionResultType]::ParameterName, 'The duration of each measurement')
             [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'The time limit for establishing a connection, and for each message')
             [CompletionResult]::new('--report', '--report', [CompletionResultType]::ParameterName, 'Write the results without private data to NAME.json and NAME.md, for others to compare')
@@ -127,7 +128,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             break
         }
         'rdmsg;help' {
-            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA does not work, and prints the commands that mend it')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that mend it')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serves ping, bench and the doctor of other hosts')
             [CompletionResult]::new('ping', 'ping', [CompletionResultType]::ParameterValue, 'Sends messages to `rdmsg serve` and measures the time until they come back')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measures latency, bandwidth and message rate to `rdmsg serve`')

@@ -197,12 +197,16 @@ _rdmsg() {
             return 0
             ;;
         rdmsg__subcmd__doctor)
-            opts="-q -h --json --quiet --fix --timeout --help"
+            opts="-q -h --transport --json --quiet --fix --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --transport)
+                    COMPREPLY=($(compgen -W "rdma tcp" -- "${cur}"))
+                    return 0
+                    ;;
                 --timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -22,7 +22,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand --help 'Print help'
             cand -V 'Print version'
             cand --version 'Print version'
-            cand doctor 'Finds out why RDMA does not work, and prints the commands that mend it'
+            cand doctor 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
             cand serve 'Serves ping, bench and the doctor of other hosts'
             cand ping 'Sends messages to `rdmsg serve` and measures the time until they come back'
             cand bench 'Measures latency, bandwidth and message rate to `rdmsg serve`'
@@ -33,6 +33,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand help 'Print this message or the help of the given subcommand(s)'
         }
         &'rdmsg;doctor'= {
+            cand --transport 'The transport that has to work'
             cand --timeout 'The time limit of each step that uses the network'
             cand --json 'Print all findings as JSON'
             cand -q 'Show problems only'
@@ -73,7 +74,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand --test 'The tests to run'
             cand --sizes 'The size of a message in bytes, as 64, 4K or 1M [default: several sizes that suit the test]'
             cand --connections 'The numbers of concurrent connections'
-            cand --transport 'The transports to compare'
+            cand --transport 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]'
             cand --seconds 'The duration of each measurement'
             cand --timeout 'The time limit for establishing a connection, and for each message'
             cand --report 'Write the results without private data to NAME.json and NAME.md, for others to compare'
@@ -115,7 +116,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand --help 'Print help'
         }
         &'rdmsg;help'= {
-            cand doctor 'Finds out why RDMA does not work, and prints the commands that mend it'
+            cand doctor 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
             cand serve 'Serves ping, bench and the doctor of other hosts'
             cand ping 'Sends messages to `rdmsg serve` and measures the time until they come back'
             cand bench 'Measures latency, bandwidth and message rate to `rdmsg serve`'

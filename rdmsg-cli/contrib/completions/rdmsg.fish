@@ -26,7 +26,7 @@ end
 
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -s h -l help -d 'Print help'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -s V -l version -d 'Print version'
-complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "doctor" -d 'Finds out why RDMA does not work, and prints the commands that mend it'
+complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "serve" -d 'Serves ping, bench and the doctor of other hosts'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "ping" -d 'Sends messages to `rdmsg serve` and measures the time until they come back'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "bench" -d 'Measures latency, bandwidth and message rate to `rdmsg serve`'
@@ -35,6 +35,8 @@ complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "bridge" -d 'Carries pla
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "completions" -d 'Prints completions for a shell'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "man" -d 'Writes the pages of the manual to a folder'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand doctor" -l transport -d 'The transport that has to work' -r -f -a "rdma\t'RDMA, and TCP between this host and itself'
+tcp\t'TCP alone'"
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand doctor" -l timeout -d 'The time limit of each step that uses the network' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand doctor" -l json -d 'Print all findings as JSON'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand doctor" -s q -l quiet -d 'Show problems only'
@@ -67,7 +69,7 @@ bandwidth\t''
 rate\t''"
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l sizes -d 'The size of a message in bytes, as 64, 4K or 1M [default: several sizes that suit the test]' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l connections -d 'The numbers of concurrent connections' -r
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l transport -d 'The transports to compare' -r -f -a "auto\t'RDMA if a device serves the address, and TCP otherwise'
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l transport -d 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]' -r -f -a "auto\t'RDMA if a device serves the address, and TCP otherwise'
 rdma\t''
 tcp\t''"
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l seconds -d 'The duration of each measurement' -r
@@ -98,7 +100,7 @@ complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l statistics -d 'Ex
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand man" -s h -l help -d 'Print help'
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "doctor" -d 'Finds out why RDMA does not work, and prints the commands that mend it'
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "serve" -d 'Serves ping, bench and the doctor of other hosts'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "ping" -d 'Sends messages to `rdmsg serve` and measures the time until they come back'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "bench" -d 'Measures latency, bandwidth and message rate to `rdmsg serve`'

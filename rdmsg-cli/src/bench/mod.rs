@@ -31,7 +31,7 @@ use self::{
     report::Report,
     results::{PointJson, Results},
 };
-use crate::{live::Live, open_files::raise_open_files, service, stop::Stop, styled};
+use crate::{doctor, live::Live, open_files::raise_open_files, service, stop::Stop, styled};
 
 /// The JSON output. Its members are printed in this order.
 #[derive(Serialize)]
@@ -45,10 +45,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     raise_open_files();
     let peer = service::addresses(&options.peer)?;
-    let plan = Plan::new(options);
+    let has_device = doctor::has_device();
+    let plan = Plan::new(options, has_device);
     let name = options.report.as_deref();
     let report = name.map(|name| Report::begin(name, options)).transpose()?;
     let mut live = Live::new(!options.json);
+    if options.leaves_carriers_open() && !has_device {
+        writeln!(
+            stderr(),
+            "this host has no RDMA device, so only TCP is measured; `rdmsg doctor` shows the cause"
+        )?;
+    }
     let results = Results::measure(&plan, &peer, options, &mut live, &stop)?;
     live.clear()?;
     if let Some(report) = report {

@@ -7,7 +7,8 @@ use crate::{carrier::Carrier, duration::positive, measure::Size};
 /// Measures latency, bandwidth and message rate to `rdmsg serve`
 ///
 /// Each test runs over RDMA and over TCP, with each size and each number of connections. A table
-/// and a plot of text show both transports side by side.
+/// and a plot of text show both transports side by side. If this host has no RDMA device and
+/// --transport is not given, it measures TCP alone and reports that on stderr.
 ///
 ///   latency     a message goes to the peer and back, one at a time on each connection: round trip
 ///   bandwidth   messages go to the peer, until the window is full: bytes per second
@@ -54,9 +55,15 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) connections: Vec<u16>,
 
-    /// The transports to compare.
-    #[arg(long = "transport", value_enum, ignore_case = true, value_delimiter = ',',
-        default_values_t = [Carrier::Rdma, Carrier::Tcp])]
+    /// The transports to compare [default: rdma tcp, without an RDMA device: tcp]
+    #[arg(
+        long = "transport",
+        value_enum,
+        ignore_case = true,
+        value_delimiter = ',',
+        value_name = "CARRIERS",
+        hide_default_value = true
+    )]
     pub(super) carriers: Vec<Carrier>,
 
     /// The duration of each measurement.
@@ -82,6 +89,23 @@ pub(super) enum Test {
     Latency,
     Bandwidth,
     Rate,
+}
+
+impl Options {
+    /// Returns the transports to compare. Without a choice these are RDMA, if this host has a device,
+    /// and TCP.
+    pub(super) fn carriers(&self, has_device: bool) -> Vec<Carrier> {
+        match (&*self.carriers, has_device) {
+            ([], true) => vec![Carrier::Rdma, Carrier::Tcp],
+            ([], false) => vec![Carrier::Tcp],
+            (chosen, _) => chosen.to_vec(),
+        }
+    }
+
+    /// Whether the command line chooses no transport.
+    pub(super) fn leaves_carriers_open(&self) -> bool {
+        self.carriers.is_empty()
+    }
 }
 
 impl Test {

@@ -15,7 +15,9 @@ pub(super) struct Point {
 }
 
 impl Plan {
-    pub(super) fn new(options: &Options) -> Self {
+    /// `has_device` is whether this host has an RDMA device.
+    pub(super) fn new(options: &Options, has_device: bool) -> Self {
+        let carriers = options.carriers(has_device);
         let mut points = Vec::new();
         for &test in &options.tests {
             let own = test.sizes();
@@ -26,7 +28,7 @@ impl Plan {
             };
             for &connections in &options.connections {
                 for &size in sizes {
-                    points.extend(options.carriers.iter().map(|&carrier| Point {
+                    points.extend(carriers.iter().map(|&carrier| Point {
                         test,
                         size,
                         connections,
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
     use crate::{Cli, Command};
 
-    fn plan(line: &str) -> Plan {
+    fn plan(line: &str, has_device: bool) -> Plan {
         let cli = Cli::parse_from(
             ["rdmsg", "bench", "host"]
                 .into_iter()
@@ -70,12 +72,12 @@ mod tests {
         let Command::Bench(options) = cli.command else {
             panic!("{line}")
         };
-        Plan::new(&options)
+        Plan::new(&options, has_device)
     }
 
     #[test]
     fn compared_tests_are_measured_in_sequence() {
-        let plan = plan("--test latency,rate --sizes 64,4K --connections 1,2");
+        let plan = plan("--test latency,rate --sizes 64,4K --connections 1,2", true);
         let points = plan.points();
         assert_eq!(points.len(), 2 * 2 * 2 * 2);
         for pair in points.chunks(2) {
@@ -93,8 +95,15 @@ mod tests {
 
     #[test]
     fn without_sizes_each_test_has_its_own() {
-        let plan = plan("--test latency,rate --transport tcp");
+        let plan = plan("--test latency,rate --transport tcp", true);
         let sizes = Test::Latency.sizes().len() + Test::Rate.sizes().len();
         assert_eq!(plan.points().len(), sizes);
+    }
+
+    #[test]
+    fn rdma_is_measured_without_device_only_on_request() {
+        assert_eq!(plan("--test rate", false).carriers(), [Carrier::Tcp]);
+        let requested = plan("--test rate --transport rdma,tcp", false);
+        assert_eq!(requested.carriers(), [Carrier::Rdma, Carrier::Tcp]);
     }
 }

@@ -69,6 +69,17 @@ impl Examination {
         if let Some(timeout) = exchange.filter(|_| usable) {
             findings.extend(exchange::over_each(&devices, timeout));
         }
+        if let Some(timeout) = exchange {
+            let tcp = exchange::over_tcp(timeout);
+            findings.push(if devices.is_empty() {
+                tcp.hint(
+                    "services use TCP unless they require RDMA; `rdmsg doctor --transport tcp` \
+                     checks only TCP",
+                )
+            } else {
+                tcp
+            });
+        }
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
             host: host_name(),
@@ -77,6 +88,24 @@ impl Examination {
             links: links(&devices, &interfaces),
             gids: devices.iter().flat_map(Device::gids).collect(),
             findings,
+        }
+    }
+
+    /// Examines this host for connections over TCP only. `timeout` is the time limit of the messages
+    /// that the host sends to itself.
+    pub(super) fn for_tcp(timeout: Duration) -> Self {
+        let root = Root::machine();
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            host: host_name(),
+            kernel: Kernel::read(&root).release().into(),
+            hardware: Vec::new(),
+            links: Vec::new(),
+            gids: Vec::new(),
+            findings: vec![
+                Limits::read(&root).judge_files(),
+                exchange::over_tcp(timeout),
+            ],
         }
     }
 

@@ -1,4 +1,9 @@
-use std::{io, net::IpAddr, thread, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr},
+    thread,
+    time::Duration,
+};
 
 use rdmsg::{Config, Connector, Engine, Error, Listener, TransportChoice, status::OsError};
 
@@ -18,7 +23,7 @@ pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
     with_address
         .map(|(device, address)| {
             let name = &device.name;
-            match exchange(address, timeout) {
+            match exchange(TransportChoice::Rdma, address, timeout) {
                 Ok(()) => {
                     let what = format!("a message was sent over {name} to {address} and came back");
                     Finding::ok(SUBJECT, what)
@@ -34,15 +39,33 @@ pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
         .collect()
 }
 
+/// Sends a message over TCP from this host to itself, and checks that the message returns.
+pub(super) fn over_tcp(timeout: Duration) -> Finding {
+    const SUBJECT: &str = "tcp";
+    let address = Ipv4Addr::LOCALHOST;
+    match exchange(TransportChoice::Tcp, address.into(), timeout) {
+        Ok(()) => {
+            let what = format!("a message was sent over TCP to {address} and came back");
+            Finding::ok(SUBJECT, what)
+        }
+        Err(error) => {
+            let what = format!("no message came back over TCP from {address}: {error}");
+            Finding::error(SUBJECT, what)
+                .because("a host that cannot reach itself cannot reach another host")
+                .hint("`ip address show lo` shows whether the loopback interface is up")
+        }
+    }
+}
+
 /// Converts the error of a failed thread start.
 fn no_thread(error: io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or_default();
     Error::Os(OsError::new("pthread_create", errno))
 }
 
-fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
+fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> Result<(), Error> {
     let mut config = Config::default();
-    config.transport = TransportChoice::Rdma;
+    config.transport = transport;
     config.connect_timeout = timeout;
     let engine = Engine::new()?;
     let listener = Listener::builder()

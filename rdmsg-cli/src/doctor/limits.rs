@@ -10,11 +10,14 @@ use super::{
 };
 
 /// The locked memory in bytes of a connection with the default configuration.
-const CONNECTION_MEMORY: u64 = 1_220_608;
+const CONNECTION_MEMORY: u64 = 1_269_760;
 
 /// The limit on locked memory, in bytes, below which the doctor warns, because a service usually
 /// has several connections.
 const FEW: u64 = 64 << 20;
+
+/// The subject of the finding about open files, which concerns all transports.
+pub(super) const OF_FILES: &str = "files";
 
 /// The bit number of CAP_IPC_LOCK in a capability mask.
 const IPC_LOCK: u32 = 14;
@@ -103,8 +106,8 @@ impl Limits {
             .hint("for a systemd service, set LimitMEMLOCK=infinity in its unit instead")
     }
 
-    fn judge_files(&self) -> Finding {
-        const SUBJECT: &str = "files";
+    pub(super) fn judge_files(&self) -> Finding {
+        const SUBJECT: &str = OF_FILES;
         let Limit { soft, hard } = self.files;
         let fit = soft / FILES_A_CONNECTION;
         let what =
@@ -171,7 +174,7 @@ mod tests {
         let usual = judged(8 << 20, RLIM_INFINITY, false, false);
         assert_eq!(usual.state, State::Warning);
         assert!(
-            usual.what.contains("room for 5 connections"),
+            usual.what.contains("room for 4 connections"),
             "{}",
             usual.what
         );
@@ -179,6 +182,13 @@ mod tests {
         for (soft, may_lock) in [(64 << 10, true), (RLIM_INFINITY, false), (FEW, false)] {
             assert_eq!(judged(soft, soft, may_lock, false).state, State::Ok);
         }
+    }
+
+    #[test]
+    fn connection_memory_is_that_of_the_documented_default() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/config.rs");
+        let row = format!("| the default: 32, 16, 16 KiB | {CONNECTION_MEMORY} |");
+        assert!(std::fs::read_to_string(page).unwrap().contains(&row));
     }
 
     #[test]

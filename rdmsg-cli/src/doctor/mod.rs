@@ -39,10 +39,14 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Result;
 
 pub(crate) use self::{
-    examination::Examination, finding::Finding, hardware::Hardware, options::Options,
-    report::Report, system::command,
+    examination::Examination,
+    finding::Finding,
+    hardware::Hardware,
+    options::{Checked, Options},
+    report::Report,
+    system::command,
 };
-use self::{finding::State, peer::Peer};
+use self::{finding::State, interfaces::Interfaces, peer::Peer, root::Root};
 
 /// Examines this host and, if a peer is given, the path to the peer.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -50,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.fix {
         fix::make_software_device(peer.as_ref().and_then(Peer::local))?;
     }
-    let report = examine(peer, options.timeout);
+    let report = examine(options.transport, peer, options.timeout);
     if options.json {
         report.print_json()?;
     } else {
@@ -69,12 +73,21 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 ///
 /// Fails if the peer's name does not resolve to an address.
 pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
-    Ok(examine(Some(Peer::find(peer)?), timeout))
+    Ok(examine(Checked::Rdma, Some(Peer::find(peer)?), timeout))
 }
 
-fn examine(peer: Option<Peer>, timeout: Duration) -> Report {
+/// Returns whether this host has an RDMA device, which may not work.
+pub(crate) fn has_device() -> bool {
+    let root = Root::machine();
+    !devices::read(&root, &Interfaces::default()).is_empty()
+}
+
+fn examine(transport: Checked, peer: Option<Peer>, timeout: Duration) -> Report {
     let towards = peer.as_ref().and_then(Peer::local);
-    let here = Examination::of_this_host(towards, Some(timeout));
-    let there = peer.map(|peer| peer.examine(&here, timeout));
+    let here = match transport {
+        Checked::Rdma => Examination::of_this_host(towards, Some(timeout)),
+        Checked::Tcp => Examination::for_tcp(timeout),
+    };
+    let there = peer.map(|peer| peer.examine(transport, &here, timeout));
     Report::new(here, there)
 }

@@ -10,7 +10,9 @@ use super::{
     examination::Examination,
     finding::{Finding, Host, State, as_root, counted},
     hardware::Hardware,
+    limits,
     link::Link,
+    options::Checked,
     route::{FORGET_PATHS, Route},
 };
 use crate::service::{self, Request, Unserved};
@@ -88,23 +90,59 @@ impl Peer {
     }
 
     /// Examines the path to the peer step by step, until a step fails.
-    pub(super) fn examine(self, here: &Examination, timeout: Duration) -> PeerExamined {
-        let mut findings = Vec::new();
-        let link = self.judge_route(here, &mut findings);
-        let (there, is_refused) = self.ask(link, timeout, &mut findings);
-        if let (Some(link), Some(there)) = (link, &there) {
-            findings.extend(self.judge_mtu(link, there));
+    pub(super) fn examine(
+        self,
+        transport: Checked,
+        here: &Examination,
+        timeout: Duration,
+    ) -> PeerExamined {
+        match transport {
+            Checked::Rdma => self.examine_rdma(here, timeout),
+            Checked::Tcp => self.examine_tcp(timeout),
         }
-        // Try the exchange even if the peer did not reply over TCP, because RDMA may work when TCP
-        // does not.
-        if let Some(link) = link.filter(|_| !is_refused) {
-            self.exchange(link, there.is_some(), timeout, &mut findings);
+    }
+
+    fn examine_tcp(self, timeout: Duration) -> PeerExamined {
+        let mut findings = Vec::new();
+        findings.push(match &self.route {
+            Ok(route) => Finding::ok("route", format!("from {}", route.local)),
+            Err(error) => self.judge_no_route(error),
+        });
+        let (there, is_refused) = self.ask(Checked::Tcp, None, timeout, &mut findings);
+        if self.route.is_ok() && !is_refused {
+            self.exchange(None, there.is_some(), timeout, &mut findings);
         }
         PeerExamined {
             address: self.address,
             about: there.as_ref().map(PeerDescription::of),
             findings,
         }
+    }
+
+    fn examine_rdma(self, here: &Examination, timeout: Duration) -> PeerExamined {
+        let mut findings = Vec::new();
+        let link = self.judge_route(here, &mut findings);
+        let (there, is_refused) = self.ask(Checked::Rdma, link, timeout, &mut findings);
+        if let (Some(link), Some(there)) = (link, &there) {
+            findings.extend(self.judge_mtu(link, there));
+        }
+        // The exchange is tried even if the peer did not answer over TCP, because RDMA may work
+        // although TCP does not.
+        if let Some(link) = link.filter(|_| !is_refused) {
+            self.exchange(Some(link), there.is_some(), timeout, &mut findings);
+        }
+        PeerExamined {
+            address: self.address,
+            about: there.as_ref().map(PeerDescription::of),
+            findings,
+        }
+    }
+
+    fn judge_no_route(&self, error: &str) -> Finding {
+        let to = self.address.ip();
+        Finding::error("route", format!("there is no route to {to}: {error}"))
+            .because("this host cannot send to the peer")
+            .hint("`ip route` shows the routes of this host")
     }
 
     fn judge_route<'a>(
@@ -116,11 +154,7 @@ impl Peer {
         let route = match &self.route {
             Ok(route) => route,
             Err(error) => {
-                let finding =
-                    Finding::error("route", format!("there is no route to {to}: {error}"))
-                        .because("this host cannot send to the peer")
-                        .hint("`ip route` shows the routes of this host");
-                findings.push(finding);
+                findings.push(self.judge_no_route(error));
                 return None;
             }
         };
@@ -154,14 +188,16 @@ impl Peer {
         None
     }
 
-    /// Requests the peer's examination of itself. Also returns whether the peer refused the
-    /// connection because no server is running.
+    /// Requests the peer's examination of itself, and adds the peer's problems that concern the
+    /// checked transport to `findings`. Also returns whether the peer refused the connection because
+    /// no server is running.
     ///
     /// The request uses TCP, which may work when RDMA does not. On iWARP it uses RDMA, because
     /// iWARP ports are TCP ports, and the peer's iWARP listener does not accept plain TCP
     /// connections.
     fn ask(
         &self,
+        checked: Checked,
         link: Option<&Link>,
         timeout: Duration,
         findings: &mut Vec<Finding>,
@@ -192,7 +228,8 @@ impl Peer {
                 return (None, false);
             }
         };
-        let bad = bad_of_peer(&there.findings);
+        let concerns = |it: &&Finding| checked == Checked::Rdma || it.subject == limits::OF_FILES;
+        let bad = bad_of_peer(there.findings.iter().filter(concerns));
         let what = format!(
             "rdmsg {} runs on the peer, which reports {} in {}",
             plain(&there.version),
@@ -259,16 +296,28 @@ impl Peer {
         })
     }
 
-    /// Sends messages to the peer over RDMA, and checks that the peer returns them.
-    fn exchange(&self, link: &Link, serves: bool, timeout: Duration, findings: &mut Vec<Finding>) {
-        let endpoint = match self.connect(TransportChoice::Rdma, timeout) {
+    /// Sends messages to the peer, and checks that the peer returns them. The messages use RDMA if
+    /// `link` is `Some`, and TCP otherwise.
+    fn exchange(
+        &self,
+        link: Option<&Link>,
+        serves: bool,
+        timeout: Duration,
+        findings: &mut Vec<Finding>,
+    ) {
+        let checked = link.map_or(Checked::Tcp, |_| Checked::Rdma);
+        let name = checked.name();
+        let endpoint = match self.connect(checked.into(), timeout) {
             Ok(endpoint) => endpoint,
             Err(error) => {
-                findings.push(self.judge_no_connection(&error, serves, findings));
+                findings.push(self.judge_no_connection(checked, &error, serves, findings));
                 return;
             }
         };
-        let what = format!("an RDMA connection to {} is established", self.address);
+        let what = format!(
+            "a connection to {} over {name} is established",
+            self.address
+        );
         findings.push(Finding::ok("connection", what));
         // If a finding reports an MTU problem, send no long messages: a software device retries
         // packets longer than its interface's MTU forever, and occupies a processor.
@@ -314,23 +363,26 @@ impl Peer {
                     "messages of {arrived} bytes come back, but not those of {size} bytes: long \
                      packets are lost"
                 );
-                let Link { interface, mtu, .. } = link;
                 let finding = Finding::error("messages", what)
                     .because("a switch or host on the way drops packets of this MTU");
-                findings.push(
-                    finding
+                let ip = self.address.ip();
+                findings.push(match link {
+                    Some(Link { interface, mtu, .. }) => finding
                         .mend(as_root(&format!("ip link set {interface} mtu 1500")))
                         .hint(format!(
                             "on both hosts; or configure the switches for packets of {mtu} bytes, \
-                             which `ping -M do -s {} {}` tests",
+                             which `ping -M do -s {} {ip}` tests",
                             mtu.saturating_sub(28),
-                            self.address.ip()
                         )),
-                );
+                    None => finding.hint(format!(
+                        "`ping -M do -s 1472 {ip}` tests packets of 1500 bytes; set a smaller MTU \
+                         on both hosts, or let ICMP packets pass, which report the path's MTU"
+                    )),
+                });
             }
             Err(error) => {
                 endpoint.abort(0);
-                let what = format!("no message comes back over RDMA: {error}");
+                let what = format!("no message comes back over {name}: {error}");
                 let finding = Finding::error("messages", what);
                 findings.push(if serves {
                     self.of_another_program(finding)
@@ -341,8 +393,17 @@ impl Peer {
         }
     }
 
-    fn judge_no_connection(&self, error: &Error, serves: bool, before: &[Finding]) -> Finding {
-        let what = format!("cannot establish an RDMA connection: {error}");
+    fn judge_no_connection(
+        &self,
+        checked: Checked,
+        error: &Error,
+        serves: bool,
+        before: &[Finding],
+    ) -> Finding {
+        let what = format!(
+            "cannot establish a connection over {}: {error}",
+            checked.name()
+        );
         let finding = Finding::error("connection", what);
         let blamed = |host: Host| {
             let bad = |it: &&Finding| it.host == host && it.state == State::Error;
@@ -351,7 +412,7 @@ impl Peer {
         match blamed(Host::Peer) {
             Some(subject) => finding.hint(format!("the peer has a problem: see {subject} above")),
             None if serves && is_of_another_program(error) => self.of_another_program(finding),
-            None if serves => finding.because("TCP works on the same route").hint(
+            None if serves && checked == Checked::Rdma => finding.because("TCP works on the same route").hint(
                 "both hosts seem to be in order: if the peer does not answer, something between \
                  them (a switch, a cloud's security group, iptables-legacy) drops UDP port 4791",
             ),
@@ -422,9 +483,9 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
     Ok(times[times.len() / 2])
 }
 
-/// Returns the peer's first `MAX_FINDINGS` warnings and errors.
-fn bad_of_peer(findings: &[Finding]) -> Vec<Finding> {
-    let bad = findings.iter().filter(|it| it.state > State::Note);
+/// Returns the first `MAX_FINDINGS` of the peer's findings that are warnings or errors.
+fn bad_of_peer<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Finding> {
+    let bad = findings.filter(|it| it.state > State::Note);
     bad.take(MAX_FINDINGS).map(of_peer).collect()
 }
 
@@ -477,9 +538,9 @@ mod tests {
     #[test]
     fn no_more_findings_are_shown_than_a_page_has() {
         let bad = vec![Finding::warning("x", "y"); MAX_FINDINGS + 1];
-        assert_eq!(bad_of_peer(&bad).len(), MAX_FINDINGS);
+        assert_eq!(bad_of_peer(bad.iter()).len(), MAX_FINDINGS);
         let many = [vec![Finding::ok("x", "y"); 100], bad].concat();
-        assert_eq!(bad_of_peer(&many).len(), MAX_FINDINGS);
+        assert_eq!(bad_of_peer(many.iter()).len(), MAX_FINDINGS);
     }
 
     #[test]

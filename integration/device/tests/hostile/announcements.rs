@@ -5,6 +5,7 @@ use std::{
     env, fs,
     fs::Permissions,
     io::{BufRead, BufReader, Read, Write},
+    net::SocketAddr,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     process::{Command, Stdio},
     thread,
@@ -31,12 +32,18 @@ const READABLE: usize = 256 << 10;
 /// 512 KiB and 1 MiB.
 const PINNED_LIMIT: u64 = 2 * MIB;
 
-/// Returns the library's configuration for a hostile peer that stalls READs. The device reports a
-/// missing answer only after a long time.
-fn long_timeouts() -> Config {
+/// Returns a configuration for messages of up to 1 GiB.
+fn large_messages() -> Config {
     let mut config = config();
     config.max_message = GIB;
     config.large_memory = GIB;
+    config
+}
+
+/// Returns the library's configuration for a hostile peer that stalls READs. The device reports a
+/// missing answer only after a long time.
+fn long_timeouts() -> Config {
+    let mut config = large_messages();
     // The device waits 17 s for an answer, and retries seven times.
     config.rdma.ack_timeout = Some(22);
     config
@@ -200,10 +207,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
             (peer, endpoint)
         })
         .collect();
-    let connector = Connector::new().config(&config).engine(&engine);
-    let connecting = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    let honest = connecting.join().unwrap();
+    let (honest, server) = honest_pair(&engine, lab.at(0));
     for number in 0..3 {
         let message = pattern(number, MIB as usize);
         honest.send(&message).unwrap();
@@ -222,6 +226,22 @@ fn stalled_read_ends_connection_and_frees_budget() {
     let statistics = engine.statistics().unwrap();
     assert_eq!(statistics.held, 0, "{statistics:?}");
     engine.shutdown();
+}
+
+/// Establishes a connection of two honest sides. If a packet of a READ is lost, its device repeats
+/// the READ after the usual time, and not after the long one of the hostile connections.
+fn honest_pair(engine: &Engine, address: SocketAddr) -> (Endpoint, Endpoint) {
+    let config = large_messages();
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(engine)
+        .bind(address)
+        .unwrap();
+    let connector = Connector::new().config(&config).engine(engine);
+    let address = listener.local_addr();
+    let connecting = thread::spawn(move || connector.connect(address).unwrap());
+    let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
+    (connecting.join().unwrap(), accepted)
 }
 
 /// Returns a command that runs another test of this program as an unprivileged user, with a limit
@@ -268,10 +288,7 @@ fn among_announcers_with_a_small_lock_limit() {
         let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
         (connecting.join().unwrap(), endpoint)
     };
-    let connector = Connector::new().config(&long_timeouts()).engine(&engine);
-    let connecting = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    let honest = connecting.join().unwrap();
+    let (honest, server) = honest_pair(&engine, lab.at(0));
     // Together the three messages exceed the memory for READs; a single one would fit.
     let hostile: Vec<_> = (0..3)
         .map(|_| {
@@ -310,7 +327,7 @@ fn client_learns_of_servers_missing_memory() {
         let found = lines.find_map(|line| line.unwrap().strip_prefix(what).map(str::to_owned));
         found.unwrap_or_else(|| panic!("the server said nothing of {what:?}"))
     };
-    let address: std::net::SocketAddr = said("listening on ").parse().unwrap();
+    let address: SocketAddr = said("listening on ").parse().unwrap();
     let connect = || Endpoint::connect(address).unwrap();
     let (sender, other) = (connect(), connect());
     // The server prints "ready" when it has accepted both connections and lowered its limit.

@@ -40,7 +40,7 @@ pub(super) fn of(
             "kernel": about.kernel,
             "devices": about.hardware,
         })),
-        "settings": settings(options),
+        "settings": settings(options, plan),
         "findings": findings,
         "is_complete": results.is_whole(plan),
         "points": results.to_json(),
@@ -58,9 +58,9 @@ fn of_finding(finding: &Finding) -> Value {
     })
 }
 
-fn settings(options: &Options) -> Value {
+fn settings(options: &Options, plan: &Plan) -> Value {
     let tests: Vec<&str> = options.tests.iter().map(|test| test.name()).collect();
-    let carriers: Vec<&str> = options.carriers.iter().map(|it| it.name()).collect();
+    let carriers: Vec<&str> = plan.carriers().iter().map(|it| it.name()).collect();
     let sizes: Vec<u64> = options.sizes.iter().map(|size| size.0).collect();
     let set = VARIABLES
         .iter()

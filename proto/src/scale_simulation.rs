@@ -1,7 +1,7 @@
 //! Simulates up to 100,000 connections to one server. The connections use the crate's credits and
 //! its account of shared receives. Everything else is a model, so the simulation needs no device.
 //!
-//! `cargo test --release --lib scale -- --ignored --nocapture` prints a table of the results.
+//! `cargo test --release --lib scale_simulation -- --ignored --nocapture` prints a table of the results.
 
 use std::{
     cmp::Reverse,
