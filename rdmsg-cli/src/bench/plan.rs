@@ -15,7 +15,7 @@ pub(super) struct Point {
 }
 
 impl Plan {
-    /// `has_device` is whether this host has an RDMA device.
+    /// Creates the plan for these options. `has_device` is true if this host has an RDMA device.
     pub(super) fn new(options: &Options, has_device: bool) -> Self {
         let carriers = options.carriers(has_device);
         let mut points = Vec::new();

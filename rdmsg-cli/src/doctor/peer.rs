@@ -126,8 +126,8 @@ impl Peer {
         if let (Some(link), Some(there)) = (link, &there) {
             findings.extend(self.judge_mtu(link, there));
         }
-        // The exchange is tried even if the peer did not answer over TCP, because RDMA may work
-        // although TCP does not.
+        // Try the exchange even if the peer did not reply over TCP, because RDMA may work when TCP
+        // does not.
         if let Some(link) = link.filter(|_| !is_refused) {
             self.exchange(Some(link), there.is_some(), timeout, &mut findings);
         }
