@@ -145,7 +145,7 @@ fn report_has_no_private_data() {
     assert_eq!(variable, "(home) (user) (address) (address)");
     assert_eq!(value["is_complete"], true);
     assert_eq!(value["points"][0]["transport"], "TCP");
-    // A finding about the route to the peer contains its address.
+    // A finding about the route contained the peer's address, which the report has replaced.
     let findings = value["findings"].to_string();
     assert!(findings.contains("(address)"), "{findings}");
     assert!(markdown.contains("latency: round trip"), "{markdown}");

@@ -15,8 +15,8 @@ use super::place;
 const MIB: usize = 1 << 20;
 
 /// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB.
-/// With pieces just below the eager size, the sender leaves most of its half of the buffer unused.
-/// Large pieces can exceed the buffer by one piece.
+/// With long pieces of up to the eager size, the sender leaves most of its half of the buffer
+/// unused. Large pieces can exceed the buffer by one piece.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.

@@ -14,8 +14,8 @@ use super::stage::{bytes, place};
 const MIB: usize = 1 << 20;
 
 /// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB.
-/// With pieces just below the eager size, the sender leaves most of its half of the buffer unused.
-/// Large pieces can exceed the buffer by one piece.
+/// With long pieces of up to the eager size, the sender leaves most of its half of the buffer
+/// unused. Large pieces can exceed the buffer by one piece.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// Returns the time after which a write counts as blocked, for a stream that has accepted `taken`

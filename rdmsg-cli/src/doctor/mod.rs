@@ -76,7 +76,7 @@ pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
     Ok(examine(Checked::Rdma, Some(Peer::find(peer)?), timeout))
 }
 
-/// Returns whether this host has an RDMA device, even one that does not work.
+/// Returns whether this host has an RDMA device. The device may not be usable.
 pub(crate) fn has_device() -> bool {
     let root = Root::machine();
     !devices::read(&root, &Interfaces::default()).is_empty()

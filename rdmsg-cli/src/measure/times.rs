@@ -116,7 +116,7 @@ impl Times {
     }
 
     /// Returns the times as a histogram without empty buckets at either end. The upper bound of
-    /// each bucket is 1.5 times its lower bound.
+    /// each bucket is about 1.5 times its lower bound.
     pub(crate) fn buckets(&self) -> Vec<Bucket> {
         if self.count == 0 {
             return Vec::new();
