@@ -40,8 +40,8 @@ fn schemes_may_have_any_case() {
     }
 }
 
-/// Runs `variable_for_the_transport_is_read` with this value of `RDMSG_TRANSPORT`, and returns the
-/// output.
+/// Runs `variable_for_the_transport_is_read` in a process with this value of `RDMSG_TRANSPORT`.
+/// Returns the output of the process.
 fn bind_with_variable(value: &str) -> String {
     let test = "variable_for_the_transport_is_read";
     let output = Command::new(std::env::current_exe().unwrap())

@@ -1,5 +1,5 @@
-//! Test of an engine whose thread ends because the test replaces the engine's epoll. This is a
-//! program of its own, because it searches for that epoll among the descriptors of the process.
+//! Test of an engine whose thread fails because the test replaces the engine's epoll instance. This
+//! is a separate program, because it searches the descriptors of the process for that instance.
 
 use std::{
     env,
@@ -33,7 +33,8 @@ fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Returns the epoll on which the only engine sleeps: the one with the engine's two mailboxes.
+/// Returns the descriptor of the epoll instance on which the engine sleeps. It watches the engine's
+/// two mailboxes.
 fn epoll_of_engine() -> RawFd {
     let is_engines = |info: &str| {
         let tokens: Vec<_> = info
@@ -62,9 +63,9 @@ fn engine_that_ends_takes_its_own_connections_only() {
     });
 
     let null = File::open("/dev/null").unwrap();
-    // SAFETY: both descriptors are open, and the epoll's owner handles an error of any call on it.
+    // SAFETY: both descriptors are open, and the engine handles an error of any call on its epoll.
     assert!(unsafe { libc::dup2(null.as_raw_fd(), epoll_of_engine()) } >= 0);
-    // The command wakes the engine's thread, which cannot sleep again.
+    // Binding wakes the engine's thread, whose next epoll_wait(2) fails.
     drop(bind());
 
     let aborted = |error: &Error| match error {
@@ -100,7 +101,7 @@ fn engine_that_ends_takes_its_own_connections_only() {
     );
     assert!(is_end, "{error:?}");
 
-    // The old handles still exist, and so does their engine, which has ended.
+    // The old handles still refer to the old engine, which has ended.
     let (client, server) = pair(&bind().unwrap());
     client.send(b"on a new engine").unwrap();
     assert_eq!(

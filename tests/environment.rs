@@ -1,10 +1,10 @@
-//! Configurations from environment variables, each read by a process of its own.
+//! Tests of configurations from environment variables. Each test reads them in its own process.
 
 use std::process::Command;
 
 use rdmsg::Config;
 
-/// Runs `variables_are_read` with these variables, and returns its output.
+/// Runs `variables_are_read` in a process with these environment variables. Returns the output.
 fn read_with(variables: &[(&str, &str)]) -> String {
     read_in("variables_are_read", variables)
 }
@@ -91,7 +91,7 @@ fn variables_are_applied() {
     println!("then {refused};");
 }
 
-/// A file is read first, and the environment changes some of its values.
+/// The configuration is read from a file, and the environment overrides some values.
 #[test]
 fn variables_change_a_configuration() {
     let output = read_in(

@@ -1,6 +1,5 @@
-//! Checks that each layer of `src` names only layers below it. Cargo checks the order of the crates
-//! below `src`. Checks that the manifest of the
-//! tests names each of their files.
+//! Checks that each layer of `src` uses only lower layers. Cargo checks the dependencies between
+//! the crates below `src`. Also checks that the manifest of the tests lists all test files.
 
 use std::{
     collections::BTreeSet,
@@ -8,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The layers from the bottom up: a name, and the folders or files at the top of `src`.
+/// The layers from bottom to top: the name, and the directories or files at the top level of `src`.
 const LAYERS: &[(&str, &[&str])] = &[
     ("machine", &["machine"]),
-    // The types that all layers above use.
+    // The types that all higher layers use.
     (
         "vocabulary",
         &[
@@ -24,7 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("local", &["local"]),
-    // Counters to which all layers above add.
+    // The counters that all higher layers increment.
     ("tally", &["tally"]),
     ("transport", &["transport"]),
     ("link", &["link"]),
@@ -47,16 +46,16 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Other crates, by the names that they have in the crate's root.
+/// Other crates of the workspace, by their names in the crate root.
 const CRATES: &[&str] = &["os", "poll", "proto", "status"];
 
-/// RDMA crates, which only the layer `transport` may name.
+/// The RDMA crates, which only the layer `transport` may use.
 const CRATES_OF_RDMA: &[&str] = &["cm", "verbs"];
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        // Separate test files may name any layer.
+        // Separate test files may use any layer.
         if path.ends_with("tests") || path.ends_with("testing.rs") {
             continue;
         }
@@ -68,7 +67,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the code of a file without its comments and unit tests.
+/// Returns the code of a source file, without comments and unit tests.
 fn code(source: &str) -> String {
     let tests = "#[cfg(test)]\nmod tests {";
     let code = source.split(tests).next().unwrap_or_default();
@@ -78,7 +77,7 @@ fn code(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the names after `crate::`, including those of a list in braces.
+/// Returns the names that follow `crate::`, including the names of a list in braces.
 fn named(code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, start) in code.match_indices("crate::") {
@@ -96,8 +95,7 @@ fn named(code: &str) -> BTreeSet<String> {
                 '}' => depth -= 1,
                 _ => {}
             }
-            // A name at the outermost level of the list ends here, and the next begins after a
-            // comma.
+            // A name at the top level of the list ends here. The next name begins after a comma.
             if !name.is_empty() {
                 names.insert(std::mem::take(&mut name));
             }

@@ -1,5 +1,5 @@
-//! Tests of loggers that panic, block, or send their lines over this crate. These tests are a
-//! program of their own, because a program has only one logger.
+//! Tests of loggers that panic, block, or send their lines over a connection of this crate. These
+//! tests are a separate program, because a program has only one logger.
 
 use std::{
     cell::Cell,
@@ -20,15 +20,15 @@ use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
 #[path = "log_lines/targets.rs"]
 mod targets;
 
-/// A timeout that no step of a test reaches, even on a busy machine.
+/// A timeout that no test reaches, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The behaviour of the logger when it is called with a line.
+/// The logger's action for each line.
 #[derive(Clone)]
 enum Manner {
     Ignores,
     Panics,
-    /// Blocks engine threads until the sender is dropped, and reports each blocked thread.
+    /// Blocks the engine's threads until the sender is dropped, and reports each blocked thread.
     Blocks(Sender<()>, Arc<Mutex<Receiver<()>>>),
     Sends(Endpoint),
 }
@@ -50,7 +50,7 @@ impl Log for Logger {
 
         LINES.fetch_add(1, Ordering::SeqCst);
         targets::examine(record);
-        // The logger ignores lines that its own calls log.
+        // Ignore lines that are logged during a call of this logger.
         if LOGS.replace(true) {
             return;
         }
@@ -68,7 +68,7 @@ impl Log for Logger {
                     let _ = leave.lock().unwrap().recv();
                 }
             }
-            // The send fails after the connection has ended. The library logs this error, too.
+            // The send fails after the connection has ended. The library also logs this error.
             Manner::Sends(endpoint) => {
                 let _ = endpoint.send(record.args().to_string().as_bytes());
             }
@@ -83,7 +83,7 @@ fn manner() -> MutexGuard<'static, Manner> {
     MANNER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Permits one test at a time to set the behaviour of the logger. After the drop, the logger
+/// Allows one test at a time to set the logger's action. When this value is dropped, the logger
 /// ignores lines.
 struct Turn(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
 
@@ -202,7 +202,7 @@ fn logger_may_send_its_lines_over_a_connection() {
     drop(other);
     let next = || lines.recv_timeout(TIME_LIMIT).unwrap();
     while !next().contains("established over") {}
-    // The end of the connection that carries the lines is logged like any other.
+    // The end of the connection that carries the log lines is itself logged.
     source.close().unwrap();
     reader.join().unwrap();
     targets::assert_kept();

@@ -1,5 +1,5 @@
-//! The names of connections and listeners: their numbers and labels, in the log, in `Info` and in
-//! statistics. The tests use TCP, so they need no device.
+//! Tests of the names of connections and listeners: their numbers and labels in the log, in `Info`
+//! and in statistics. The tests use TCP, so they need no device.
 
 use std::{
     fs,
@@ -23,7 +23,8 @@ fn config() -> Config {
     })
 }
 
-/// Returns both ends of a connection on this engine, whose labels are `ours` and `theirs`.
+/// Returns both ends of a connection, with the labels `ours` and `theirs`. Both ends use this
+/// engine.
 fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .label(theirs)
@@ -102,7 +103,7 @@ fn label_is_in_the_log_and_in_statistics() {
     lines.wait_for(&format!(r#" "a\"b\n" on {address}: listens over TCP"#));
 }
 
-/// Binds a listener with the label `replicas`, and starts a connect to it.
+/// Binds a listener with the label `replicas`, and starts connecting to it.
 fn requested(engine: &Engine) -> (RequestListener, JoinHandle<Result<Endpoint, Error>>) {
     let listener = Listener::builder()
         .label("replicas")
@@ -162,7 +163,8 @@ fn too_long_label_rejects_the_request() {
     assert!(matches!(reason, CloseReason::Rejected { .. }), "{reason}");
 }
 
-/// An address within the process is made up, so people see the name for which it stands.
+/// An address within the process is artificial, so output for users shows the name that it
+/// represents.
 #[test]
 fn memory_peer_is_shown_by_its_name() {
     let lines = Lines::collect();
@@ -185,13 +187,13 @@ fn memory_peer_is_shown_by_its_name() {
     assert_eq!(lines.count("[100::7264"), 0);
 }
 
-/// A listener without RDMA is a problem only if the host has a device.
+/// A listener without RDMA logs a warning only if the host has a device.
 #[test]
 fn missing_device_is_no_warning() {
     let lines = Lines::collect();
     let config = Config::default().with(|config| config.transport = TransportChoice::Auto);
     let builder = Listener::builder().config(&config);
-    // No device serves the address.
+    // No RDMA device serves this address.
     let listener = builder.bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr();
     let devices = fs::read_dir("/sys/class/infiniband");

@@ -1,4 +1,5 @@
-//! Tests of snapshots of all connections of a program. The tests use TCP, so they need no device.
+//! Tests of snapshots, which cover all connections of a program. The tests use TCP, so they need no
+//! device.
 
 use std::{
     io::{Read, Write},
@@ -32,7 +33,7 @@ fn pair() -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Waits for a snapshot that meets the condition, and returns it.
+/// Waits for a snapshot that satisfies the condition, and returns it.
 fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     let start = Instant::now();
     loop {
@@ -45,7 +46,7 @@ fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     }
 }
 
-/// All cases are in one test, because the process has one registry.
+/// All cases are in one test, because all connections of the process are in one registry.
 #[test]
 fn snapshot_starts_at_first_requested_connection() {
     let before = pair();

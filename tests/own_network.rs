@@ -1,5 +1,6 @@
 //! Tests of the TCP transport in a network namespace that has only a loopback interface. The suite
-//! runs this program in the lab, because containers can refuse to create network namespaces.
+//! runs this program in the lab, because containers may not be allowed to create network
+//! namespaces.
 
 mod apart;
 
@@ -17,7 +18,7 @@ use self::apart::{
     same::{assert_same, assert_same_connect},
 };
 
-/// Runs `body` in a process with a network namespace of its own, over TCP.
+/// Runs `body` over TCP in a separate process with its own network namespace.
 fn apart(name: &str, body: impl FnOnce()) {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
@@ -68,7 +69,8 @@ fn address_of_another_host_cannot_be_bound() {
     });
 }
 
-/// Adds a link-local address, and returns it with the index of its interface.
+/// Adds a link-local address to the loopback interface. Returns the address, with the index of the
+/// interface as its scope.
 fn link_local() -> SocketAddrV6 {
     let added = Command::new("ip")
         .args(["-6", "address", "add", "fe80::7/64", "dev", "lo", "nodad"])

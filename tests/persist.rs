@@ -1,4 +1,4 @@
-//! Tests of a client whose server is killed and started again, over TCP.
+//! Tests of a client over TCP whose server is killed and started again.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,20 +23,22 @@ use rdmsg::{
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The environment variable with the address of a server. It marks the server's process.
+/// The environment variable that contains the address of a server. It is set only in the server's
+/// process.
 const SERVER: &str = "RDMSG_TEST_SERVER";
 
-/// The number of messages that a server confirms before it is stopped.
+/// The number of messages that a server acknowledges before the test stops it.
 const CONFIRMED: usize = 50;
 
-/// The number of messages that the client sends to the stopped server: fewer than the send depth.
+/// The number of messages that the client sends to the stopped server. It is less than the send
+/// depth.
 const UNCONFIRMED: usize = 8;
 
 fn config() -> Config {
     Config::default().with(|config| config.transport = TransportChoice::Tcp)
 }
 
-/// A server in a process of its own. The server prints its address, and then each message.
+/// A server in its own process. It prints its address, and then each received message.
 struct Server {
     process: Child,
     lines: Lines<BufReader<ChildStderr>>,
@@ -69,14 +71,14 @@ impl Server {
         Pid::from_raw(self.process.id() as i32)
     }
 
-    /// Stops the process, and waits until it has stopped.
+    /// Stops the process with SIGSTOP, and waits until it has stopped.
     fn stop(&self) {
         kill(self.pid(), Signal::SIGSTOP).unwrap();
         let stopped = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
         assert_eq!(stopped, WaitStatus::Stopped(self.pid(), Signal::SIGSTOP));
     }
 
-    /// Kills the process, and returns the numbers of the messages that its program has received.
+    /// Kills the process, and returns the numbers of the messages that it has received.
     fn kill(mut self) -> Vec<u64> {
         self.process.kill().unwrap();
         let lines = self.lines.map_while(Result::ok);
@@ -100,12 +102,12 @@ fn serve(address: &str) -> ! {
     }
 }
 
-/// A client, and a record of each message that it has sent.
+/// A client, with a record of the messages that it has sent.
 struct RecordingClient {
     client: Persistent,
-    /// The messages without a completion, in the order in which they were sent.
+    /// The messages without a completion, in the order of sending.
     open: VecDeque<u64>,
-    /// The number of times that each message was sent.
+    /// The number of times that each message was sent, by message.
     times: BTreeMap<u64, usize>,
 }
 
@@ -122,7 +124,7 @@ impl RecordingClient {
         self.send(self.times.len() as u64);
     }
 
-    /// Takes the next event. If the event is a loss, returns the unacknowledged messages.
+    /// Receives the next event. If the event is a loss, returns the unacknowledged messages.
     fn take(&mut self) -> Option<Vec<u64>> {
         match self.client.next_event_timeout(TIME_LIMIT).unwrap() {
             PersistentEvent::Completion(Completion::Sent(number)) => {
@@ -135,7 +137,7 @@ impl RecordingClient {
         None
     }
 
-    /// Takes events until at most `open` messages have no completion.
+    /// Receives events until at most `open` messages have no completion.
     fn await_at_most(&mut self, open: usize) {
         while self.open.len() > open {
             assert_eq!(self.take(), None, "the server runs");
@@ -179,7 +181,7 @@ fn killed_server_gets_no_message_twice() {
         assert_eq!(sender.open, unacknowledged);
         sender.open.clear();
         server = Server::start(&address.to_string());
-        // The program sends every second unacknowledged message again.
+        // Send every second unacknowledged message again.
         for number in unacknowledged {
             if number.is_multiple_of(2) {
                 sender.send(number);

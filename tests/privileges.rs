@@ -1,6 +1,6 @@
-//! Tests of processes that give up root's privileges after they have used the library. Over TCP,
-//! their connections continue. Over RDMA, in the lab, the kernel refuses calls on descriptors that
-//! root has opened, so the engine ends, with an error that names the remedy.
+//! Tests of processes that give up root privileges after they have used the library. Over TCP,
+//! their connections continue. Over RDMA, in the lab, the kernel refuses calls on descriptors
+//! opened by root. The engine therefore ends, with an error that contains the remedy.
 
 use std::{
     env,
@@ -15,18 +15,18 @@ use log::{LevelFilter, Log, Metadata, Record};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
 use rdmsg::{CloseReason, Endpoint, Error, Listener, Transport};
 
-/// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
+/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The uid of an unprivileged user.
 const UNPRIVILEGED_UID: u32 = 65534;
 
-/// The maximum number of lines that the library logs in a role.
+/// The maximum number of lines that the library may log in each process.
 const MAX_LINES: usize = 30;
 
 const REMEDY: &str = "change them before";
 
-/// Counts and prints lines of the levels warn and error.
+/// A logger that counts and prints warnings and errors.
 struct Lines(Mutex<usize>);
 
 static LINES: Lines = Lines(Mutex::new(0));
@@ -55,14 +55,14 @@ fn is_rdma() -> bool {
     env::var_os("LAB_ADDR").is_some()
 }
 
-/// A role of this program, which runs in another process.
+/// Another process, which runs this program in a role.
 struct Role {
     child: Child,
     says: BufReader<ChildStdout>,
 }
 
 impl Role {
-    /// Starts a role. Returns the role, and the address on which the role listens.
+    /// Starts a process in this role. Returns the process, and the address on which it listens.
     fn start(name: &str) -> (Self, SocketAddr) {
         assert!(geteuid().is_root(), "only root can give up its rights");
         let mut child = Command::new(env::current_exe().unwrap())
@@ -77,7 +77,7 @@ impl Role {
         (this, address)
     }
 
-    /// Waits for a line that contains `begin`, and returns the rest of the line.
+    /// Waits for a line that contains `begin`, and returns the text after it.
     fn wait_for(&mut self, begin: &str) -> String {
         loop {
             let mut line = String::new();
@@ -86,7 +86,7 @@ impl Role {
                 0,
                 "the role ended before: {begin}"
             );
-            // The line can start with output of the test harness.
+            // The line can begin with output of the test harness.
             if let Some((_, rest)) = line.split_once(begin) {
                 return rest.trim().to_owned();
             }
@@ -114,7 +114,7 @@ fn wait_for_sign() {
     assert_ne!(stdin().read_line(&mut String::new()).unwrap(), 0);
 }
 
-/// Begins a role: sets the logger and listens.
+/// Starts a role: installs the logger and listens.
 fn bind() -> Listener {
     log::set_logger(&LINES).unwrap();
     log::set_max_level(LevelFilter::Warn);
@@ -128,7 +128,7 @@ fn give_up_rights() {
     setuid(Uid::from_raw(UNPRIVILEGED_UID)).unwrap();
 }
 
-/// Ends a role: asserts that the library has not logged repeatedly.
+/// Ends a role: asserts that the library has logged at most `MAX_LINES` lines.
 fn count_lines() {
     let lines = *LINES.0.lock().unwrap();
     assert!(lines <= MAX_LINES, "{lines} lines");
@@ -173,7 +173,7 @@ fn role_binds_before() {
         "later errors are the same"
     );
     drop(listener);
-    // This listener has another engine, with descriptors of its own.
+    // This listener has a new engine with its own descriptors.
     let listener = Listener::bind((place(), 0)).unwrap();
     println!("again {}", listener.local_addr());
     let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();

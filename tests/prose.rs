@@ -1,15 +1,16 @@
-//! Checks that lines of prose are no wider than code, sentences use plain words, pages are short,
-//! links lead to existing files and headings, and source files are short.
+//! Checks that text lines are no wider than code, sentences use plain words, pages are short, links
+//! lead to existing files and headings, and source files are short.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// The maximum width of a line, in columns. rustfmt does not wrap comments, strings and pages.
+/// The maximum width of a line, in columns. rustfmt does not wrap comments, strings and Markdown
+/// pages.
 const COLUMNS: usize = 100;
 
-/// The maximum total size of the pages in the root folder, in bytes.
+/// The maximum total size of the pages in the root directory, in bytes.
 const ROOT_PAGES: usize = 60 << 10;
 const ARCHITECTURE: usize = 12 << 10;
 
@@ -25,7 +26,7 @@ fn ends_in(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|found| found == ending)
 }
 
-/// Lists the sources and pages in a folder, without build results and hidden files.
+/// Collects the source files and pages in a directory, except build results and hidden files.
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -51,7 +52,8 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns the numbers of the lines that are too long, except those in tables that rustfmt skips.
+/// Returns the numbers of the lines that are too long. Skips tables that are marked with
+/// `rustfmt::skip`.
 fn too_long(source: &str) -> Vec<usize> {
     let mut in_table = false;
     (1..)
@@ -76,8 +78,8 @@ fn no_line_is_wider_than_code() {
     );
     let mut wide = Vec::new();
     for file in all_sources() {
-        // These folders contain long strings with commands and messages, so only their comments are
-        // checked.
+        // In these directories, check only comments, because the code contains long strings with
+        // commands and messages.
         let only_comments = ends_in(&file, "rs")
             && ["cm-examples", "integration", "rdmsg-cli"]
                 .iter()
@@ -145,7 +147,7 @@ fn links(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the name by which links refer to a heading.
+/// Returns the anchor of a heading, to which links refer.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars()
@@ -154,8 +156,8 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// The pages of the guide are not checked here: their links lead to items of the crate, and rustdoc
-/// checks them.
+/// Pages of the guide are not checked, because rustdoc checks their links, which lead to items of
+/// the crate.
 #[test]
 fn links_of_pages_lead_to_files_and_headings() {
     assert_eq!(links("[a](b.md) [c](#d)\n```\n[e](f)\n```"), ["b.md", "#d"]);
@@ -189,8 +191,8 @@ fn links_of_pages_lead_to_files_and_headings() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// A name such as `link/cork.rs` must be the end of a path, and a name such as `link/` a part of a
-/// path.
+/// A name such as `link/cork.rs` must be the end of an existing path. A name such as `link/` must
+/// be a part of an existing path.
 #[test]
 fn names_in_the_architecture_lead_to_files() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
@@ -216,7 +218,8 @@ fn names_in_the_architecture_lead_to_files() {
     }
 }
 
-/// Words that usually make a sentence hard to read, and better forms. A few uses are justified.
+/// Words that often make a sentence hard to read, with better alternatives. A few uses are
+/// justified.
 #[rustfmt::skip]
 const STYLE: [(&str, &str); 8] = [
     ("whoever, nobody, somebody, everybody, those who", "name the thread, type or peer"),
@@ -229,16 +232,16 @@ const STYLE: [(&str, &str); 8] = [
     ("in vain, for ever, anew, beside, any more", "current words"),
 ];
 
-/// The maximum number of sentences with words of [`STYLE`], per 1000 sentences. The first folder in
-/// the list that contains a file applies to the file. Lower a bound when its folder improves; never
-/// raise one.
+/// The maximum number of sentences that contain words of [`STYLE`], per 1000 sentences. The first
+/// directory in this list that contains a file applies to that file. Lower a bound when its
+/// directory improves; never raise a bound.
 #[rustfmt::skip]
 const BOUNDS: [(&str, usize); 8] = [
     ("src", 2), ("proto", 3), ("verbs", 2), ("integration", 2), ("docs", 1), ("tests", 2),
     ("poll", 1), ("", 2),
 ];
 
-/// Returns the sentences of a page, or of a source's comments, with the numbers of their lines.
+/// Returns the sentences of a page, or of the comments in a source file, with their line numbers.
 fn sentences(text: &str, is_page: bool) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let (mut is_code, mut is_new) = (false, true);
@@ -268,7 +271,7 @@ fn sentences(text: &str, is_page: bool) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the first word of [`STYLE`] that a sentence contains, and the better form.
+/// Returns the first word of [`STYLE`] in a sentence, and its alternative.
 fn hard_words(sentence: &str) -> Option<(&'static str, &'static str)> {
     let sentence = sentence.to_lowercase();
     let words = sentence.split(|c: char| !c.is_alphanumeric() && !"'_-`".contains(c));

@@ -1,6 +1,6 @@
-//! Counters of ends, failed connects and refused requests by reason, and of round trips. There is
-//! only one test, because a process has only one set of counters. The test uses TCP, so it needs no
-//! device.
+//! Tests the counters of ended connections, failed connects and refused requests by reason, and of
+//! round trips. There is only one test, because a process has only one set of counters. The test
+//! uses TCP, so it needs no device.
 
 use std::{
     collections::BTreeMap,
@@ -42,7 +42,7 @@ fn pair(config: &Config) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Waits for a snapshot that meets the condition, and returns it.
+/// Waits for a snapshot that satisfies the condition, and returns it.
 fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     let start = Instant::now();
     loop {
@@ -55,7 +55,7 @@ fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     }
 }
 
-/// Returns the counts that are not zero.
+/// Returns the nonzero counts.
 fn counted(counts: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     let counts = counts.iter().filter(|(_, count)| **count > 0);
     counts.map(|(name, count)| (*name, *count)).collect()
@@ -118,7 +118,7 @@ fn reasons_and_round_trips_are_counted() {
     assert_eq!(counted(&snapshot.requests_refused), refusals);
     assert_eq!((snapshot.ended, snapshot.round_trips.count), (0, 0));
 
-    // These connections are established, and end.
+    // These connections are established before they end.
     let (client, server) = pair(&config());
     client.abort(7);
     until(|now| now.ended == 2);

@@ -1,4 +1,5 @@
-//! The pages on security name the tests for their claims. Checks that each named test exists.
+//! Checks that each test named on the security pages exists. These pages name a test for each
+//! claim.
 
 use std::{fs, path::Path};
 
@@ -16,7 +17,8 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// Returns the names of tests on a page. Such a name has at least four words.
+/// Returns the names of tests on a page: the words in backticks that consist of at least four
+/// parts.
 fn tests_of(text: &str) -> Vec<&str> {
     text.split('`')
         .skip(1)

@@ -1,5 +1,5 @@
-//! Attacks on sessions over TCP: requests to resume that no honest side sends, and answers that no
-//! honest side gives. Each attack ends only its own attempt, and the session delivers each message
+//! Attacks on sessions over TCP: requests to resume and replies that a conforming side never sends.
+//! Each attack must end only its own connection attempt, and the session must deliver each message
 //! once.
 
 use std::{
@@ -39,14 +39,14 @@ fn listen(engine: &Engine, config: &Config) -> Listener {
     builder.bind("127.0.0.1:0").unwrap()
 }
 
-/// A session between an endpoint and a peer whose bytes the test writes.
+/// A session between an endpoint and a peer for which the test writes all bytes.
 struct Scene {
     lines: &'static Lines,
     listener: Listener,
     server: Endpoint,
     raw: Raw,
     id: [u8; 12],
-    /// The epoch of the last request.
+    /// The epoch of the last request to resume.
     epoch: u32,
 }
 
@@ -69,27 +69,27 @@ impl Scene {
         }
     }
 
-    /// Ends the peer's connection, and waits until the endpoint has noticed the loss.
+    /// Ends the peer's connection, and waits until the endpoint has detected the loss.
     fn lose(&mut self) {
         let lost = format!("to {}: lost its connection", self.raw.local_addr());
         self.raw.hang_up();
         self.lines.wait_for(&lost);
     }
 
-    /// Sends a request to resume with the next epoch, and returns the answer.
+    /// Sends a request to resume with the next epoch, and returns the reply.
     fn ask(&mut self, received: u32) -> (Raw, Answer) {
         self.epoch += 1;
         request(self.listener.local_addr(), &self.id, self.epoch, received)
     }
 
-    /// Resumes the session. Asserts that the endpoint has received `theirs` messages.
+    /// Resumes the session. Asserts that the endpoint reports `theirs` received messages.
     fn resume(&mut self, received: u32, theirs: u32) {
         let (raw, answer) = self.ask(received);
         assert_eq!(answer, Answer::Accepted(theirs.to_be_bytes().to_vec()));
         self.raw = raw;
     }
 
-    /// Sends a message in each direction, and receives it.
+    /// Sends and receives a message in each direction.
     fn assert_well(&mut self) {
         self.raw.send(b"well");
         assert_eq!(self.server.recv_timeout(TIME_LIMIT).unwrap(), b"well");
@@ -98,7 +98,7 @@ impl Scene {
     }
 }
 
-/// A session between two honest sides, through a proxy that records their requests and replies.
+/// A session between two conforming sides, through a proxy that records their requests and replies.
 struct HonestSession {
     lines: &'static Lines,
     engine: Engine,
@@ -150,7 +150,7 @@ fn guessed_identities_are_not_known() {
         let (_, answer) = request(honest.address(), &guess, 1, 0);
         assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 0), "byte {at}");
     }
-    // Another engine, which has no sessions, rejects the request in the same way.
+    // Another engine, which has no sessions, sends the same rejection.
     let plain = config().with(|config| config.resume = Duration::ZERO);
     let other = listen(&Engine::new().unwrap(), &plain);
     let (_, answer) = request(other.local_addr(), &id, 1, 0);
@@ -188,11 +188,12 @@ fn stranger_is_refused_while_connection_works() {
     for epoch in [1, 2, 1000, u32::MAX] {
         let (_, answer) = request(honest.address(), &id, epoch, 0);
         assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
-        // The Pong of this flush arrives after the Pong of the Ping that the request caused.
+        // The request has caused a Ping. The flush waits for a later Pong, so the Pong of that Ping
+        // has arrived, too.
         honest.server.flush().unwrap();
         honest.assert_well(0);
     }
-    // The epoch of a refused request does not count, so the session can resume.
+    // A refused request does not advance the epoch, so the session can resume.
     honest.proxy.cut();
     honest.assert_well(1);
 }
@@ -204,7 +205,7 @@ fn silent_connection_gives_way_to_later_request() {
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"before");
     let (_, first) = scene.ask(0);
     assert_eq!(first, Answer::Rejected(BUSY, 0, 0));
-    // The endpoint sends a Ping over its connection, which it considers working.
+    // The endpoint still considers its connection alive, and checks it with a Ping.
     assert_eq!(scene.raw.next_kind(), PING);
     scene.raw.send(b"a message is no answer");
     assert_eq!(
@@ -236,14 +237,15 @@ fn answer_to_earlier_ping_proves_nothing() {
             "to {}: rejected a request to resume the session, because the present connection",
             scene.raw.local_addr()
         );
-        // While the flush polls the connection, the engine may refuse a request without a Ping.
+        // Repeat the request: while the flush polls the connection, the engine may refuse a request
+        // without sending a Ping.
         let began = Instant::now();
         while scene.lines.count(&asked) == 0 {
             assert!(began.elapsed() < TIME_LIMIT, "the engine sends no Ping");
             let (_, answer) = request(scene.listener.local_addr(), &scene.id, 1, 0);
             assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
         }
-        // This Pong answers the Ping of the flush, so it is no answer to the request's Ping.
+        // This Pong replies to the flush's Ping, not to the Ping that the request has caused.
         scene.raw.control(PONG);
         flush.join().unwrap().unwrap();
     });
@@ -315,7 +317,7 @@ fn impossible_numbers_are_refused() {
         scene.server.send(&[number]).unwrap();
         assert_eq!(scene.raw.receive(), [number]);
     }
-    // The peer has released two messages.
+    // The peer grants credits for two further messages.
     scene.raw.granted = WINDOW + 2;
     scene.raw.send(b"granted");
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"granted");
@@ -329,7 +331,7 @@ fn impossible_numbers_are_refused() {
     assert_eq!(scene.raw.receive(), [3]);
     assert_eq!(scene.raw.receive(), [4]);
     scene.lose();
-    // The peer has confirmed three messages, so it cannot state two.
+    // The peer has already confirmed three messages, so the number two is impossible.
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     scene.resume(5, 1);
@@ -368,7 +370,7 @@ fn one_of_two_requests_at_a_time_gets_the_session() {
         });
         let answers = both.each_mut().map(Raw::try_answer);
         let accepted = Some(Answer::Accepted(vec![0; 4]));
-        // The two requests can arrive in either order.
+        // The engine can receive the two requests in either order.
         let winner = answers.iter().rposition(|answer| *answer == accepted);
         let winner = winner.unwrap_or_else(|| panic!("{answers:?}"));
         if second == 1 || winner == 0 {
@@ -380,7 +382,7 @@ fn one_of_two_requests_at_a_time_gets_the_session() {
     }
 }
 
-/// Connects to a server that chooses this identity for the session.
+/// Connects to a server that assigns the identity `id` to the session.
 fn connect_to(server: &Server, id: &[u8; 12]) -> (Endpoint, Raw) {
     let address = server.address();
     let connecting = thread::spawn(move || {
@@ -470,7 +472,7 @@ fn clean_close_asks_for_nothing() {
     }
 }
 
-/// Without the acknowledgement, the peer would resume the session to find out whether the close is
+/// Without this acknowledgement, the peer would resume the session to learn whether the close is
 /// complete.
 #[test]
 fn last_frame_of_the_peer_is_acknowledged() {
@@ -486,8 +488,8 @@ fn last_frame_of_the_peer_is_acknowledged() {
     });
 }
 
-/// The peer's notice of the loss is a better cause of the end than the close, which must not be
-/// forgotten for it.
+/// The peer reports the loss during the close. The report is the more precise reason for the end,
+/// but the endpoint must still repeat the close.
 #[test]
 fn close_is_repeated_after_the_peer_gave_up() {
     let mut scene = Scene::new();
@@ -508,7 +510,8 @@ fn close_is_repeated_after_the_peer_gave_up() {
     });
 }
 
-/// A peer that knows the identity of a session can take the session over.
+/// A log must not contain the identity of a session, because it is sufficient to take over the
+/// session.
 #[test]
 fn session_ids_are_not_logged() {
     let honest = HonestSession::new();
@@ -536,7 +539,7 @@ fn close_before_all_is_sent_again_confirms_nothing() {
             .unwrap();
     }
     raw.hang_up();
-    // The server's reply states that the server has received nothing, and grants one message.
+    // The reply states that the server has received no message, and grants one credit.
     let mut raw = server.accept_with_credits(1, &0_u32.to_be_bytes());
     assert_eq!(raw.receive(), b"kept");
     raw.control(CLOSE);

@@ -1,5 +1,4 @@
-//! Tests of closes of sessions whose last frames are lost: a proxy cuts the connection around these
-//! frames.
+//! Tests of closing sessions. A proxy drops frames of the close and cuts the connection.
 
 use std::{
     io::{self, Read, Write},
@@ -14,7 +13,7 @@ use rdmsg::{
     TransportChoice, TrySendError,
 };
 
-/// A timeout that no call reaches.
+/// A timeout that is never reached.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The sender of a frame.
@@ -31,16 +30,16 @@ const DATA: u8 = 1;
 const CLOSE: u8 = 5;
 const CLOSE_ACK: u8 = 7;
 
-/// Loses the frame `loses` and all later frames of its sender, and cuts the connection after the
-/// frame `after` of either side.
+/// A fault that the proxy injects: it loses the frame `loses` and all later frames of the same
+/// sender, and cuts the connection after the frame `after`.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     loses: Frame,
-    /// The frame after which the connection is cut. This frame can be the lost frame itself.
+    /// The frame after which the connection is cut. It can be the lost frame.
     after: Frame,
 }
 
-/// A proxy that carries TCP connections to a server.
+/// A proxy that forwards TCP connections to a server.
 struct Proxy {
     address: SocketAddr,
     shared: Arc<Mutex<Shared>>,
@@ -103,7 +102,7 @@ impl Proxy {
         self.shared.lock().unwrap().cut = Some(cut);
     }
 
-    /// Makes this cut, and refuses connections afterwards.
+    /// Sets the next cut. After the cut, the proxy refuses connections.
     fn cut_for_good(&self, cut: Cut) {
         let mut shared = self.shared.lock().unwrap();
         (shared.cut, shared.is_closed) = (Some(cut), true);
@@ -122,7 +121,8 @@ impl Proxy {
     }
 }
 
-/// Carries a setup message and PDUs. After a PDU was lost, continues to read but not to write.
+/// Forwards a setup message, and then PDUs. After a lost PDU, continues to read but forwards
+/// nothing.
 fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Shared>) {
     let _: io::Result<()> = (|| {
         let mut setup = vec![0; 8];
@@ -140,7 +140,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Sh
             let len = u32::from_be_bytes(pdu[4..].try_into().unwrap());
             pdu.resize(8 + len as usize, 0);
             from.read_exact(&mut pdu[8..])?;
-            // The payload of the PDU Send is a frame.
+            // A Send PDU contains a frame.
             let frame = (pdu[0] == 1).then(|| (sender, pdu[8]));
             let cut = shared.lock().unwrap().cut;
             has_lost |= cut.is_some_and(|cut| frame == Some(cut.loses));
@@ -164,7 +164,7 @@ fn config() -> Config {
     })
 }
 
-/// Returns the configuration of a server that does not wait long for its close to complete.
+/// Returns the configuration of a server that waits only briefly for its close to complete.
 fn short_close() -> Config {
     config().with(|config| config.close_timeout = Duration::from_millis(200))
 }
@@ -183,8 +183,8 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Returns the ids of messages sent, the ids of messages failed, the number of messages received,
-/// and the reason for the end.
+/// Receives completions until the connection ends. Returns the ids of sent messages, the ids of
+/// failed messages, the number of received messages, and the reason for the end.
 fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (mut sent, mut failed, mut received) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -206,8 +206,8 @@ fn send(endpoint: &Endpoint, ids: std::ops::Range<u64>) {
     }
 }
 
-/// Closes the session from one side while the other side receives and the proxy makes this cut.
-/// Asserts that both sides know exactly which messages have arrived.
+/// Closes the session from the side `closer`, while the other side receives and the proxy makes
+/// this cut. Asserts that both sides know which messages have arrived.
 fn close_over(closer: From, cut: Cut) {
     let (client, server, proxy, _listener) = pair(&config(), &config());
     send(&client, 0..5);
@@ -270,8 +270,8 @@ fn lost_answer_to_close_is_repeated() {
     }
 }
 
-/// The server has received the last frame that it needs. It has forgotten the session by the time
-/// the client asks to resume it.
+/// The server has received all frames that it needs. When the client asks to resume the session,
+/// the server has already forgotten it.
 #[test]
 fn lost_acknowledgement_is_sent_after_session_end() {
     for closer in [From::Client, From::Server] {
@@ -285,7 +285,7 @@ fn lost_acknowledgement_is_sent_after_session_end() {
     }
 }
 
-/// Makes this cut, and closes the session at the server. Returns the outcome of the client, which
+/// Makes this cut, and closes the session at the server. Returns the outcome at the client, which
 /// has sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());
@@ -305,8 +305,8 @@ fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason)
     outcome
 }
 
-/// The client has received the last frame that it needs. The server cannot ask to resume the
-/// session, because only clients connect.
+/// The client has received all frames that it needs. The server cannot ask to resume the session,
+/// because only clients connect.
 #[test]
 fn lost_acknowledgement_of_client_is_repeated() {
     for closer in [From::Client, From::Server] {
@@ -368,7 +368,8 @@ fn close_of_client_finds_that_server_has_closed() {
     assert!(matches!(server.close(), Err(Error::Undelivered(_))));
     thread::scope(|scope| {
         let closed = scope.spawn(|| client.close());
-        // Until the close has begun, a send waits for the session's next connection.
+        // Wait until the close has begun: sends then fail instead of waiting for the session's next
+        // connection.
         while let Err(TrySendError::Full) = client.try_send(b"late") {
             thread::yield_now();
         }

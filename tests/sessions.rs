@@ -1,4 +1,4 @@
-//! Tests of sessions over TCP: a proxy between the two sides cuts their connections.
+//! Tests of sessions over TCP. A proxy between the two sides cuts their connections.
 
 #[path = "sessions/control.rs"]
 mod control;
@@ -26,7 +26,7 @@ use rdmsg::{
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A proxy that carries TCP connections to a server until a test cuts them.
+/// A proxy that forwards TCP connections to a server until a test cuts them.
 struct Proxy {
     address: SocketAddr,
     carried: Arc<Carried>,
@@ -36,8 +36,8 @@ struct Proxy {
 struct Carried {
     streams: Mutex<Vec<TcpStream>>,
     is_closed: AtomicBool,
-    /// Whether the proxy discards the bytes of clients, except for the first bytes of a connection,
-    /// which are the request.
+    /// Whether the proxy discards bytes from clients. It always forwards the first bytes of a
+    /// connection, which are the request.
     discards: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl Proxy {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(server));
-                // If the proxy cannot reach the server, it closes the client's connection.
+                // If the server is unreachable, dropping `client` closes the client's connection.
                 let Ok(server) = server else { continue };
                 for stream in [&client, &server] {
                     stream.set_nodelay(true).unwrap();
@@ -78,7 +78,7 @@ impl Proxy {
         }
     }
 
-    /// Ends all connections, and refuses new ones.
+    /// Ends all connections, and refuses new connections.
     fn close(&self) {
         self.carried.is_closed.store(true, Ordering::Relaxed);
         self.cut();
@@ -132,8 +132,8 @@ fn connect(address: SocketAddr) -> Endpoint {
     Connector::new().config(&config()).connect(address).unwrap()
 }
 
-/// Returns two endpoints, the proxy between them, and the listener, without which no session is
-/// resumed.
+/// Returns both ends of a session, the proxy between them, and the listener. Sessions can be
+/// resumed only while the listener exists.
 fn pair() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
@@ -141,7 +141,7 @@ fn pair() -> (Endpoint, Endpoint, Proxy, Listener) {
     (client, listener.accept().unwrap(), proxy, listener)
 }
 
-/// Returns the message with this number. Every 20th message is above the eager size.
+/// Returns the message with this number. Every 20th message is larger than the eager size.
 fn message(number: u32) -> Vec<u8> {
     let len = if number % 20 == 7 {
         50_000
@@ -155,7 +155,7 @@ fn message(number: u32) -> Vec<u8> {
 
 const MESSAGES: u32 = 3000;
 
-/// Sends all messages, and calls `cut` after every 500th.
+/// Sends all messages, and calls `cut` after every 500th message.
 fn send_all(endpoint: &Endpoint, cut: impl Fn()) {
     let mut number = 0;
     let mut cuts = 0;
@@ -190,7 +190,7 @@ fn receive_all(endpoint: &Endpoint) {
     for number in 0..MESSAGES {
         let received = endpoint.recv().unwrap();
         assert!(received == message(number), "message {number}");
-        // Some messages are held during a cut.
+        // Hold some messages, so that a cut happens while they are held.
         held.push(received);
         if held.len() > number as usize % 6 {
             held.clear();
@@ -207,8 +207,8 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
         scope.spawn(|| receive_all(&client));
         scope.spawn(|| receive_all(&server));
     });
-    // The session resumes after each cut before the next cut, because the window is shorter than
-    // the number of messages between two cuts.
+    // The window is shorter than the number of messages between two cuts, so the session must
+    // resume after each cut before the next one.
     for side in [client.statistics(), server.statistics()] {
         assert!(side.resumes >= 5, "{side:?}");
     }
@@ -221,7 +221,8 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
     ));
 }
 
-/// Returns the ids of messages sent, the ids of messages failed, and the reason for the end.
+/// Receives completions until the connection ends. Returns the ids of sent messages, the ids of
+/// failed messages, and the reason for the end.
 fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
     let (mut sent, mut failed) = (Vec::new(), Vec::new());
     loop {
@@ -237,8 +238,8 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // A sender that finds no room for its id waits for the last thread that has asked for
-    // completions. After this call, that is this thread.
+    // If there is no room for an id, a send waits for the thread that last asked for completions.
+    // This thread asks now, so that the sender waits for this thread.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -258,8 +259,8 @@ fn ids_are_reported_once_over_a_cut() {
     assert!(failed.is_empty());
 }
 
-/// Returns a client that is sending messages again and has no room for its last message, which has
-/// an id: each message of a batch takes a slot of its own when it is sent again.
+/// Returns a client in the middle of a resend. There is no room for its last message, which has an
+/// id: in a resend, each message of a batch occupies a separate slot.
 fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (client, server, proxy, listener) = pair();
     proxy.discard(true);
@@ -277,8 +278,8 @@ fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
 #[test]
 fn id_is_reported_once_if_a_resend_is_cut() {
     let (client, server, proxy, _listener) = resending();
-    // A connection with discarded bytes must end before later bytes pass, because its bytes have a
-    // gap.
+    // The proxy has discarded bytes of this connection. End the connection before further bytes
+    // pass, because the stream has a gap.
     proxy.close();
     proxy.discard(false);
     proxy.open();
@@ -306,7 +307,7 @@ fn restarted_peer_has_lost_the_session() {
     assert_eq!(server.recv().unwrap(), b"arrived");
     client.send(Outgoing::from(b"late").with_id(2)).unwrap();
     proxy.close();
-    // To the client, it looks as if the server's process had ended and another process listened.
+    // For the client, this is the same as a restarted server process.
     server.abort(0);
     drop(server);
     proxy.open();
@@ -317,7 +318,7 @@ fn restarted_peer_has_lost_the_session() {
     drop(listener);
 }
 
-/// An engine that is being drained has no listener at which the client could resume.
+/// While an engine drains, it has no listener at which the client could resume the session.
 #[test]
 fn drain_ends_suspended_sessions() {
     let engine = Engine::new().unwrap();
@@ -385,7 +386,7 @@ fn peer_without_sessions_has_none() {
 fn finish_flush_and_close_wait_for_the_successor() {
     let (client, server, proxy, _listener) = pair();
     proxy.close();
-    // The window has room for some of these messages. The others wait for the session's next
+    // Some of these messages fit into the window. The others wait for the session's next
     // connection.
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -437,7 +438,7 @@ fn refused_send_gets_room_report_after_resume() {
     while server.recv().unwrap() != b"last" {}
 }
 
-/// Sends numbered messages both ways until both sides have resumed `resumes` times.
+/// Sends numbered messages in both directions until both sides have resumed `resumes` times.
 fn converse(client: &Endpoint, server: &Endpoint, resumes: u64) {
     let mut number = 0;
     while number < 50 || client.statistics().resumes < resumes {
@@ -469,12 +470,12 @@ fn session_goes_on_at_another_address() {
     assert_eq!(client.peer_addr(), second.address);
     assert_ne!(client.local_addr(), before.0);
     assert_ne!(server.peer_addr(), before.1);
-    // The next attempt to resume uses the last address.
+    // The next attempt to resume uses the last successful address.
     first.open();
     second.cut();
     converse(&client, &server, 2);
     assert_eq!(client.peer_addr(), second.address);
-    // Another listener of the same engine accepts the session, even if the first listener is
+    // Another listener of the same engine can accept the session, even if the first listener is
     // closed.
     drop(listener);
     first.close();
@@ -493,8 +494,8 @@ fn session_goes_on_at_another_address() {
 fn stranger_at_an_alternative_ends_no_session() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
-    // `text` is a listener of a program of another kind. `stranger` is a listener of another
-    // engine.
+    // `text` is a listener of a program that does not use rdmsg. `stranger` is a listener of
+    // another engine.
     let text = TcpListener::bind("127.0.0.1:0").unwrap();
     let engine = Engine::new().unwrap();
     let stranger = Listener::builder().config(&config()).engine(&engine);
@@ -515,7 +516,7 @@ fn stranger_at_an_alternative_ends_no_session() {
     let client = connector.connect(proxy.address).unwrap();
     let server = listener.accept().unwrap();
     proxy.close();
-    // The client tries all addresses in turn, so its second connection to this listener follows an
+    // The client tries all addresses in turn. Its second connection to `text` therefore follows an
     // attempt at each address.
     for _ in 0..2 {
         asked.recv().unwrap();
@@ -523,7 +524,7 @@ fn stranger_at_an_alternative_ends_no_session() {
     proxy.open();
     converse(&client, &server, 1);
     assert_eq!(client.peer_addr(), proxy.address);
-    // The answer of an address that has led to the peer is final.
+    // A rejection from an address that has led to the peer before is final.
     server.abort(0);
     drop(server);
     match client.recv_timeout(TIME_LIMIT) {
@@ -619,8 +620,8 @@ fn untaken_losses_fill_no_channel() {
     let resumes = [&client, &server].map(|side| side.statistics().resumes);
     assert_eq!(resumes, [20; 2]);
     client.close().unwrap();
-    // The side that sends has one pair of completions, and the side that receives has dropped its
-    // pair.
+    // The client has one `Suspended` and one `Resumed` completion for all losses. The `recv` calls
+    // of the server have dropped its completions.
     let mut came = Vec::new();
     loop {
         match client.next_completion().unwrap() {

@@ -7,7 +7,7 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportChoice};
 
 mod log_lines;
 
-/// Returns both ends of a connection, whose windows are two messages.
+/// Returns both ends of a connection with a window of two messages.
 fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
     let config = Config::default().with(|config| {
         config.transport = TransportChoice::Tcp;
@@ -27,7 +27,7 @@ fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Fills the peer's window with two messages, and sends a third message, which waits until the
+/// Fills the peer's window with two messages. Then sends a third message, which waits until the
 /// first two are dropped.
 fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     let (name, peer) = (client.info().id, client.peer_addr());
@@ -49,7 +49,7 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     assert_eq!(lines.count(&line), count + 1, "one line for a stall");
 }
 
-/// These cases are one test, because the log merges two lines within a second into one line and a
+/// All cases are in one test, because the log merges two lines within a second into one line and a
 /// count.
 #[test]
 fn send_that_waits_for_5_s_is_logged_once_per_stall() {
@@ -58,7 +58,7 @@ fn send_that_waits_for_5_s_is_logged_once_per_stall() {
     let (client, server) = pair("engine", Some(Duration::from_millis(100)));
     stall(&client, &server, lines);
     stall(&client, &server, lines);
-    // Without keepalive the waiting thread detects the stall.
+    // Without keepalive, the waiting thread detects the stall.
     let (client, server) = pair("thread", None);
     stall(&client, &server, lines);
 }

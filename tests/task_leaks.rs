@@ -1,6 +1,6 @@
 //! Tests that connections of tasks leave no memory, descriptors or tasks behind. This test is a
-//! program of its own, because it counts resources of the process. It runs over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
+//! separate program, because it counts the resources of the process. It runs over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 use std::{env, fs, net::IpAddr, time::Duration};
 
@@ -18,8 +18,8 @@ fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// Opens 2,000 connections over TCP by default, and 200 over RDMA, because each connect takes
-/// milliseconds there. `RDMSG_CONNECTIONS` sets another number.
+/// The default number of connections is 2,000 over TCP, and 200 over RDMA, because each RDMA
+/// connect takes milliseconds. `RDMSG_CONNECTIONS` sets another number.
 #[test]
 fn thousands_of_connections_leave_nothing_behind() {
     const AT_ONCE: usize = 20;
@@ -69,7 +69,7 @@ fn thousands_of_connections_leave_nothing_behind() {
                             assert_eq!(endpoint.transport(), place().1);
                             endpoint.send(&number.to_le_bytes()).await.unwrap();
                             assert_eq!(*endpoint.recv().await.unwrap(), number.to_le_bytes());
-                            // Some connections are closed, and some are dropped.
+                            // Close some connections, and drop the others.
                             if number % 3 > 0 {
                                 endpoint.close().await.unwrap();
                             }
@@ -80,27 +80,26 @@ fn thousands_of_connections_leave_nothing_behind() {
                     client.await.unwrap();
                 }
             }
-            // Waits until both ends of all connections have ended, and all tasks of the servers,
-            // too.
+            // Wait until both ends of all connections and all tasks of the servers have ended.
             while engine.statistics().unwrap().connections > 0
                 || runtime.metrics().num_alive_tasks() > 1
             {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        // During these connections, tables grow to their final size.
+        // Let tables grow to their final size.
         some(count / 4).await;
         let fds = open_fds();
         let mut growth = Vec::new();
-        // A leak grows in each round. Heap fragmentation does not, because it depends on the number
-        // of concurrent connections.
+        // A leak grows in each round. Heap fragmentation does not grow, because it depends on the
+        // number of concurrent connections.
         while growth.len() < 3 {
             let before = resident();
             some(count).await;
             assert_eq!(open_fds(), fds);
             growth.push(resident().saturating_sub(before));
-            // A connection uses more than 100 KiB, so a leak of one in a hundred exceeds this
-            // limit.
+            // A connection uses more than 100 KiB, so this limit detects a leak of every hundredth
+            // connection.
             if growth.last() < Some(&(count * 1024)) {
                 break;
             }

@@ -161,11 +161,11 @@ fn strangers_end_only_their_own_connections() {
         let mut stranger = TcpStream::connect(addr).unwrap();
         stranger.write_all(hello).unwrap();
         let mut answer = Vec::new();
-        // The stream ends, or is reset if the library has not read all bytes.
+        // The library ends the stream, or resets it if it has not read all bytes.
         let _ = stranger.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{hello:?}: {answer:?}");
     }
-    // An engine keeps fewer connections without a hello than this number.
+    // An engine allows fewer than 300 connections that have sent no hello.
     let _silent: Vec<_> = (0..300)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
@@ -179,11 +179,12 @@ fn strangers_end_only_their_own_connections() {
     assert_eq!(server.join().unwrap(), b"still here");
 }
 
-/// Accepts a connection, reads its request, and ends the connection, with or without a reset.
+/// Accepts a connection, reads its request, and ends the connection, with a reset if `by_reset` is
+/// true.
 fn end_one(dying: &TcpListener, by_reset: bool) {
     let (mut peer, _) = dying.accept().unwrap();
     let mut request = [0; 44];
-    // The close of a socket with unread bytes sends a reset.
+    // Closing a socket with unread bytes sends a reset.
     let read = if by_reset { 8 } else { request.len() };
     peer.read_exact(&mut request[..read]).unwrap();
 }
@@ -261,7 +262,7 @@ fn listener_takes_an_inherited_socket() {
     let server = listener.accept().unwrap();
     assert_eq!(server.recv().unwrap(), b"over the socket");
     listener.close();
-    // The socket is that of the builder, too, so the port stays in use.
+    // The builder still owns the socket, so the port stays in use.
     TcpListener::bind(address).unwrap_err();
     drop(builder);
     TcpListener::bind(address).unwrap();
@@ -276,7 +277,8 @@ fn listeners_share_a_port_by_reuse_port() {
     assert!(matches!(exclusive, Err(Error::Bind { .. })));
     let second = builder.bind(address).unwrap();
     let connects = Connector::new().config(&config());
-    // The kernel chooses by a hash of the client's port: all 64 choose one side once in 2^63 runs.
+    // The kernel selects the listener by a hash of the client's port. The probability that it
+    // selects one listener for all 64 clients is 2^-63.
     let clients: Vec<_> = (0..64)
         .map(|_| connects.connect(address).unwrap())
         .collect();

@@ -1,5 +1,5 @@
-//! Tests of the virtual address space that connections over TCP reserve. Each test limits the
-//! address space of its own process.
+//! Tests of the virtual address space that connections over TCP reserve. Each test runs in a
+//! separate process, and limits its address space.
 
 #[allow(dead_code)]
 mod apart;
@@ -51,7 +51,7 @@ fn addresses() -> usize {
     pages * 4096
 }
 
-/// Runs `what` while the limit of the address space is its present size plus `more` bytes.
+/// Runs `what` with the address space limited to its present size and `more` bytes.
 fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
     let limit = (addresses() + more) as u64;
@@ -65,7 +65,7 @@ fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
 fn idle_connections_reserve_few_addresses() {
     const CONNECTIONS: usize = 200;
     const MOST: usize = 256 << 10;
-    // With one arena, the C library's allocator reserves no address space for threads.
+    // Use one malloc arena, because each further arena reserves address space for a thread.
     let mut command = Command::new(env::current_exe().unwrap());
     command.env("MALLOC_ARENA_MAX", "1");
     in_process_of(command, "idle_connections_reserve_few_addresses", || {
@@ -91,7 +91,7 @@ fn connection_ends_without_address_space_for_message() {
             for _ in 0..3 {
                 client.send(&payload).unwrap();
             }
-            // Messages that are held leave no receive buffer for later messages.
+            // Hold the messages, so that no receive buffer is left for later messages.
             let mut kept = Vec::new();
             loop {
                 match server.recv_timeout(Duration::from_secs(60)) {

@@ -1,4 +1,4 @@
-//! Tests with peers over TCP that announce large messages, and send their bytes slowly or not at
+//! Tests with peers over TCP that announce large messages, but send their bytes slowly or not at
 //! all.
 
 use std::{
@@ -22,8 +22,7 @@ const LONG: usize = 16 * MIB;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The maximum number of bytes of memory for a large message of which no byte has arrived: two
-/// chunks.
+/// The maximum memory, in bytes, for a large message of which no byte has arrived: two chunks.
 const LEAST: u64 = 2 * (64 << 10);
 
 fn config() -> Config {
@@ -42,7 +41,7 @@ fn engine() -> Engine {
     Engine::with_limits(limits).unwrap()
 }
 
-/// Sends an announcement of a large message.
+/// Sends the announcement of a large message.
 fn announce(peer: &mut Peer) {
     let mut frame = b"\x10\0\0\0\0\0\0\x04\0\0\0\x18\0\0\0\0".to_vec();
     frame.extend(0x1000_u64.to_be_bytes());
@@ -51,7 +50,8 @@ fn announce(peer: &mut Peer) {
     peer.say(&pdu(1, 0, &frame));
 }
 
-/// Returns the length of the next READ request, or `None` at the end of the stream.
+/// Reads PDUs until a READ request arrives, and returns its length. Returns `None` at the end of
+/// the stream.
 fn next_read(peer: &mut Peer) -> Option<usize> {
     loop {
         let mut prefix = [0; 8];
@@ -82,7 +82,7 @@ fn announcements_beyond_memory_delay_no_other() {
         .map(|_| {
             let (mut peer, endpoint) = stage.connect();
             announce(&mut peer);
-            // The endpoint has started to read the message.
+            // Wait until the endpoint has started to read the message.
             next_read(&mut peer).unwrap();
             (peer, endpoint)
         })
@@ -113,7 +113,7 @@ fn slow_peer_returns_memory_that_others_need() {
                     let mut part = left.min(256 << 10);
                     if sent >= LONG / 2 {
                         is_slow.store(true, Ordering::Release);
-                        // The peer sends 32 kB/s.
+                        // Send at 32 kB/s.
                         thread::sleep(Duration::from_millis(500));
                         part = left.min(16 << 10);
                     }
@@ -131,8 +131,8 @@ fn slow_peer_returns_memory_that_others_need() {
             assert_eq!(endpoint.info().close_reason, None);
             thread::yield_now();
         }
-        // The application leaves the bystander's messages unread until the engine's memory for
-        // messages is full.
+        // The application leaves these messages unread, so they fill the engine's memory for
+        // messages.
         const UNREAD: usize = 4;
         let sender = scope.spawn(|| {
             for _ in 0..UNREAD {

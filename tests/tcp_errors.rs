@@ -1,4 +1,4 @@
-//! Tests of errors over TCP: the errors name the address, have the same kinds as those of std's
+//! Tests of errors over TCP: they name the address, have the same kinds as the errors of std's
 //! sockets, and do not mention RDMA.
 
 mod apart;
@@ -38,7 +38,7 @@ fn tcp() -> Config {
     Config::default().with(|c| c.transport = TransportChoice::Tcp)
 }
 
-/// Opens files up to the limit of the process.
+/// Opens files until the process reaches its limit on open files.
 fn take_descriptors() -> Vec<File> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 64, most).unwrap();
@@ -68,7 +68,7 @@ fn missing_descriptors_are_reported() {
     });
 }
 
-/// A logger that reports each line about a lack of descriptors to the test.
+/// A logger that reports each line about a lack of descriptors to a channel.
 struct Accepts(Mutex<Option<Sender<()>>>);
 
 static ACCEPTS: Accepts = Accepts(Mutex::new(None));
@@ -97,7 +97,7 @@ fn lines_about_descriptors() -> Receiver<()> {
     lines
 }
 
-/// Returns the processor time that this process has used so far. Opens no file.
+/// Returns the processor time used by this process. Opens no file.
 fn processor_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
     let time = usage.user_time() + usage.system_time();
@@ -121,7 +121,7 @@ fn listener_without_descriptors_loses_no_connection() {
         let accepting = thread::spawn(move || listener.accept_timeout(TIME_LIMIT).unwrap());
         connect(socket.as_raw_fd(), &SockaddrStorage::from(address)).unwrap();
         lines.recv_timeout(TIME_LIMIT).unwrap();
-        // A spinning listener would log thousands of lines in this time.
+        // During this time, a listener that spins would log thousands of lines.
         let (before, end) = (processor_time(), Instant::now() + Duration::from_secs(2));
         let left = || end.saturating_duration_since(Instant::now());
         let again = std::iter::from_fn(|| lines.recv_timeout(left()).ok()).count();
@@ -136,7 +136,7 @@ fn listener_without_descriptors_loses_no_connection() {
     });
 }
 
-/// The number is greater than the number of connections that the engine takes at a time.
+/// More requests are queued than the engine accepts at a time.
 #[test]
 fn closed_listener_answers_queued_requests() {
     let listener = Listener::builder().config(&tcp()).bind("127.0.0.1:0");
@@ -159,7 +159,7 @@ fn closed_listener_answers_queued_requests() {
     assert!(matches!(listener.accept(), Err(Error::ListenerClosed)));
 }
 
-/// A program that hands a socket to its successor.
+/// A program passes its listening socket to the next process.
 #[test]
 fn inherited_socket_keeps_its_queue() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();

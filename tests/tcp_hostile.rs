@@ -1,4 +1,4 @@
-//! Tests with peers over TCP that violate the protocol: each violation ends its own connection and
+//! Tests with peers over TCP that violate the protocol. Each violation ends its own connection and
 //! nothing else.
 
 use std::{
@@ -21,8 +21,8 @@ use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
 
 mod tcp_peer;
 
-/// Returns the arguments of a READ, an atomic operation or a write whose target is memory that was
-/// not exposed. `more` follows the target.
+/// Returns the arguments of a READ, an atomic operation or a write. The target is memory that is
+/// not exposed, and `more` follows the target.
 fn nowhere(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
 }
@@ -84,7 +84,7 @@ fn stream_violation_names_the_field() {
     stage.assert_well();
 }
 
-/// Returns a control message with this number, which is also its sequence number.
+/// Returns a control message. `number` is its content and its sequence number.
 fn control_message(number: u16) -> Vec<u8> {
     let mut bytes = frame(number, &number.to_be_bytes());
     bytes[0] = 10;
@@ -96,7 +96,7 @@ fn control_message(number: u16) -> Vec<u8> {
 fn control_message_flood_ends_its_connection_alone() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
-    // The hello of this peer has no features.
+    // The peer's hello contains no features.
     let refused = endpoint.send_control(b"x").unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
     for number in 0..3 {
@@ -157,8 +157,8 @@ fn forged_grant_of_control_messages_is_named() {
     stage.assert_well();
 }
 
-/// Reads PDUs until a PDU of the kind `wanted` arrives. Returns the kinds of the PDUs before this
-/// one, and the bytes behind its prefix.
+/// Reads PDUs until a PDU of the kind `wanted` arrives. Returns the kinds of the previous PDUs, and
+/// the content of the last PDU.
 fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
     let mut before = Vec::new();
     loop {
@@ -185,7 +185,7 @@ fn answers_of_another_length_are_named_by_their_field() {
         ("atomic response", pdu(18, 0, &[7; 8])),
     ] {
         let (mut peer, endpoint) = stage.connect();
-        // The descriptor of the announced memory: address, length and key.
+        // The descriptor of the large message's memory: address, length and key.
         let place = [
             &4096_u64.to_be_bytes()[..],
             &large.to_be_bytes(),
@@ -230,7 +230,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .read(&region, 0..8, &remote, 0, id)
                 .unwrap();
         }
-        // The Ack of this frame overtakes requests that wait for the peer.
+        // The Ack of this frame overtakes the READ requests that the endpoint holds back.
         peer.say(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
@@ -260,7 +260,7 @@ impl Log for Violations {
     fn flush(&self) {}
 }
 
-/// The peer chooses the bytes of each line, so the library must limit the number of lines.
+/// Peers can cause a log line with each violation, so the library must limit the number of lines.
 #[test]
 fn violations_log_at_most_one_line_per_second() {
     log::set_logger(&VIOLATIONS).unwrap();
@@ -272,7 +272,7 @@ fn violations_log_at_most_one_line_per_second() {
         peer.say(b"GET / HTTP/1.1\r\n\r\n");
         end_of(&endpoint);
     }
-    // The first line is logged, and then one after each second.
+    // The library logs the first line, and then at most one line per second.
     let most = 1 + start.elapsed().as_secs() as usize;
     let lines = VIOLATIONS.0.load(Ordering::Relaxed);
     assert!((1..=most).contains(&lines), "{lines} lines, {most} at most");
@@ -293,7 +293,7 @@ fn memory_without_grant_is_not_read_or_written() {
         peer.say(&bytes);
         let mut answer = Vec::new();
         let _ = peer.stream.read_to_end(&mut answer);
-        // The answer is a Nak of the first request, then the stream ends.
+        // The endpoint replies with a Nak of the first request, and then ends the stream.
         assert_eq!(answer, pdu(19, 0, &[0, 0, 0, 0, 0, 0, 0, 1]), "{bytes:?}");
         end_of(&endpoint);
         let mut content = [1; 64];
@@ -303,8 +303,8 @@ fn memory_without_grant_is_not_read_or_written() {
     stage.assert_well();
 }
 
-/// A write with immediate data reports its length to the program. Parts that are not contiguous
-/// would forge that length.
+/// A write with immediate data reports its length to the program. If its parts were not contiguous,
+/// this length would be wrong.
 #[test]
 fn noncontiguous_write_parts_end_the_connection() {
     let stage = stage();
@@ -319,7 +319,7 @@ fn noncontiguous_write_parts_end_the_connection() {
     for second in seconds {
         let (mut peer, endpoint) = stage.connect();
         let region = endpoint.one_sided().region(64, RemoteAccess::ALL).unwrap();
-        // The description of the region consists of the address, the length and the key.
+        // The descriptor of a region contains the address, the length and the key.
         let remote = region.remote().to_bytes();
         let start = u64::from_be_bytes(remote[..8].try_into().unwrap());
         let part = |at: u64, more: &[u8]| {
@@ -413,7 +413,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
     config.polling = Polling::Event;
-    // Without keepalive, no other event makes a thread poll.
+    // Disable keepalive, so that no other event makes a thread poll.
     config.keepalive_interval = None;
     config.receive_window = 64;
     config.eager_size = Some(1000);
@@ -429,7 +429,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
         let mut bytes: Vec<u8> = (0..before).flat_map(message).collect();
         bytes.extend(pdu(16, 0, &12_u32.to_be_bytes()));
         bytes.extend((before..before + 20).flat_map(message));
-        // The peer sends nothing after these bytes, so no later event makes the endpoint read them.
+        // The peer sends nothing later, so no later event makes the endpoint read these bytes.
         peer.say(&bytes);
         for number in 0..before + 20 {
             let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
@@ -452,7 +452,8 @@ fn bytes_before_peer_close_arrive_before_the_end() {
         for number in 0..COUNT {
             peer.say(&pdu(1, 0, &frame(number, &vec![number as u8; len])));
         }
-        // If the socket were closed, its unread grants would make the kernel drop unsent bytes.
+        // Shut down instead of closing: the socket contains unread grants, so a close would discard
+        // the unsent bytes.
         peer.stream.shutdown(Shutdown::Write).unwrap();
         for number in 0..COUNT {
             let message = endpoint.recv_timeout(TIME_LIMIT);
@@ -493,7 +494,7 @@ fn noise_after_setup_ends_only_its_own_connection() {
     stage.assert_well();
 }
 
-/// A peer floods its connection with pings while others exchange messages.
+/// A peer floods its connection with pings while other connections exchange messages.
 #[test]
 fn ping_flood_over_tcp_delays_no_other_connection() {
     const PING: u8 = 3;
@@ -509,14 +510,14 @@ fn ping_flood_over_tcp_delays_no_other_connection() {
                 ping[0] = PING;
                 batch.extend(pdu(1, 0, &ping));
             }
-            // A batch has one frame for each 16-bit number, so the numbers continue from one batch
-            // to the next.
+            // A batch contains each 16-bit sequence number once, so the numbers continue from batch
+            // to batch.
             while flood.write_all(&batch).is_ok() {
                 sent.fetch_add(1, Ordering::Relaxed);
             }
         });
         scope.spawn(move || io::copy(&mut answers, &mut io::sink()));
-        // Waits until the sequence numbers of the pings have wrapped around.
+        // Wait until the sequence numbers of the pings have wrapped around.
         while sent.load(Ordering::Relaxed) < 2 {
             assert_eq!(endpoint.info().close_reason, None);
             stage.assert_well();
@@ -555,8 +556,8 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     fd.into()
 }
 
-/// A peer that announces private data and stops holds a place among the half-open connections until
-/// the listener's `connect_timeout`, and its request is never shown.
+/// A peer that announces private data and then stops counts as a half-open connection until the
+/// listener's `connect_timeout` expires. Its request is never shown.
 #[test]
 fn private_data_that_stop_half_way_hold_no_place() {
     let mut config = config();
@@ -603,7 +604,7 @@ fn private_data_that_stop_half_way_hold_no_place() {
     stage.assert_well();
 }
 
-/// Long requests that arrive together do not exceed the backlog.
+/// Long requests that arrive simultaneously must not exceed the backlog.
 #[test]
 fn backlog_bounds_requests_with_long_private_data() {
     const PEERS: usize = 6;
@@ -613,7 +614,8 @@ fn backlog_bounds_requests_with_long_private_data() {
     let mut request = frame(0, &[7; 100]);
     request[0] = 13;
     let request = pdu(1, 0, &request);
-    // Returns the number of peers that were turned away, when each has an answer or waits.
+    // Returns the peers, and the number of peers that were turned away. If `answers` is false, the
+    // first peer gets no reply.
     let turned_away = |addr: SocketAddr, answers: bool| {
         let connect = || Peer::with_hello(TcpStream::connect(addr).unwrap(), &hello, 16).unwrap();
         let mut peers: Vec<_> = (0..PEERS).map(|_| connect()).collect();
@@ -643,7 +645,7 @@ fn backlog_bounds_requests_with_long_private_data() {
     stage.assert_well();
 }
 
-/// An engine keeps at most 256 connections without a hello.
+/// An engine allows at most 256 connections that have sent no hello.
 #[test]
 fn silent_peers_use_no_places_of_other_addresses() {
     const SILENT: usize = 300;
@@ -653,7 +655,8 @@ fn silent_peers_use_no_places_of_other_addresses() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // The slow peer also has one of the 256 places, so the library has closed these connections.
+    // The slow peer also counts as one of the 256 connections, so the library has closed the first
+    // `SILENT + 1 - 256` silent peers.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

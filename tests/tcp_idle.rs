@@ -1,5 +1,5 @@
-//! Measures the cost of idle connections over TCP. These tests are a program of their own, because
-//! they measure the whole process.
+//! Measures the cost of idle connections over TCP. These tests are a separate program, because they
+//! measure the whole process.
 
 use std::{thread, time::Duration};
 
@@ -32,8 +32,8 @@ fn a_process_that_only_waits_uses_no_processor() {
     drop(client);
 }
 
-/// Returns the number of bytes of memory that both ends of a connection add to this process. Each
-/// new pair of ends is passed to `first` before the measurement.
+/// Returns the memory in bytes that a connection, with both ends, adds to this process. `first` is
+/// called with the ends of each new connection before the measurement.
 fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
     const PAIRS: u64 = 50;
     let mut config = Config::default();
@@ -52,7 +52,7 @@ fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
         first(&client, &server);
         (client, server)
     };
-    // The first pairs allocate memory that all connections share.
+    // Open two connections first, because they allocate memory that all connections share.
     let _before = [open(), open()];
     let before = anonymous_memory();
     let pairs: Vec<_> = (0..PAIRS).map(|_| open()).collect();
@@ -96,7 +96,7 @@ fn buffers_of_a_window_stay_in_memory() {
     });
 }
 
-/// Returns the processor time of this process so far, in hundredths of a second.
+/// Returns the processor time used by this process, in hundredths of a second.
 fn ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let (_, rest) = stat.rsplit_once(") ").unwrap();

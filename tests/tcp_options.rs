@@ -1,5 +1,5 @@
-//! Tests of options of connections that TCP sockets have, too: the source address of a connector,
-//! and the traffic class.
+//! Tests of connection options that TCP sockets also have: the source address of a connector, and
+//! the traffic class.
 #![allow(unsafe_code)]
 
 use std::{
@@ -17,7 +17,7 @@ fn config() -> Config {
     Config::default().with(|config| config.transport = TransportChoice::Tcp)
 }
 
-/// Connects to a listener on `at`, and returns both ends.
+/// Connects to a listener at the address `at`, and returns both ends.
 fn pair(at: &str, listening: &Config, connector: &Connector) -> (Endpoint, Endpoint) {
     let listener = Listener::builder().config(listening).bind(at).unwrap();
     let addr = listener.local_addr();
@@ -74,7 +74,7 @@ fn source_of_another_host_is_refused_by_name() {
     }
 }
 
-/// Returns the traffic class of this process's socket that has these addresses.
+/// Returns the traffic class of this process's socket with these local and peer addresses.
 fn class_of(local: SocketAddr, peer: SocketAddr) -> i32 {
     let has = |address: nix::Result<SockaddrStorage>, wanted: SocketAddr| {
         let Ok(address) = address else { return false };
@@ -89,7 +89,7 @@ fn class_of(local: SocketAddr, peer: SocketAddr) -> i32 {
     };
     let is_it = |fd: &RawFd| has(getsockname(*fd), local) && has(getpeername(*fd), peer);
     let fd = (0..1024).find(is_it).expect("the connection has a socket");
-    // SAFETY: the connection has the socket, and outlives this call.
+    // SAFETY: the connection owns the socket, and outlives this call.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let family = getsockname::<SockaddrStorage>(fd).unwrap().family();
     if family == Some(AddressFamily::Inet6) && peer.is_ipv6() {

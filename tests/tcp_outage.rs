@@ -1,4 +1,4 @@
-//! Tests of connections over TCP while the network loses all packets for some seconds.
+//! Tests of connections over TCP while the network drops all packets for several seconds.
 #![allow(unsafe_code)]
 
 #[allow(dead_code)]
@@ -28,7 +28,7 @@ struct Stage {
     config: Config,
 }
 
-/// The sockets of a test's connections, which drop all arriving packets.
+/// The sockets of all connections, which drop all arriving packets during the outage.
 struct Cut(Vec<RawFd>);
 
 impl Stage {
@@ -36,7 +36,7 @@ impl Stage {
         Self::with(Config::default())
     }
 
-    /// Makes a stage with this configuration on both sides, over TCP.
+    /// Creates a stage with this configuration on both sides, over TCP.
     fn with(config: Config) -> Self {
         let config = config.with(|c| c.transport = TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
@@ -48,7 +48,8 @@ impl Stage {
         Self { listener, config }
     }
 
-    /// Connects from a new engine, so that no other connection proves that the peer is alive.
+    /// Connects from a new engine. On a shared engine, another connection could prove that the peer
+    /// is alive.
     fn connect(&self) -> (Endpoint, Endpoint, Engine) {
         let engine = Engine::new().unwrap();
         let connector = Connector::new().engine(&engine).config(&self.config);
@@ -57,7 +58,7 @@ impl Stage {
         (client, server, engine)
     }
 
-    /// Makes the sockets of all connections drop arriving packets.
+    /// Starts the outage: the sockets of all connections drop arriving packets.
     fn cut(&self) -> Cut {
         let port = self.listener.local_addr().port();
         let names = fs::read_dir("/proc/self/fd").unwrap();
@@ -88,8 +89,8 @@ impl Cut {
     }
 }
 
-/// Makes a socket drop all arriving packets if `drops` is set, or none otherwise. Without `drops`,
-/// a socket of an ended connection is ignored.
+/// Makes a socket drop all arriving packets if `drops` is true, and none otherwise. If `drops` is
+/// false, ignores errors, because the connection may have ended.
 fn filter(fd: RawFd, drops: bool) {
     let mut nothing = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -150,14 +151,14 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// The peer must answer a probe within `keepalive_timeout` (3 s), and a probe can be sent at any
-/// time during the outage.
+/// Each connection may send a keepalive probe at any time during the outage. The peer must reply
+/// within `keepalive_timeout`, which is 3 s.
 #[test]
 fn outage_ends_no_idle_connection() {
     const OUTAGE: Duration = Duration::from_millis(2500);
     let stage = Stage::new();
     let mut pairs = Vec::new();
-    // The connections are in different phases of keepalive.
+    // Open the connections at different times, so that their keepalive timers differ.
     for _ in 0..16 {
         pairs.push(stage.connect());
         thread::sleep(Duration::from_millis(130));
@@ -165,14 +166,14 @@ fn outage_ends_no_idle_connection() {
     let cut = stage.cut();
     thread::sleep(OUTAGE);
     cut.restore();
-    // The kernel retransmits a probe that was lost during the outage.
+    // Wait until the kernel has retransmitted the probes that were lost during the outage.
     thread::sleep(2 * OUTAGE);
     for (client, server, _engine) in &pairs {
         exchange(client, server).unwrap();
     }
 }
 
-/// A probe is sent after at least 1 s of silence, so the peer has 7 s to answer. The kernel
+/// A probe is sent after at least 1 s of silence, so the peer has 7 s to reply. The kernel
 /// retransmits lost bytes within twice the duration of the outage.
 #[test]
 fn longer_outage_ends_no_busy_connection() {
@@ -210,7 +211,7 @@ fn longer_outage_ends_no_busy_connection() {
     });
 }
 
-/// The configurations differ only in [`Config::survive`].
+/// Two configurations, which differ only in [`Config::survive`].
 #[test]
 fn connection_survives_the_configured_outage() {
     const OUTAGE: Duration = Duration::from_secs(3);
@@ -225,7 +226,8 @@ fn connection_survives_the_configured_outage() {
         .each_ref()
         .map(|stage| [stage.connect(), stage.connect()]);
     let cuts = stages.each_ref().map(Stage::cut);
-    // The first connection of each configuration is idle during the outage.
+    // Send only on the second connection of each configuration. The first one is idle during the
+    // outage.
     for [_, (client, server, _engine)] in &pairs {
         client.send(b"in the outage").unwrap();
         server.send(b"in the outage").unwrap();
@@ -258,7 +260,7 @@ fn connection_survives_the_configured_outage() {
     }
 }
 
-/// The close starts during the outage, and its answer arrives after the outage.
+/// The close starts during the outage. Its reply arrives after the outage.
 #[test]
 fn close_survives_the_configured_outage() {
     const OUTAGE: Duration = Duration::from_secs(2);
@@ -293,13 +295,13 @@ fn end(endpoint: &Endpoint) -> CloseReason {
     }
 }
 
-/// Returns a Failure frame with this code. `number` is the number of the frame on its connection.
+/// Returns a Failure frame with this code and with the sequence number `number`.
 fn failure(number: u8, code: u8) -> [u8; 16] {
     [8, 0, 0, number, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, code]
 }
 
-/// The peer's kernel accepts the last frame although the peer does not answer, as for a stopped
-/// process.
+/// Simulates a stopped process: the peer sends no replies, but its kernel still accepts bytes, such
+/// as the Failure frame.
 #[test]
 fn peer_without_a_sign_of_life_is_sent_the_reason() {
     let config = Config::default().with(|c| {
@@ -313,7 +315,7 @@ fn peer_without_a_sign_of_life_is_sent_the_reason() {
     assert_eq!(end(&endpoint), CloseReason::KeepaliveTimeout);
     let mut bytes = Vec::new();
     peer.stream.read_to_end(&mut bytes).unwrap();
-    // The Ping before the Failure frame has the number 0.
+    // The Failure frame has the sequence number 1, because it follows the Ping, which has 0.
     let notice = failure(1, 4);
     assert_eq!(bytes[bytes.len() - notice.len()..], notice, "{bytes:?}");
     stage.assert_well();

@@ -1,5 +1,5 @@
-//! Tests of connections over TCP on a slow path: arriving bytes of an incomplete frame are signs of
-//! life.
+//! Tests of connections over TCP on a slow path. The arriving bytes of an incomplete frame count as
+//! signs of life.
 
 use std::{
     io::{Read, Write},
@@ -11,11 +11,11 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt};
 use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
-/// A timeout that no call reaches, even on a busy machine.
+/// A timeout that no test reaches, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// `INTERVAL` is the silence after which a peer is probed. `TIMEOUT` is the time within which the
-/// peer must answer.
+/// The keepalive times: `INTERVAL` is the silence after which a peer is probed, and `TIMEOUT` is
+/// the time within which it must reply.
 const INTERVAL: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -29,17 +29,17 @@ fn config() -> Config {
     config
 }
 
-/// Starts a relay that carries `bytes_per_second` bytes per second to `to`. Returns the address on
-/// which it listens.
+/// Starts a relay that forwards `bytes_per_second` bytes per second to `to`. Returns the address of
+/// the relay.
 fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     const STEPS: usize = 25;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A segment is shorter than the relay's window. Otherwise the sender would wait for its timer.
+    // Make segments shorter than the relay's window. Otherwise the sender would wait for its timer.
     setsockopt(&listener, sockopt::TcpMaxSeg, &1400).unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {
         let (mut near, _) = listener.accept().unwrap();
-        // With a small receive buffer, the sender has to wait, and the relay collects few bytes.
+        // Use a small receive buffer, so that the relay holds few bytes and the sender has to wait.
         setsockopt(&near, sockopt::RcvBuf, &(16 << 10)).unwrap();
         let mut far = TcpStream::connect(to).unwrap();
         let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());

@@ -1,4 +1,4 @@
-//! Tests with peers over TCP that send part of a frame, and the rest slowly or never, and with
+//! Tests with peers over TCP that send one part of a frame, and the rest slowly or never, and with
 //! threads that wait for the rest.
 #![allow(unsafe_code)]
 
@@ -22,10 +22,10 @@ use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, pdu};
 
 mod tcp_peer;
 
-/// The keepalive timeout of the tests in which it passes.
+/// The keepalive timeout in tests that wait for it to expire.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest payload of a frame, in bytes.
+/// The maximum payload of a frame, in bytes.
 const LONG: usize = 1 << 20;
 
 fn config() -> Config {
@@ -44,15 +44,16 @@ fn stage() -> Stage {
     Stage::with(config())
 }
 
-/// Splits a frame with a payload of `len` bytes. Returns the part that the peer sends at once, and
-/// the last `missing` bytes.
+/// Returns a frame with a payload of `len` bytes in two parts: the part that the peer sends
+/// immediately, and the last `missing` bytes.
 fn split_frame(len: usize, missing: usize) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = pdu(1, 0, &frame(0, &vec![7; len]));
     let rest = bytes.split_off(bytes.len() - missing);
     (bytes, rest)
 }
 
-/// Sends bytes from the peer one by one, at this interval, until the returned handle is dropped.
+/// Sends bytes from the peer one by one at this interval. Stops when the returned handle is
+/// dropped.
 fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> {
     let (handle, dropped) = mpsc::channel();
     thread::spawn(move || {
@@ -66,32 +67,32 @@ fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> 
     handle
 }
 
-/// A thread that waits in `recv`, and that the test can stop while it waits.
+/// A thread that waits in `recv`. The test can suspend it.
 struct Receiving {
     thread: JoinHandle<Result<Vec<u8>, Error>>,
 }
 
-/// A stopped thread of this process, which continues when this value is dropped.
+/// A suspended thread of this process. Dropping this value resumes the thread.
 struct Stopped {
     _gate: UnixStream,
     _only: MutexGuard<'static, ()>,
 }
 
-/// The descriptor on which the stopped thread waits.
+/// The descriptor from which the suspended thread reads.
 static GATE: AtomicI32 = AtomicI32::new(-1);
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 static ONLY: Mutex<()> = Mutex::new(());
 
-/// The signal handler, which runs on the thread that it stops.
+/// The signal handler. It suspends the thread on which it runs.
 extern "C" fn stop(_: libc::c_int) {
     IS_STOPPED.store(true, Ordering::SeqCst);
     let mut byte = 0_u8;
-    // SAFETY: the byte lives on this stack during the call.
+    // SAFETY: `byte` outlives the call, which writes at most one byte.
     unsafe { libc::read(GATE.load(Ordering::SeqCst), (&raw mut byte).cast(), 1) };
 }
 
 impl Receiving {
-    /// Starts the thread. Returns when the thread waits in recvfrom(2).
+    /// Starts the thread. Returns when the thread is waiting in recvfrom(2).
     fn new(endpoint: &Endpoint) -> Self {
         let (sender, receiver) = mpsc::channel();
         let endpoint = endpoint.clone();
@@ -107,18 +108,19 @@ impl Receiving {
         Self { thread }
     }
 
-    /// Stops the thread, as a debugger does.
+    /// Suspends the thread, as a debugger does.
     fn stop(&self) -> Stopped {
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let (gate, inner) = UnixStream::pair().unwrap();
-        // The descriptor is never closed, because a thread can read it at any time.
+        // Never close the descriptor, because a thread can read from it at any time.
         GATE.store(inner.into_raw_fd(), Ordering::SeqCst);
         IS_STOPPED.store(false, Ordering::SeqCst);
         let handler = SigHandler::Handler(stop);
         let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler makes one system call, which is async-signal-safe.
+        // SAFETY: the handler only accesses atomics and calls read(2), both of which are
+        // async-signal-safe.
         unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
-        // SAFETY: the thread has not been joined.
+        // SAFETY: the thread has not been joined, so its handle is valid.
         unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR1) };
         while !IS_STOPPED.load(Ordering::SeqCst) {
             thread::yield_now();
@@ -134,8 +136,8 @@ impl Receiving {
     }
 }
 
-/// Asserts for 1 s, which is several periods of the engine's timers, that the engine establishes
-/// connections.
+/// Asserts that the engine establishes connections during 1 s, which is several periods of its
+/// timers.
 fn assert_engine_runs(stage: &Stage) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(1) {
@@ -196,7 +198,7 @@ fn engine_runs_while_it_ends_a_stopped_connection() {
 #[test]
 fn wait_ends_in_time_while_a_long_frame_trickles() {
     let stage = stage();
-    // The number of missing bytes decides in which call the thread sleeps.
+    // The number of missing bytes determines the system call in which the thread sleeps.
     let waits = [60_000, 600_000].map(|missing| {
         let (mut peer, endpoint) = stage.connect();
         let (begin, rest) = split_frame(LONG, missing);

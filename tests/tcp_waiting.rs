@@ -1,4 +1,4 @@
-//! Blocking calls over TCP return by their deadline, however slowly a peer sends.
+//! Tests that blocking calls over TCP return by their deadline, even if the peer sends very slowly.
 
 #[path = "waiting/lateness.rs"]
 mod lateness;

@@ -1,4 +1,5 @@
-//! Log lines become events of `tracing`, as in the guide. The test uses TCP, so it needs no device.
+//! Tests that log lines become events of `tracing`, as described in the guide. The test uses TCP,
+//! so it needs no device.
 
 use std::{
     io,
@@ -9,7 +10,7 @@ use rdmsg::{Connector, Listener};
 use tracing::{Level, info_span};
 use tracing_subscriber::{filter::Targets, fmt, prelude::*};
 
-/// The text of all events.
+/// A writer that collects the text of all events.
 #[derive(Clone, Default)]
 struct Events(Arc<Mutex<Vec<u8>>>);
 
@@ -46,8 +47,8 @@ fn log_line_of_call_is_event_in_callers_span() {
 
     let text = String::from_utf8(events.0.lock().unwrap().clone()).unwrap();
     let name = format!("conn {id} \"orders\" to {peer}");
-    // Either the engine's thread or the caller's thread logs the end of the connection, so the test
-    // expects other lines.
+    // Do not expect the line about the end of the connection, because either the engine's thread or
+    // the caller's thread can log it.
     let of_call = format!("DEBUG order{{number=4711}}: rdmsg::connection: {name}: closing, ");
     let of_engine = format!(" INFO rdmsg::connection: {name}: established over TCP");
     for start in [&of_call, &of_engine] {

@@ -1,5 +1,5 @@
 //! Reliable connections without the connection manager: the programs exchange the attributes of
-//! their queue pairs over TCP, and change the states of the queue pairs themselves.
+//! their queue pairs over TCP, and change the queue pair states themselves.
 
 use std::{
     fmt,
@@ -27,16 +27,16 @@ pub struct Port {
     pub number: u8,
     /// The port's attributes, as the device reports them.
     pub attr: PortAttr,
-    /// The port's global identifier (GID). On InfiniBand it is not needed, and is all zeros if the
-    /// user gives no index.
+    /// The port's global identifier (GID). InfiniBand does not need a GID, so it is all zeros there
+    /// unless the user gives an index.
     pub gid: Gid,
     /// The index of the GID in the port's GID table.
     gid_index: Option<u8>,
 }
 
 impl Port {
-    /// Opens the device with this name, or the first device. On Ethernet, a port needs a GID:
-    /// without an index, selects the first RoCE v2 GID of an IPv4 address, or else of an IPv6
+    /// Opens the device with this name, or the first device. An Ethernet port needs a GID. Without
+    /// an index, selects the first RoCE v2 GID with an IPv4 address, or otherwise with an IPv6
     /// address.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Port {
     }
 
     /// Moves a new queue pair to the state INIT, in which it accepts receives. `access` are the
-    /// operations that the peer can perform on memory.
+    /// operations that the peer is allowed to perform on memory.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl Port {
     ///
     /// Fails if `ibv_modify_qp` fails.
     pub fn connect(&self, qp: &QueuePair, peer: &Peer, terms: &Terms) -> Result<()> {
-        // Without a GID of the peer, the packets are routed by the local identifier (LID).
+        // If the peer has no GID, the local identifier (LID) routes the packets.
         let grh = (!peer.gid.is_unspecified()).then(|| GlobalRoute {
             dgid: peer.gid,
             sgid_index: self.gid_index.unwrap_or(0),
@@ -150,22 +150,22 @@ fn usual_gid(context: &Context, port: u8) -> Result<u8> {
     Ok(index.ok_or("the port has no RoCE v2 GID; choose another GID by its index")?)
 }
 
-/// The attributes of the peer's queue pair and port that a connection needs.
+/// The attributes of a queue pair and its port that the other side needs for the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Peer {
-    /// The port's local identifier (LID), which is 0 on Ethernet.
+    /// The port's local identifier (LID). It is 0 on Ethernet.
     pub lid: u16,
     /// The number of the queue pair.
     pub qp_num: u32,
-    /// The sequence number of the first packet.
+    /// The packet sequence number (PSN) of the first packet.
     pub psn: u32,
     /// The port's global identifier (GID), or all zeros.
     pub gid: Gid,
 }
 
 impl Peer {
-    /// Returns the text that `ibv_rc_pingpong` sends over TCP, including the zero byte at its end.
+    /// Returns the text that `ibv_rc_pingpong` sends over TCP, including its terminating zero byte.
     #[must_use]
     pub fn to_text(&self) -> [u8; 52] {
         let Self {
@@ -181,7 +181,7 @@ impl Peer {
             .expect("queue pair and packet numbers have 24 bits, so each field has its length")
     }
 
-    /// Parses a text that [`to_text`](Self::to_text) or `ibv_rc_pingpong` has produced.
+    /// Parses a text created by [`to_text`](Self::to_text) or by `ibv_rc_pingpong`.
     ///
     /// # Errors
     ///
@@ -223,16 +223,16 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Returns a random sequence number for the first packet. With a fixed number, the device could
-/// accept delayed packets of an earlier connection.
+/// Returns a random packet sequence number (PSN) for the first packet. With a constant PSN, the
+/// device could accept delayed packets of an earlier connection.
 #[must_use]
 pub fn first_psn() -> u32 {
     use std::hash::{BuildHasher, RandomState};
-    // A packet sequence number has 24 bits.
+    // A PSN has 24 bits.
     RandomState::new().hash_one(std::process::id()) as u32 & 0xff_ffff
 }
 
-/// Parses an option: the size of a path MTU in bytes.
+/// Parses the value of an option: a path MTU in bytes.
 ///
 /// # Errors
 ///
@@ -251,30 +251,29 @@ pub fn mtu(bytes: &str) -> Result<Mtu, String> {
         .ok_or_else(|| "the MTU must be 256, 512, 1024, 2048 or 4096".into())
 }
 
-/// The attributes of a connection that the programs choose. Most of them must be the same in both
-/// programs.
+/// The connection attributes that the programs choose. Most of them must be equal on both sides.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Terms {
-    /// The path MTU: the largest payload of a packet.
+    /// The path MTU: the maximum payload of a packet.
     pub mtu: Mtu,
     /// The service level of the packets.
     pub sl: u8,
-    /// The sequence number of the first packet that this queue pair sends.
+    /// The packet sequence number (PSN) of this queue pair's first packet.
     pub psn: u32,
-    /// The encoded time for which the peer waits before it sends again, when this queue pair has no
+    /// The encoded time that the peer waits before it retries a send, if this queue pair has no
     /// posted receive.
     pub min_rnr_timer: u8,
     /// The exponent n of the acknowledgement timeout, 4.096 µs × 2ⁿ.
     pub timeout: u8,
-    /// The number of retries when no acknowledgement arrives.
+    /// The maximum number of retries if no acknowledgement arrives.
     pub retry_cnt: u8,
-    /// The number of retries when the peer has no posted receive; 7 means no limit.
+    /// The maximum number of retries if the peer has no posted receive. 7 means no limit.
     pub rnr_retry: u8,
 }
 
-/// Returns a TCP connection over which the programs exchange attributes. With a server, connects to
-/// it; without, accepts the first client.
+/// Returns a TCP connection for the exchange of attributes. Connects to the server if one is given,
+/// and accepts the first client otherwise.
 ///
 /// # Errors
 ///
@@ -287,8 +286,8 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
                 .map_err(|error| format!("cannot connect to {address} over TCP: {error}"))?
         }
         None => {
-            // A socket for `::` accepts IPv6 and IPv4. If the host has no IPv6, the program listens
-            // on IPv4 only.
+            // A socket bound to `::` accepts IPv6 and IPv4. If the host has no IPv6, listen on IPv4
+            // only.
             let listener =
                 TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
             let listener =
@@ -309,20 +308,19 @@ pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
-/// Receives exactly `LEN` bytes from the peer. The time limit for all bytes is 30 s. `what` names
-/// the message in errors.
+/// Receives exactly `LEN` bytes from the peer, within 30 s. `what` names the message in errors.
 ///
 /// # Errors
 ///
-/// Fails if the peer closes the connection or the time limit is over. The error quotes the bytes
+/// Fails if the peer closes the connection or the time limit expires. The error quotes the bytes
 /// that have arrived.
 pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
     let deadline = Instant::now() + TIME_LIMIT;
     let mut bytes = [0; LEN];
     let mut len = 0;
     while len < LEN {
-        // The time limit is for all bytes together, because a peer could otherwise send single
-        // bytes slowly forever.
+        // The time limit is for all bytes together. Otherwise, a peer could send single bytes
+        // slowly forever.
         let left = deadline.saturating_duration_since(Instant::now());
         let read = if left.is_zero() {
             Err(io::ErrorKind::WouldBlock.into())
@@ -336,8 +334,8 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
                 continue;
             }
             Err((io::ErrorKind::Interrupted, _)) => continue,
-            // If the peer closes its socket while that contains unread bytes, the kernel resets the
-            // connection.
+            // The kernel resets the connection if the peer closes a socket that contains unread
+            // bytes.
             Ok(0) | Err((io::ErrorKind::ConnectionReset, _)) => {
                 format!("the peer closed before it had sent {what}")
             }
@@ -352,7 +350,7 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
     Ok(bytes)
 }
 
-/// Returns the first 60 bytes of a message as text, for errors.
+/// Returns the first 60 bytes of a message as text, for error messages.
 fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 60;
     match bytes {

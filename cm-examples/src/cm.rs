@@ -1,4 +1,4 @@
-//! Calls of the connection manager that several programs share.
+//! Connection manager calls shared by several programs.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -12,7 +12,7 @@ use rdmsg::{
 
 use crate::Result;
 
-/// The time limit to resolve an address or a route, as in the C programs.
+/// The time limit to resolve an address or a route. The C programs use the same time.
 const RESOLVE: Duration = Duration::from_secs(2);
 
 /// Resolves a host name or an IP address.
@@ -31,7 +31,7 @@ pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(|| format!("cannot resolve {host}: the host has no address"))?)
 }
 
-/// Resolves a host name or an address, for programs with an option for the format of addresses.
+/// Resolves a host name or an address. For programs with an option for the address format.
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub fn lookup_as(format: &str, host: &str, port: u16) -> Result<SocketAddr> {
     lookup(host, port)
 }
 
-/// Parses an option: the number of a port space for datagrams.
+/// Parses the value of an option: the number of a datagram port space.
 ///
 /// # Errors
 ///
@@ -58,11 +58,11 @@ pub fn port_space(number: &str) -> Result<PortSpace, String> {
     }
 }
 
-/// Waits for the next event of the connection manager. The event must have the type `wanted`.
+/// Waits for the connection manager's next event, which must have the type `wanted`.
 ///
 /// # Errors
 ///
-/// Fails if an event of another type arrives, or no event within `timeout`.
+/// Fails if an event of another type arrives, or if no event arrives within `timeout`.
 pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Result<CmEvent> {
     let Some(event) = events.wait_event(timeout)? else {
         return Err(format!("{wanted} did not arrive within {timeout:?}").into());
@@ -79,8 +79,8 @@ pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Re
 #[must_use]
 pub fn rejection_cause(event: &CmEvent) -> String {
     let reason = event.reject_reason();
-    // The connection manager can pad the private data with zeros, so only zeros mean that the
-    // peer's program has sent no text.
+    // The connection manager may pad the private data with zeros. If they are all zeros, the peer's
+    // program has sent no text.
     let silent = event.private_data().iter().all(|byte| *byte == 0);
     match reason.explanation().filter(|_| silent) {
         Some(explanation) => explanation.into(),

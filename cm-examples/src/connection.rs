@@ -1,5 +1,4 @@
-//! A queue pair with an id of the connection manager. One call waits for completions and for
-//! events.
+//! A queue pair with a connection manager id. One call waits for both completions and events.
 
 use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
@@ -18,7 +17,7 @@ use rdmsg::{
 
 use crate::{Result, cm::step};
 
-/// The time limit for each step of establishing a connection. On an established connection, waits
+/// The time limit of each step of establishing a connection. Waits on an established connection
 /// have no time limit.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
@@ -27,25 +26,25 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 pub struct Connection {
     id: CmId,
     events: EventChannel,
-    /// Whether the program changes the state of the queue pair, with attributes that it gets from
-    /// the id. Otherwise the id changes the state.
+    /// Whether the program changes the state of the queue pair, with attributes from the id. If
+    /// false, the id changes the state.
     own_qp: bool,
-    /// The queue pair, for the program's work requests.
+    /// The queue pair, to which the program posts work requests.
     pub qp: QueuePair,
-    /// The protection domain, for the program's memory.
+    /// The protection domain, in which the program registers memory.
     pub pd: ProtectionDomain,
     cq: CompletionQueue,
     done: CompletionChannel,
-    /// The completions that the program has not taken yet.
+    /// The completions that the program has not retrieved yet.
     completed: VecDeque<Success>,
     connected: bool,
 }
 
 impl Connection {
-    /// Creates the objects that the id needs before it connects or accepts. Then post receives,
-    /// because the peer can send as soon as the connection is established. `events` must be the
-    /// event channel of this id only. With `own_qp`, the program changes the state of the queue
-    /// pair.
+    /// Creates the objects that the id needs before it connects or accepts. The caller must then
+    /// post receives, because the peer can send as soon as the connection is established. `events`
+    /// must be the event channel of this id only. If `own_qp` is true, the program changes the
+    /// state of the queue pair.
     ///
     /// # Errors
     ///
@@ -62,7 +61,7 @@ impl Connection {
         };
         let qp = if own_qp {
             let qp = QueuePair::new(&pd, &attr)?;
-            // In the state INIT, the queue pair accepts receives.
+            // A queue pair in the state INIT accepts receives.
             qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
             qp
         } else {
@@ -81,7 +80,7 @@ impl Connection {
         })
     }
 
-    /// Accepts the connection request of the id.
+    /// Accepts the id's connection request.
     ///
     /// # Errors
     ///
@@ -94,7 +93,7 @@ impl Connection {
         self.established(CmEventType::ESTABLISHED)
     }
 
-    /// Connects the id. Its route must be resolved.
+    /// Connects the id, whose route must already be resolved.
     ///
     /// # Errors
     ///
@@ -119,11 +118,10 @@ impl Connection {
         }
     }
 
-    /// Moves the program's queue pair to RTR and RTS. The id returns the attributes, including
-    /// those of the peer.
+    /// Moves the program's queue pair to RTR and RTS, with attributes from the id. They include the
+    /// attributes of the peer.
     fn bring_up(&mut self) -> Result<()> {
-        // The queue pair is set to INIT again, because only now the id knows the peer's access
-        // rights.
+        // Start with INIT again, because the id knows the peer's access rights only now.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }
@@ -147,19 +145,20 @@ impl Connection {
         }
         self.id.disconnect()?;
         if self.connected {
-            // The program has finished, so it does not matter whether the peer confirms in time.
+            // Ignore a timeout: the program has finished, so it does not need the peer's
+            // confirmation.
             self.events.wait_event(TIME_LIMIT)?;
         }
         Ok(())
     }
 
     /// Waits for the next completion. Returns `None` when the peer has disconnected and the queue
-    /// has no more completions.
+    /// is empty.
     ///
     /// # Errors
     ///
-    /// Fails if a work request failed other than by a flush, or if the connection ended in another
-    /// way.
+    /// Fails if a work request failed with a status other than a flush, or if the connection ended
+    /// without a disconnect.
     pub fn completion(&mut self) -> Result<Option<Success>> {
         loop {
             if let Some(success) = self.completed.pop_front() {
@@ -168,8 +167,8 @@ impl Connection {
             if !self.connected {
                 return Ok(None);
             }
-            // Polls after `req_notify` and before the wait: a completion that arrived before
-            // `req_notify` causes no event.
+            // Poll between `req_notify` and the wait, because completions before `req_notify` cause
+            // no event.
             self.cq.req_notify(false)?;
             if self.take_completions()? {
                 continue;
@@ -188,7 +187,7 @@ impl Connection {
                     CmEventType::DISCONNECTED => self.connected = false,
                     other => return Err(format!("{other}: {}", event.cm_status()).into()),
                 }
-                // Completions that arrived before the end of the connection are still valid.
+                // Completions from before the end of the connection are still valid.
                 self.take_completions()?;
             }
         }
@@ -198,8 +197,7 @@ impl Connection {
         let mut completions = [WorkCompletion::default(); 16];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
-            // The device flushed the request, because the connection is ending. An event reports
-            // the end as well.
+            // Ignore a flushed request: the connection is ending, which an event also reports.
             if completion.status() != WcStatus::WR_FLUSH_ERR {
                 self.completed.push_back(completion.result()?);
             }

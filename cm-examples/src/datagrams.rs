@@ -1,5 +1,5 @@
-//! A queue pair for datagrams. A datagram has one packet, can be sent to and received from any
-//! host, and can be lost.
+//! A queue pair for datagrams. A datagram is a single packet, can be exchanged with any host, and
+//! can be lost.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +13,15 @@ use rdmsg::{
 
 use crate::Result;
 
-/// The longest time between two datagrams. When it is over, the missing datagrams are lost, because
-/// no host repeats them.
+/// The maximum time between two datagrams. After this time, the missing datagrams are lost, because
+/// no host sends a datagram again.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const SEND: u64 = 0;
 const RECEIVE: u64 = 1;
 
-/// A queue pair that sends and receives datagrams of one size. All receives use the same memory,
-/// because the program ignores the content.
+/// A queue pair that sends and receives datagrams of one size. The program ignores their content,
+/// so all receives use the same memory.
 #[derive(Debug)]
 pub struct Datagrams {
     /// The id of the connection manager.
@@ -90,7 +90,7 @@ impl Datagrams {
         })
     }
 
-    /// Returns the number of the queue pair. Other hosts send datagrams to this number.
+    /// Returns the queue pair number, to which other hosts send datagrams.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp.qp_num()
@@ -111,8 +111,8 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Sends all datagrams and does not wait for their completions. The immediate data of each
-    /// contain this queue pair's number, so that the peer can reply.
+    /// Sends all datagrams without waiting for their completions. The immediate data of each
+    /// datagram is the number of this queue pair, so that the peer can reply.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Datagrams {
             let bytes = Sge::new(&self.memory, AddressHandle::GRH_LEN..);
             let datagram = SendWr::send_with_imm(SEND, bytes, self.qp_num());
             let datagram = datagram.to(&to.handle, to.qp_num, to.qkey);
-            // Only the last send has a completion. It shows that all sends have completed.
+            // Signal only the last send. Its completion shows that all sends have completed.
             let datagram = if number == self.count {
                 datagram.signaled()
             } else {
@@ -151,12 +151,13 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits until all datagrams have arrived: at most `first` for the first one, and at most
-    /// `TIME_LIMIT` for each other.
+    /// Waits until all datagrams have arrived. The time limit is `first` for the first datagram,
+    /// and `TIME_LIMIT` for each further datagram.
     ///
     /// # Errors
     ///
-    /// Fails if datagrams are missing. The error contains the number that arrived.
+    /// Fails if datagrams are missing. The error contains the number of datagrams that have
+    /// arrived.
     pub fn wait_received(&mut self, first: Duration) -> Result<()> {
         while self.received < self.count {
             let patience = if self.received == 0 {
@@ -187,8 +188,7 @@ impl Datagrams {
         }
         self.received += 1;
         if self.to.is_none() {
-            // The reply uses the reverse path of the datagram, and goes to the queue pair in its
-            // immediate data.
+            // Reply on the reverse path of the datagram, to the queue pair in its immediate data.
             let mut grh = [0; AddressHandle::GRH_LEN];
             self.memory.copy_out(0, &mut grh);
             let port = self.id.port_num();
@@ -205,12 +205,12 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits for the next completion. Returns `None` if none arrives within `time_limit`.
+    /// Waits for the next completion. Returns `None` if no completion arrives within `time_limit`.
     fn completion(&self, time_limit: Duration) -> Result<Option<WorkCompletion>> {
         let start = Instant::now();
         loop {
-            // Polls after `req_notify` and before the wait: a completion that arrived before
-            // `req_notify` causes no event.
+            // Poll between `req_notify` and the wait, because completions before `req_notify` cause
+            // no event.
             self.cq.req_notify(false)?;
             let mut completions = [WorkCompletion::default()];
             if self.cq.poll(&mut completions)? == 1 {

@@ -1,4 +1,4 @@
-//! The exchange of `rdma_client` and `rdma_server`: one message of 16 bytes in each direction.
+//! The exchange between `rdma_client` and `rdma_server`: one message of 16 bytes in each direction.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ impl Done {
     /// Waits for the next completion. `what` describes the request in errors.
     fn wait(&self, what: &str) -> Result<WorkCompletion> {
         loop {
-            // Polls after `req_notify` and before the wait: a completion that arrived before
-            // `req_notify` causes no event.
+            // Poll between `req_notify` and the wait, because completions before `req_notify` cause
+            // no event.
             self.cq.req_notify(false)?;
             let mut completions = [WorkCompletion::default()];
             if self.cq.poll(&mut completions)? == 1 {
@@ -46,7 +46,7 @@ impl Done {
     }
 }
 
-/// One side of the exchange: a queue pair with memory for one message in each direction.
+/// One side of the exchange: a queue pair, with memory for one message in each direction.
 #[derive(Debug)]
 pub struct Exchange {
     qp: QueuePair,
@@ -120,7 +120,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// Fails if the send failed, or did not complete within 30 s.
+    /// Fails if the send failed or did not complete within 30 s.
     pub fn wait_sent(&mut self) -> Result<()> {
         self.sends.wait("the send").map(drop)
     }
@@ -129,7 +129,7 @@ impl Exchange {
     ///
     /// # Errors
     ///
-    /// Fails if no message arrives within 30 s, or if the message does not have 16 bytes.
+    /// Fails if no message arrives within 30 s, or if its length is not 16 bytes.
     pub fn wait_received(&mut self) -> Result<()> {
         let came = self.receives.wait("the receive")?;
         match came.byte_len() {

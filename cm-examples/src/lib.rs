@@ -1,5 +1,5 @@
-//! The code that the example programs share: the log, the test pattern of messages, latencies, and
-//! calls of the connection manager.
+//! Code shared by the example programs: the log, the test pattern of messages, latencies, and
+//! connection manager calls.
 
 use std::{error::Error, fmt, io::Write, process::ExitCode, time::Duration, time::Instant};
 
@@ -17,11 +17,10 @@ pub mod socket;
 pub mod stream_test;
 pub mod transfer;
 
-/// The result of a function of an example. The program prints the error and does not examine it
-/// further.
+/// The result of a function of an example. The program only prints the error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Prints the error that a program returns, and returns the exit status.
+/// Prints a program's error, and returns the exit status.
 pub fn end(program: &str, result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,15 +31,15 @@ pub fn end(program: &str, result: Result<()>) -> ExitCode {
     }
 }
 
-/// Initializes the log. If `debug` is set, it shows the events of the connection manager and the
-/// log of the library.
+/// Initializes the log. If `debug` is true, the log shows connection manager events and the log of
+/// the library.
 pub fn init_debug(debug: bool) {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }
 
-/// Initializes the log on stdout. Each line begins with the time in seconds since the program
-/// started. Without the variable `RUST_LOG`, the log shows the events of the connection manager.
+/// Initializes the log on stdout. Each line begins with the time since the program started, in
+/// seconds. By default, the log shows connection manager events; `RUST_LOG` overrides this.
 pub fn init_trace(name: &'static str) {
     let start = Instant::now();
     env_logger::Builder::from_env(
@@ -58,8 +57,8 @@ pub fn init_trace(name: &'static str) {
     .init();
 }
 
-/// Fills a message with the test pattern of its number. The patterns of successive messages differ,
-/// and so do neighbouring bytes.
+/// Fills a message with the test pattern of its number. Consecutive messages have different
+/// patterns, and adjacent bytes differ.
 pub fn fill(number: u64, message: &mut [u8]) {
     for (byte, expected) in message.iter_mut().zip(pattern(number)) {
         *byte = expected;
@@ -70,7 +69,7 @@ pub fn fill(number: u64, message: &mut [u8]) {
 ///
 /// # Errors
 ///
-/// Fails if a byte differs from the one that [`fill`] writes.
+/// Fails if a byte differs from the pattern that [`fill`] writes.
 pub fn check(number: u64, message: &[u8]) -> Result<(), Mismatch> {
     match message
         .iter()
@@ -93,7 +92,7 @@ fn pattern(number: u64) -> impl Iterator<Item = u8> {
         .map(|(step, salt)| (step.wrapping_mul(7) ^ (salt >> 8)) as u8)
 }
 
-/// A byte of a received message differs from the test pattern.
+/// The error for a received message that differs from the test pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mismatch {
     number: u64,
@@ -124,7 +123,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Creates an empty record. It stores latencies of up to 60 s with three significant digits.
+    /// Creates an empty histogram of latencies of up to 60 s, with three significant digits.
     #[must_use]
     pub fn new() -> Self {
         Self(
@@ -133,7 +132,7 @@ impl Latencies {
         )
     }
 
-    /// Adds a latency. More than 60 s counts as 60 s.
+    /// Adds a latency. A latency above 60 s counts as 60 s.
     pub fn record(&mut self, latency: Duration) {
         self.0
             .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));

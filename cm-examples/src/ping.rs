@@ -2,8 +2,8 @@
 
 use rdmsg::verbs::{MemoryRegion, RemoteAddr};
 
-/// Returns the text of a ping with a zero byte at its end: the number of the ping, and then
-/// letters. The first letter depends on the number.
+/// Returns the text of a ping: its number, then letters, and a terminating zero byte. The first
+/// letter depends on the number.
 #[must_use]
 pub fn text(number: u32, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{number}: ").into_bytes();
@@ -17,8 +17,8 @@ pub fn text(number: u32, size: usize) -> Vec<u8> {
     text
 }
 
-/// A message from one side to the other: an address and a length of memory that the peer may
-/// access. A message of zeros confirms a READ or WRITE.
+/// A message with the address and the length of memory that the peer may access. A message of zeros
+/// confirms a READ or WRITE.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claim {
     addr: u64,
@@ -30,7 +30,7 @@ impl Claim {
     /// The length of the message in bytes.
     pub const LEN: usize = 16;
 
-    /// Creates a message that describes a whole memory region.
+    /// Creates a message for a whole memory region.
     #[must_use]
     pub fn of(memory: &MemoryRegion) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Claim {
         bits.to_be_bytes()
     }
 
-    /// Decodes a message of the peer.
+    /// Decodes a message from the peer.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let bits = u128::from_be_bytes(bytes);

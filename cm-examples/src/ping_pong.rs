@@ -1,5 +1,5 @@
 //! The message exchange of `rc_pingpong` between two connected queue pairs, and the device
-//! capabilities that each variant requires.
+//! capabilities that its options require.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use rdmsg::verbs::{
 
 use crate::Result;
 
-/// The longest wait for a completion. Without the connection manager, no event reports that the
-/// peer has ended.
+/// The maximum wait for a completion. Without the connection manager, no event reports that the
+/// peer has exited.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// A likely cause if not even the first message arrives.
+/// The likely cause if no message arrives.
 const ANOTHER: &str = "the peer must run ibv_rc_pingpong: the queue pairs of ibv_uc_pingpong and \
                        ibv_ud_pingpong have another type, and do not reply";
-/// The value of each byte of a message, if no side checks messages.
+/// The value of all bytes of a message if neither side checks messages.
 const FILLING: u8 = 0x7b;
-/// The page size. The C program requires that the first byte of each page is zero.
+/// The page size in bytes. The C program requires the first byte of each page to be zero.
 const PAGE: usize = 4096;
 /// The ids of work requests.
 const RECEIVE: u64 = 1;
@@ -33,7 +33,7 @@ pub struct Rules {
     pub size: u32,
     /// The number of messages in each direction.
     pub iters: u32,
-    /// The number of posted receives.
+    /// The maximum number of posted receives.
     pub rx_depth: u32,
     /// Whether this side sends the first message.
     pub begins: bool,
@@ -41,36 +41,37 @@ pub struct Rules {
     pub events: bool,
     /// Whether to check each byte of the last message.
     pub check: bool,
-    /// Whether to read the arrival times of messages.
+    /// Whether to record the arrival times of messages.
     pub timestamps: bool,
-    /// Whether to post with the functions of `ibv_wr_post`.
+    /// Whether to post with the `ibv_wr_*` functions.
     pub new_send: bool,
-    /// Whether the device prefetches the pages of the memory.
+    /// Whether the device prefetches the pages of the message memory.
     pub prefetch: bool,
-    /// The kind of memory for the messages.
+    /// The memory that contains the messages.
     pub place: Place,
 }
 
-/// The kind of memory for the messages.
+/// The kinds of memory for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "these are all kinds")]
 pub enum Place {
-    /// The registration pins the memory.
+    /// Registered memory, whose pages are pinned.
     Pinned,
-    /// On-demand paging: the device loads each page when it needs it.
+    /// Memory with on-demand paging: the device loads each page on its first access.
     OnDemand,
-    /// On-demand paging with a memory region that covers all memory of the process.
+    /// Memory with on-demand paging, in a region that covers the whole address space of the
+    /// process.
     Implicit,
-    /// The memory of the device.
+    /// Memory on the device.
     Device,
 }
 
 impl Rules {
-    /// Checks that the device has the capabilities for these parameters.
+    /// Checks that the device has the capabilities that these parameters require.
     ///
     /// # Errors
     ///
-    /// Fails if the device lacks a capability. The error names it.
+    /// Fails if the device lacks a capability. The error names the missing capability.
     pub fn check_device(&self, context: &Context) -> Result<()> {
         let can = context.query_device_ex()?;
         let both = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
@@ -208,7 +209,7 @@ impl PingPong {
             ..
         } = self.rules;
         let (mut posted, mut sent, mut received) = (rx_depth, 0, 0);
-        // A side sends if it has received a message since its last send, and that send has
+        // A side sends after it has received a message since its last send, and that send has
         // completed.
         let (mut sending, mut answered) = (begins, false);
         if sending {
@@ -237,7 +238,7 @@ impl PingPong {
         Ok(())
     }
 
-    /// Waits for the next completions, and returns their ids. `first` means that no message has
+    /// Waits for the next completions, and returns their ids. `first` is true if no message has
     /// arrived yet.
     fn completions(&mut self, first: bool) -> Result<Vec<u64>> {
         let hint = if first {
@@ -248,8 +249,8 @@ impl PingPong {
         let start = Instant::now();
         loop {
             if self.rules.events {
-                // Polls after `req_notify` and before the wait: a completion that arrived before
-                // `req_notify` causes no event.
+                // Poll between `req_notify` and the wait, because completions before `req_notify`
+                // cause no event.
                 self.cq.req_notify(false)?;
             }
             let ids = self.poll().map_err(|error| format!("{error}{hint}"))?;
@@ -292,9 +293,8 @@ impl PingPong {
         Ok(ids)
     }
 
-    /// Returns the shortest, the mean and the longest time between two arrivals, in ticks of the
-    /// device's clock. Returns `None` without timestamps, or if fewer than two messages have
-    /// arrived.
+    /// Returns the minimum, mean and maximum time between two arrivals, in ticks of the device's
+    /// clock. Returns `None` without timestamps, or if fewer than two messages have arrived.
     #[must_use]
     pub fn between_receives(&self) -> Option<[u64; 3]> {
         let steps = self.ticks.windows(2);
@@ -303,7 +303,7 @@ impl PingPong {
         Some([*steps.iter().min()?, mean, *steps.iter().max()?])
     }
 
-    /// Checks each byte of the last message. The client receives the bytes that it has sent.
+    /// Checks each byte of the last message. The client expects the bytes that it has sent.
     ///
     /// # Errors
     ///
@@ -315,8 +315,8 @@ impl PingPong {
             None => self.memory.copy_out(0, &mut came),
         }
         let ours = content(came.len());
-        // The server accepts also the content of the C program, which equals this content only in
-        // the first byte of each page.
+        // The server also accepts the content that the C program sends. Both contents are equal
+        // only in the first byte of each page.
         let theirs = |at: usize| if at.is_multiple_of(PAGE) { 0 } else { FILLING };
         let wrong =
             |at: &usize| came[*at] != ours[*at] && (self.rules.begins || came[*at] != theirs(*at));

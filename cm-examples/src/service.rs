@@ -1,5 +1,5 @@
-//! The code that the echo servers with many clients share: the options, the shutdown on a signal,
-//! and statistics on request.
+//! Code shared by the echo servers for many clients: the options, the shutdown on a signal, and
+//! statistics on request.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -28,16 +28,16 @@ pub struct Options {
     pub debug: bool,
 }
 
-/// A listener with an engine of its own. A signal ends both.
+/// A listener with its own engine. A signal ends both.
 #[derive(Debug)]
 pub struct Service {
-    /// The listener for clients. The shutdown after a signal closes it.
+    /// The listener for clients. It is closed when a signal ends the service.
     pub listener: Listener,
     signals: thread::JoinHandle<Result<()>>,
 }
 
-/// Returns a configuration for hundreds of connections with short messages. Each connection uses 45
-/// KiB.
+/// Returns a configuration for hundreds of connections with short messages. A connection uses 45
+/// KiB of memory.
 #[must_use]
 pub fn config() -> Config {
     Config::default().with(|config| {
@@ -45,21 +45,22 @@ pub fn config() -> Config {
         config.send_depth = 8;
         config.eager_size = Some(1024);
         config.max_message = 1024;
-        // The engine establishes 8 connections at a time, so the last of many clients waits.
+        // The engine establishes only 8 connections at a time, so the last of many clients waits
+        // long.
         config.connect_timeout = Duration::from_secs(60);
     })
 }
 
-/// Returns [`config`] for servers that have a thread in `recv` for each connection. The threads
-/// wait for events without polling, because polling threads would use all processors.
+/// Returns [`config`] with changes for servers that have one thread per connection in `recv`. The
+/// threads sleep instead of polling, because polling threads would occupy all processors.
 #[must_use]
 pub fn config_for_threads() -> Config {
     config().with(|c| c.polling = Polling::Event)
 }
 
 impl Service {
-    /// Starts to listen, and blocks the signals that end the service. Call this before the program
-    /// starts other threads, because only new threads inherit the blocked signals.
+    /// Starts listening, and blocks the signals that end the service. Must be called before other
+    /// threads start, because only threads started later inherit the blocked signals.
     ///
     /// # Errors
     ///
@@ -69,7 +70,8 @@ impl Service {
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1]);
         signals.thread_block()?;
         let engine = Engine::new()?;
-        // The queues must have room for all clients, because all can connect at once.
+        // Make the queues large enough for all clients, because all clients can connect
+        // simultaneously.
         let builder = Listener::builder().config(&config).engine(&engine);
         let builder = builder.backlog(1000).half_open(1000);
         let listener = builder.bind(options.address)?;
@@ -81,7 +83,7 @@ impl Service {
         })
     }
 
-    /// Waits until all connections have ended after a signal.
+    /// Waits until a signal has ended the service and all connections have ended.
     ///
     /// # Errors
     ///
@@ -93,7 +95,7 @@ impl Service {
     }
 }
 
-/// Prints statistics after SIGUSR1. After SIGINT or SIGTERM, closes the listener, and ends the
+/// Prints statistics after SIGUSR1. After SIGINT or SIGTERM, closes the listener. Ends the
 /// connections that are still open after `time_limit`.
 fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
     while signals.wait()? == Signal::SIGUSR1 {
@@ -115,8 +117,8 @@ fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Raises the limit of open file descriptors to the hard limit, because each connection uses
-/// several.
+/// Raises the soft limit on open files to the hard limit, because each connection uses several
+/// descriptors.
 ///
 /// # Errors
 ///

@@ -34,7 +34,7 @@ pub enum Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to listen: over RDMA with this configuration, or over TCP without one.
+    /// Starts listening: over RDMA if a configuration is given, and over TCP otherwise.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Acceptor {
 }
 
 impl Socket {
-    /// Connects: over RDMA with this configuration, or over TCP without one.
+    /// Connects: over RDMA if a configuration is given, and over TCP otherwise.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Socket {
         Ok(Self::Tcp(stream))
     }
 
-    /// Sets whether the calls return `WouldBlock` instead of blocking.
+    /// Sets whether calls return `WouldBlock` instead of blocking.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Socket {
         }
     }
 
-    /// Probes the peer when the stream has been idle for `interval`.
+    /// Enables keepalive: probes the peer if the stream has been idle for `interval`.
     ///
     /// # Errors
     ///

@@ -1,17 +1,17 @@
-//! The tests of a byte stream, and the output of their results.
+//! The tests of a byte stream, and the format of their results.
 
 use std::time::Duration;
 
 use crate::Result;
 
-/// The headings of the columns of [`StreamTest::line`].
+/// The column headings for [`StreamTest::line`].
 pub const HEADER: &str =
     "name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer";
 
-/// The sizes of transfers in bytes without the option `-S all`.
+/// The transfer sizes in bytes, unless the option `-S all` is given.
 const USUAL: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
-/// A test: transfers from the client to the server, and then back.
+/// A test: transfers from the client to the server, and then in the other direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct StreamTest {
@@ -19,19 +19,19 @@ pub struct StreamTest {
     pub name: String,
     /// The length of a transfer in bytes.
     pub size: usize,
-    /// The number of transfers in a row in one direction.
+    /// The number of consecutive transfers in one direction.
     pub count: u32,
-    /// The number of repetitions of the transfers in both directions.
+    /// The number of times that the transfers in both directions are repeated.
     pub iterations: u32,
 }
 
-/// The tests that use one connection.
+/// The tests that share one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Plan {
-    /// The tests in the order in which they run.
+    /// The tests, in order of execution.
     pub tests: Vec<StreamTest>,
-    /// The maximum size in bytes of an inline send of the connection.
+    /// The maximum size of an inline send, in bytes.
     pub inline: u32,
 }
 
@@ -46,14 +46,14 @@ pub enum Way {
 }
 
 impl Way {
-    /// Both directions, in the order of the transfers.
+    /// Both directions, in the order of their transfers.
     pub const BOTH: [Self; 2] = [Self::ToServer, Self::ToClient];
 }
 
 impl Plan {
-    /// Returns a plan for each connection. If an option sets the size, the count or the iterations,
-    /// returns one plan with one test. Otherwise returns the usual tests, or those of more sizes if
-    /// the size is `all`.
+    /// Returns one plan for each connection. If an option sets the size, the count or the
+    /// iterations, returns one plan with one test. Otherwise returns the default tests, or tests
+    /// with more sizes if the size is `all`.
     ///
     /// # Errors
     ///
@@ -81,8 +81,8 @@ impl Plan {
         })
     }
 
-    /// Returns a plan with one test. The default size is 1000 bytes, the default count 1000, and
-    /// the default number of iterations 1.
+    /// Returns a plan with one test. The defaults are a size of 1000 bytes, a count of 1000, and 1
+    /// iteration.
     fn custom(size: Option<u32>, count: Option<u32>, iterations: Option<u32>) -> Self {
         let test = StreamTest {
             name: "custom".into(),
@@ -96,7 +96,7 @@ impl Plan {
         }
     }
 
-    /// Returns the latency tests: one transfer at a time, with several sizes.
+    /// Returns the latency tests: single transfers, in several sizes.
     fn latency(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_lat", short(size as u64)),
@@ -110,7 +110,7 @@ impl Plan {
         }
     }
 
-    /// Returns the bandwidth tests: many transfers in a row, with several sizes.
+    /// Returns the bandwidth tests: many consecutive transfers, in several sizes.
     fn bandwidth(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_bw", short(size as u64)),
@@ -126,7 +126,7 @@ impl Plan {
 }
 
 impl StreamTest {
-    /// Returns the result of the test as a line of the output.
+    /// Formats the result of the test as a line of output.
     #[must_use]
     pub fn line(&self, time: Duration) -> String {
         let transfers = f64::from(self.iterations) * f64::from(self.count) * 2.0;
@@ -150,7 +150,7 @@ fn sizes(all: bool) -> Vec<usize> {
     if !all {
         return USUAL.into();
     }
-    // The sizes are powers of two, and from 128 bytes on also the middle between two powers.
+    // The sizes are 64, each power of two from 128 on, and 1.5 times each of these powers.
     let mut sizes = vec![64];
     for exponent in 7..=22 {
         sizes.extend([1 << exponent, 3 << (exponent - 1)]);
@@ -158,7 +158,7 @@ fn sizes(all: bool) -> Vec<usize> {
     sizes
 }
 
-/// Returns a number of transfers of this size that is large enough for a measurement.
+/// Returns a number of transfers of this size that is sufficient for a measurement.
 fn usual_count(size: usize) -> u32 {
     match size {
         0x10_0000.. => 100,

@@ -1,5 +1,5 @@
-//! One side of a connection that sends and receives a number of messages. All messages use the same
-//! memory, because the program ignores their content.
+//! One side of a connection that sends and receives a number of messages. The program ignores the
+//! content of the messages, so all of them use the same memory.
 
 use rdmsg::{
     cm::CmId,
@@ -11,7 +11,7 @@ use rdmsg::{
 
 use crate::Result;
 
-/// One side of a connection, with its queue pair and memory.
+/// One side of a connection: its queue pair, completion queues and memory.
 #[derive(Debug)]
 pub struct Transfer {
     /// The id of the connection manager.
@@ -21,9 +21,9 @@ pub struct Transfer {
     receives: CompletionQueue,
     memory: MemoryRegion,
     size: u32,
-    /// The number of sends that have not completed.
+    /// The number of sends that have not completed yet.
     pub unsent: u32,
-    /// The number of messages that have not arrived.
+    /// The number of messages that have not arrived yet.
     pub missing: u32,
 }
 
@@ -66,7 +66,7 @@ impl Transfer {
         })
     }
 
-    /// Sends all messages, and does not wait for their completions.
+    /// Sends all messages without waiting for their completions.
     ///
     /// # Errors
     ///
@@ -79,12 +79,11 @@ impl Transfer {
         Ok(())
     }
 
-    /// Takes the completions of sends and receives from the queues. Returns whether the queues had
-    /// any.
+    /// Polls the completions of sends and receives. Returns whether there were any.
     ///
     /// # Errors
     ///
-    /// Fails if a send or receive failed, or if a message has another length.
+    /// Fails if a send or receive failed, or if a message has an unexpected length.
     pub fn progress(&mut self) -> Result<bool> {
         let mut completions = [WorkCompletion::default(); 16];
         let sent = self.sends.poll(&mut completions)?;

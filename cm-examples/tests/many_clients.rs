@@ -1,6 +1,6 @@
-//! Tests of the echo servers with 500 clients, one of which does not receive its replies. The tests
-//! use RDMA if the environment variable `LAB_ADDR` is the address of an RDMA device, and otherwise
-//! TCP.
+//! Tests of the echo servers with 500 clients, one of which does not receive its replies. If the
+//! environment variable `LAB_ADDR` is set to the address of an RDMA device, the tests use RDMA, and
+//! otherwise TCP.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use std::{
 use nix::sys::signal::Signal;
 use toolbox::{Line, Process};
 
-/// A time limit for each wait. It is long enough for a host that emulates each instruction.
+/// The time limit for each wait. It is long enough for a host with emulated processors.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 const CLIENTS: &str = "500";
@@ -19,14 +19,15 @@ const CLIENTS: &str = "500";
 /// The receive window: the number of messages of one client that a server can hold.
 const WINDOW: u64 = 8;
 
-/// The time in seconds for which all connections are idle.
+/// The time in seconds for which all connections stay idle.
 const IDLE: u64 = 6;
 
-/// The processor time that a server may use while the connections are idle, in thousandths of one
-/// processor. Unoptimised code needs five times this.
+/// The maximum processor time of a server while the connections are idle, in thousandths of one
+/// processor. The maximum is five times higher for unoptimised code.
 const BUDGET: u64 = if cfg!(debug_assertions) { 50 } else { 10 };
 
-/// Each test holds this lock, because tests measure processor time and open many connections.
+/// The lock that each test holds. Tests must not run concurrently, because they measure processor
+/// time and open many connections.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A running echo server.
@@ -42,7 +43,7 @@ struct Statistics {
     processor_ms: u64,
 }
 
-/// Reads lines until one starts with `beginning`, and returns that line.
+/// Reads lines until a line starts with `beginning`, and returns that line.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
         match process.line(TIME_LIMIT) {
@@ -116,8 +117,8 @@ fn serve_many(program: &str) {
     let (mut server, address) = Server::start(program);
     let mut clients = start_clients(&address);
 
-    // All clients except one receive their replies. The server holds at most one window of messages
-    // of the client that does not receive.
+    // All clients except one receive their replies. For the remaining client, the server holds at
+    // most one window of messages.
     line(
         &mut clients,
         "20 rounds over 499 connections, every byte as expected",
@@ -144,9 +145,9 @@ fn serve_many(program: &str) {
     if env::var_os("LAB_ADDR").is_none() {
         assert!(used * 1000 < elapsed * BUDGET, "{used} ms in {elapsed} ms");
     } else {
-        // This host can emulate each instruction, so a fixed budget does not apply. The test
-        // computes the cost of a message from the messages before: an idle second must cost less
-        // than one message on each connection.
+        // This host may have emulated processors, so a fixed limit does not apply. Instead, one
+        // second of idle time must cost less than one message on each connection, at the measured
+        // cost of a message.
         println!(
             "{} ms for {} messages",
             before.processor_ms, before.received
@@ -163,7 +164,7 @@ fn serve_many(program: &str) {
     let last = server.wait_for(0);
     assert_eq!(last.held, 0);
 
-    // All clients end at the same time without closing their connections.
+    // All clients are killed at the same time, without closing their connections.
     let mut clients = start_clients(&address);
     line(&mut clients, "idle");
     let before = server.statistics();

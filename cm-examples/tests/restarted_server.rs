@@ -1,14 +1,15 @@
-//! Tests a client that connects again after its server was killed and restarted. The test uses RDMA
-//! if the environment variable `LAB_ADDR` is the address of an RDMA device, and otherwise TCP.
+//! Test of a client that connects again after its server was killed and restarted. If the
+//! environment variable `LAB_ADDR` is set to the address of an RDMA device, the test uses RDMA, and
+//! otherwise TCP.
 
 use std::{env, time::Duration};
 
 use toolbox::{Line, Process};
 
-/// A time limit for each wait. It is long enough for a host that emulates each instruction.
+/// The time limit for each wait. It is long enough for a host with emulated processors.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Reads lines until one starts with `beginning`, and returns the rest of that line.
+/// Reads lines until a line starts with `beginning`, and returns the rest of that line.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
         match process.line(TIME_LIMIT) {

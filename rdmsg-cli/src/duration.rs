@@ -9,7 +9,8 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
-/// Parses the time for which a lost connection waits to be resumed, as `Config::resume` accepts it.
+/// Parses the time for which a lost connection can be resumed. Accepts the range of
+/// `Config::resume`.
 pub(crate) fn resume(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     if duration > Duration::from_secs(3600) {
@@ -18,7 +19,7 @@ pub(crate) fn resume(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Parses a number of seconds that is more than 0.
+/// Parses a number of seconds above 0.
 pub(crate) fn positive(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     if duration.is_zero() {

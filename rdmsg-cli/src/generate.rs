@@ -1,5 +1,5 @@
-//! Shell completions and manual pages. Tests generate both from the definition of the command line,
-//! and compare them with the files in `contrib`, which are parts of this program.
+//! Shell completions and manual pages. Tests generate both from the command-line definition, and
+//! compare them with the files in `contrib`, which are embedded in this program.
 
 use std::{
     fs,
@@ -43,7 +43,7 @@ pub(crate) struct ManualPages {
     folder: PathBuf,
 }
 
-/// The pages of the manual: the names of the files, and their texts.
+/// The manual pages: their file names and texts.
 macro_rules! pages {
     ($($name:literal)*) => {
         [$(($name, include_str!(concat!("../contrib/man/", $name)))),*]
@@ -92,8 +92,9 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// Compares the files of a folder in `contrib` with the files that `generate` writes to another
-    /// folder. If the variable `RDMSG_RENEW` is set, replaces them instead.
+    /// Compares the files in a directory of `contrib` with the output of `generate`, which writes
+    /// to another directory. If the environment variable `RDMSG_RENEW` is set, updates the files in
+    /// `contrib` instead.
     fn check(folder: &str, generate: impl FnOnce(&Path)) {
         let kept = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("contrib")

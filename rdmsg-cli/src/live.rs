@@ -5,21 +5,19 @@ use std::{
 
 use crate::{styled, terminal};
 
-/// The minimum time between two updates of the changing line, because the eye does not follow
-/// faster ones.
+/// The minimum time between two updates of the status line. The eye cannot follow faster updates.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// The output of a running program: permanent lines and, on a terminal, a last line that changes.
+/// The output of a running program: permanent lines and, on a terminal, a status line at the end.
 #[derive(Debug)]
 pub(crate) struct Live {
     is_shown: bool,
-    /// The time at which the line that is overwritten in place was last written, or `None` if the
-    /// terminal does not show the line.
+    /// The time of the last update of the status line, or `None` if the terminal does not show it.
     updated: Option<Instant>,
 }
 
 impl Live {
-    /// Creates an output. If `is_shown` is false, it writes nothing.
+    /// Creates an output. If `is_shown` is false, the output writes nothing.
     pub(crate) fn new(is_shown: bool) -> Self {
         Self {
             is_shown,
@@ -36,7 +34,8 @@ impl Live {
         Ok(())
     }
 
-    /// Updates the changing line, unless it is not shown or was updated less than `PERIOD` ago.
+    /// Updates the status line, unless the output is not shown or the last update was less than
+    /// `PERIOD` ago.
     pub(crate) fn update(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
@@ -47,8 +46,7 @@ impl Live {
         }
         let mut text = Vec::new();
         write(&mut text)?;
-        // The line is cut to the width of the terminal, because a line that wraps cannot be removed
-        // again.
+        // Truncate the line to the width of the terminal, because a wrapped line cannot be removed.
         let text: String = String::from_utf8_lossy(&text)
             .chars()
             .take(terminal::width() - 1)
@@ -60,11 +58,11 @@ impl Live {
         Ok(())
     }
 
-    /// Reports a step of the program immediately: by the changing line, or by a line on stderr if
-    /// stdout is no terminal.
+    /// Shows the current step of the program immediately: in the status line, or as a line on
+    /// stderr if stdout is not a terminal.
     pub(crate) fn now(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
         if !terminal::is_live() {
-            // A reader of the results does not need this line.
+            // Ignore an error: the results do not need this line.
             let _ = writeln!(io::stderr(), "{text}");
             return Ok(());
         }
@@ -72,7 +70,7 @@ impl Live {
         self.update(|out| write!(out, "{text}"))
     }
 
-    /// Removes the changing line from the terminal.
+    /// Removes the status line from the terminal.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         if self.updated.take().is_some() {
             let mut out = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! The log of the command on stderr: a line for each record, with the time in UTC.
+//! The logger of the command: writes each record as a line to stderr, with the time in UTC.
 
 use std::{
     env,
@@ -11,25 +11,24 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::styled;
 
-/// Installs the logger. The variable `RUST_LOG` selects the records, by default warnings and
-/// errors. Its parts are levels, names of modules, or `MODULE=LEVEL`, separated by commas.
+/// Installs the logger. The environment variable `RUST_LOG` selects the records. Its value is a
+/// comma-separated list of levels, module names and `MODULE=LEVEL` pairs. The default is `warn`.
 pub(crate) fn install() {
     let logger = Logger::new(&env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()));
     let most = logger.levels.iter().map(|(_, level)| *level).max();
     log::set_max_level(most.unwrap_or(LevelFilter::Off));
-    // The installation does not fail, because it is the first one.
+    // The call cannot fail, because no other logger is installed.
     let _ = log::set_logger(Box::leak(Box::new(logger)));
 }
 
 #[derive(Debug)]
 struct Logger {
-    /// The beginnings of the names of modules and their levels, the longest first.
+    /// The levels of modules by name prefix, with longer prefixes first.
     levels: Vec<(String, LevelFilter)>,
 }
 
 impl Logger {
-    /// Creates a logger with a text in the form of `RUST_LOG`. Reports invalid parts and ignores
-    /// them.
+    /// Creates a logger from a text in the format of `RUST_LOG`. Reports and ignores invalid parts.
     fn new(text: &str) -> Self {
         let parts = text.split(',').map(str::trim).filter(|it| !it.is_empty());
         let mut levels: Vec<(String, LevelFilter)> = parts
@@ -50,7 +49,7 @@ impl Logger {
         if levels.is_empty() {
             levels.push((String::new(), LevelFilter::Error));
         }
-        // A later part replaces an earlier one for the same module.
+        // A later part overrides an earlier part for the same module.
         levels.reverse();
         levels.sort_by_key(|(module, _)| std::cmp::Reverse(module.len()));
         Self { levels }
@@ -76,7 +75,7 @@ impl Log for Logger {
             Level::Debug => AnsiColor::Blue.on_default(),
             Level::Trace => Style::new(),
         };
-        // One write, so that other threads and processes do not write into the line.
+        // Use one write, so that other threads and processes cannot write into the line.
         let line = format!(
             "[{} {style}{:<5}{style:#} {}] {}\n",
             utc(now.unwrap_or_default()),
@@ -90,7 +89,7 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// Formats a time since 1970 as `2026-11-27T04:20:00Z`.
+/// Formats a time since the Unix epoch as `2026-11-27T04:20:00Z`.
 fn utc(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let (mut days, time) = (seconds / 86_400, seconds % 86_400);

@@ -1,6 +1,6 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises the limit on open files to the hard limit, and returns the limit.
+/// Raises the soft limit on open files to the hard limit. Returns the new limit.
 pub(crate) fn raise_open_files() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return u64::MAX;

@@ -1,9 +1,9 @@
-//! The export of statistics for `rdmsg top`.
+//! Exports statistics for `rdmsg top`.
 
 use anyhow::{Context, Result};
 use rdmsg::observe::Export;
 
-/// If `is_wanted`, exports the statistics until the returned value is dropped.
+/// Exports the statistics until the returned value is dropped, if `is_wanted` is true.
 pub(crate) fn export(is_wanted: bool) -> Result<Option<Export>> {
     let export = is_wanted.then(Export::start).transpose();
     export.context("--statistics: cannot export the statistics")

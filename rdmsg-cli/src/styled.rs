@@ -1,11 +1,12 @@
-//! Output with styles, which are control sequences, if the file is a terminal that shows them.
+//! Output with styles, which are terminal control sequences. They are removed if the output is not
+//! a terminal that shows styles.
 
 use std::{
     env,
     io::{self, IsTerminal, StderrLock, StdoutLock, Write},
 };
 
-/// A writer that passes styles on or removes all control sequences.
+/// A writer that passes styles through, or removes all control sequences.
 #[derive(Debug)]
 pub(crate) struct Styled<W> {
     out: W,
@@ -13,13 +14,13 @@ pub(crate) struct Styled<W> {
     at: At,
 }
 
-/// The place of the next byte.
+/// The meaning of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Text,
     /// The byte follows ESC.
     Escape,
-    /// The byte belongs to a control sequence that began with `ESC [`.
+    /// The byte is a part of a control sequence that began with `ESC [`.
     Sequence,
 }
 
@@ -45,7 +46,8 @@ pub(crate) fn plain(text: &[u8]) -> String {
     String::from_utf8_lossy(&out.out).into_owned()
 }
 
-/// Whether a file shows styles, by the usual variables of the environment.
+/// Returns whether to print styles, as the environment variables `NO_COLOR`, `CLICOLOR_FORCE`,
+/// `CLICOLOR` and `TERM` request.
 fn shows_styles(is_terminal: bool) -> bool {
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_zero = |name| env::var_os(name).is_some_and(|value| value == "0");
@@ -104,7 +106,7 @@ mod tests {
         let style = AnsiColor::Red.on_default().bold();
         let styled = format!("a {style}käse{style:#}\x1b[2K\x1b]b\n");
         assert_eq!(plain(styled.as_bytes()), "a käseb\n");
-        // The writer keeps its place between two writes.
+        // The writer keeps its state from one write to the next.
         let mut out = Styled::new(Vec::new(), false);
         for byte in styled.as_bytes() {
             out.write_all(&[*byte]).unwrap();

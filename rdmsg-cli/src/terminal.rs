@@ -7,17 +7,17 @@ use rdmsg_os::terminal_size;
 /// The line width in columns if stdout is not a terminal.
 const WIDTH: usize = 100;
 
-/// Returns the line width in columns: that of the terminal, 40 to 120, or `WIDTH`.
+/// Returns the line width in columns: the width of the terminal, limited to 40 to 120, or `WIDTH`.
 pub(crate) fn width() -> usize {
     terminal_size(stdout()).map_or(WIDTH, |(width, _)| usize::from(width).clamp(40, 120))
 }
 
-/// Returns the number of lines of the terminal, at least 5, or 24 if stdout is not a terminal.
+/// Returns the number of lines of the terminal, at least 5. Returns 24 if stdout is not a terminal.
 pub(crate) fn height() -> usize {
     terminal_size(stdout()).map_or(24, |(_, height)| usize::from(height).max(5))
 }
 
-/// Whether stdout is a terminal, which can overwrite lines.
+/// Returns whether stdout is a terminal, so that lines can be overwritten.
 pub(crate) fn is_live() -> bool {
     stdout().is_terminal()
 }

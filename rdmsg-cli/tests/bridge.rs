@@ -1,5 +1,5 @@
-//! Tests of pairs of bridges, run from the command line. The bridges connect to each other over
-//! RDMA if the environment variable `LAB_ADDR` has the address of an RDMA device, and otherwise
+//! Tests of pairs of bridges, run from the command line. If the environment variable `LAB_ADDR` is
+//! set to the address of an RDMA device, the bridges connect to each other over RDMA, and otherwise
 //! over TCP.
 
 #[path = "bridge/resume.rs"]
@@ -18,8 +18,7 @@ use rdmsg::{Engine, Listener, Statistics};
 use stage::{Service, connect, far, far_at, is_reset, near, raise_open_files, random, reset};
 use toolbox::{Bridge, TIME_LIMIT};
 
-/// The two bridges between the clients and a service: `near` is at the clients, `far` at the
-/// service.
+/// Two bridges: the clients connect to `near`, and `far` connects to the service.
 struct Way {
     near: Bridge,
     far: Bridge,
@@ -40,7 +39,7 @@ impl Way {
         connect(self.near.address)
     }
 
-    /// Returns the memory in bytes that both bridges use.
+    /// Returns the memory in use by both bridges, in bytes.
     fn memory(&self) -> usize {
         self.near.memory().unwrap() + self.far.memory().unwrap()
     }
@@ -85,7 +84,7 @@ fn many_bytes_go_both_ways_at_once() {
 #[test]
 fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
     const LEN: usize = 10_000_000;
-    // This program takes the place of the far bridge, to read the statistics.
+    // The test replaces the far bridge, to read the statistics of the connection.
     let engine = Engine::new().unwrap();
     let far = Listener::builder()
         .engine(&engine)
@@ -153,7 +152,7 @@ fn a_server_that_finished_sending_still_receives() {
     way.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
-/// Writes until the peer accepts no bytes for 1 s. Returns the number of bytes.
+/// Writes until a write blocks for 1 s. Returns the number of bytes written.
 fn fill(client: &mut TcpStream, bytes: &[u8]) -> usize {
     let stalled = Duration::from_secs(1);
     client.set_write_timeout(Some(stalled)).unwrap();
@@ -173,8 +172,7 @@ fn a_slow_reader_stops_the_writer() {
     let mut way = Way::to(service.local_addr().unwrap());
     let mut client = way.connect();
     let (mut server, _) = service.accept().unwrap();
-    // After these bytes have passed, the bridges have allocated all memory that an idle connection
-    // needs.
+    // When these bytes have arrived, the bridges have allocated all memory of an idle connection.
     client.write_all(b"begin").unwrap();
     server.read_exact(&mut [0; 5]).unwrap();
     let before = way.memory();
@@ -189,7 +187,7 @@ fn a_slow_reader_stops_the_writer() {
     let grown = way.memory().saturating_sub(before);
     assert!(grown < 4 << 20, "the bridges grew by {grown} bytes");
 
-    // When the server reads, the transfer continues.
+    // The transfer continues when the server reads.
     client.shutdown(Shutdown::Write).unwrap();
     let mut received = Vec::new();
     server.read_to_end(&mut received).unwrap();
@@ -202,14 +200,13 @@ fn a_slow_reader_stops_the_writer() {
     way.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
-/// Sends a number from each client, and asserts that each client gets its own number back.
+/// Sends a different number from each client, and asserts that each client receives its own number.
 fn exchange(clients: &mut [TcpStream]) -> io::Result<()> {
     for (number, client) in clients.iter_mut().enumerate() {
         client.write_all(&number.to_be_bytes())?;
     }
     for (number, client) in clients.iter_mut().enumerate() {
-        // With thousands of clients, the reply to the last client can take longer than the time
-        // limit.
+        // With thousands of clients, the last reply can take longer than the time limit.
         client.set_read_timeout(None)?;
         let mut answer = [0; 8];
         client.read_exact(&mut answer)?;
@@ -333,8 +330,8 @@ fn a_reset_of_one_that_finished_sending_is_noticed() {
     reset(client);
     way.both_report("0 open, 1 total, 0 refused, 1 failed");
     server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
-    // The service's side received the end of the stream before the client reset the connection. A
-    // write of the service must still fail.
+    // The service received the end of file before the client reset the connection. A write of the
+    // service must still fail.
     let error = loop {
         if let Err(error) = server.write(&[0]) {
             break error;
@@ -364,7 +361,7 @@ fn killed_bridge_ends_connections_not_other_bridge() {
     first
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
-    // The far bridge is no longer running, so the near bridge resets a new client at once.
+    // The far bridge has exited, so the near bridge resets a new client immediately.
     assert!(is_reset(&mut connect(first.address)));
     first
         .reports("0 open, 2 total, 0 refused, 2 failed")
@@ -374,7 +371,7 @@ fn killed_bridge_ends_connections_not_other_bridge() {
     let mut client = connect(first.address);
     echoes(&mut client, 2);
     first.process.kill().unwrap();
-    // Depending on the state of the socket, the kernel reports the end of the stream or an error.
+    // The kernel reports the end of file or an error, depending on the socket's state.
     assert!(!matches!(client.read(&mut [0]), Ok(1..)));
     far.reports("0 open, 1 total, 0 refused, 1 failed").unwrap();
     echoes(&mut connect(near(&far, &[]).address), 3);
@@ -446,7 +443,7 @@ fn a_second_signal_ends_at_once() {
 
 #[test]
 fn missing_service_is_reported_to_client() {
-    // This socket is closed at once, so no program listens on its port.
+    // This socket is closed immediately, so no program listens on its port.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -1,4 +1,4 @@
-//! Tests of the commands over TCP on this host, run from the command line.
+//! Tests of the commands over TCP on one host, run from the command line.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ fn json(output: &Output) -> Value {
     value.unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Creates a folder for this test.
+/// Creates a directory for this test.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("rdmsg-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -145,7 +145,7 @@ fn report_has_no_private_data() {
     assert_eq!(variable, "(home) (user) (address) (address)");
     assert_eq!(value["is_complete"], true);
     assert_eq!(value["points"][0]["transport"], "TCP");
-    // One finding is the route to the peer.
+    // A finding about the route contained the peer's address, which the report has replaced.
     let findings = value["findings"].to_string();
     assert!(findings.contains("(address)"), "{findings}");
     assert!(markdown.contains("latency: round trip"), "{markdown}");
@@ -196,7 +196,7 @@ fn ping_goes_on_over_a_cut() {
     let argv: Vec<&str> = line.split(' ').collect();
     let mut ping = Process::start(&argv).unwrap();
     for _ in 0..2 {
-        // Each printed message contains this text.
+        // The line of each message contains this text.
         await_line(&mut ping, ": ");
         proxy.cut();
         await_line(&mut ping, "suspended: the connection is lost");
@@ -211,9 +211,9 @@ fn ping_goes_on_over_a_cut() {
     assert!(ended.output.contains(summary), "{ended}");
 }
 
-/// Limits the address space of the process to `more` bytes above the present size, or removes the
-/// limit. With a small `more`, the stack of a new thread does not fit: it is larger than every
-/// other allocation of the process.
+/// Limits the address space of the process to its present size and `more` bytes, or removes the
+/// limit. With a small `more`, the process cannot start a thread, because a thread's stack is
+/// larger than all other allocations of the process.
 fn limit_address_space(process: &Process, more: Option<u64>) {
     let pid = process.id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -280,7 +280,7 @@ fn echo_of_another_length_is_logged() {
         endpoint.send(b"+").unwrap();
         let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         endpoint.send(&message[1..]).unwrap();
-        // The receive fails when the client has closed the connection.
+        // The receive fails once the client closes the connection.
         endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     });
     let output = rdmsg(&format!("ping {address} --transport tcp -c 1"));
@@ -374,7 +374,7 @@ fn completions_and_manual_cover_each_command() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Reads the output of a program until it contains `text` once more.
+/// Reads the output of a program until `text` appears in it again.
 fn await_text(output: &mut impl Read, text: &str) {
     let mut read = Vec::new();
     let mut byte = [0];
@@ -386,7 +386,7 @@ fn await_text(output: &mut impl Read, text: &str) {
     }
 }
 
-/// `script` of util-linux gives a program a terminal.
+/// `script` of util-linux runs a program on a terminal.
 #[test]
 fn top_pauses_and_quits_by_keys() {
     let line = format!("{} top --interval 0.1", env!("CARGO_BIN_EXE_rdmsg"));

@@ -1,4 +1,4 @@
-//! Runs a test in a process of its own, because the test changes the limits or the network of its
+//! Runs a test in its own process, because the test changes the limits or the network of the
 //! process.
 
 use std::{env, process::Command};
@@ -6,17 +6,17 @@ use std::{env, process::Command};
 #[allow(dead_code)]
 pub(crate) mod same;
 
-/// The environment variable that marks the test's own process.
+/// The environment variable that is set in the process of a single test.
 const APART: &str = "RDMSG_TEST_APART";
 
-/// Runs `body` in a process of its own. `name` is the name of the calling test.
+/// Runs `body` in a separate process. `name` is the name of the calling test.
 #[allow(dead_code)]
 pub(crate) fn apart(name: &str, body: impl FnOnce()) {
     in_process_of(Command::new(env::current_exe().unwrap()), name, body);
 }
 
-/// Runs `body` in the process that a command starts. The command must accept the options of a test
-/// program.
+/// Runs `body` in a process that is started by `command`. The command must accept the options of a
+/// test program.
 pub(crate) fn in_process_of(mut command: Command, name: &str, body: impl FnOnce()) {
     if env::var_os(APART).is_some() {
         return body();

@@ -1,4 +1,4 @@
-//! Compares this crate's errors with those of std's sockets.
+//! Compares this crate's errors with the errors of std's sockets.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use rdmsg::Stream;
 
-/// Words that an error of the TCP transport must not contain.
+/// Words that must not appear in errors of the TCP transport.
 const OF_RDMA: [&str; 11] = [
     "RDMA",
     "rdma",
@@ -22,7 +22,7 @@ const OF_RDMA: [&str; 11] = [
     "ibv_",
 ];
 
-/// Asserts that `ours` has the kind and the text of std's error, and names `address`.
+/// Asserts that `ours` has the kind and the text of the error from std, and contains `address`.
 #[track_caller]
 pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
     assert_eq!(ours.kind(), std.kind(), "{ours}, and of std: {std}");
@@ -35,7 +35,7 @@ pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr
 }
 
 /// Connects with a socket of std, and with a stream for each scheme that can use TCP. Asserts that
-/// the errors are the same.
+/// all errors are equal.
 #[track_caller]
 pub(crate) fn assert_same_connect(address: SocketAddr) {
     let std = TcpStream::connect(address).unwrap_err();

@@ -14,16 +14,16 @@ use super::place;
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream with the default `Config::stream_buffer` of 4 MiB accepts.
-/// Long pieces of up to the eager size leave most of the half for writing unused, and large pieces
-/// exceed the buffer by one piece.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB.
+/// With long pieces of up to the eager size, the sender leaves most of its half of the buffer
+/// unused. Large pieces can exceed the buffer by one piece.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time limit of a write to a stream that should be full. If the stream gets room after this
-/// time, the test counts too few bytes.
+/// The time after which a write counts as blocked, because the stream is full. If the stream
+/// accepts bytes later, the test counts too few bytes.
 const FULL: Duration = Duration::from_millis(200);
 
 fn pair() -> (Stream, Stream) {
@@ -34,8 +34,8 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
     pair_of(&Engine::shared().unwrap(), config)
 }
 
-/// Returns both ends of a connection, the connecting end first. The accepting end belongs to this
-/// engine.
+/// Returns both ends of a connection, the connecting end first. The accepting end uses the engine
+/// `engine`.
 fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     let builder = Listener::builder().engine(engine).config(config);
     let listener = builder.bind_stream(place()).unwrap();
@@ -46,15 +46,15 @@ fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     (client.join().unwrap(), server)
 }
 
-/// The period of the test bytes. It is a prime number, so that a missing piece changes the pattern.
+/// The period of the test bytes. It is a prime number, so a missing piece changes the pattern.
 const PERIOD: usize = 251;
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % PERIOD) as u8).collect()
 }
 
-/// Writes pieces until the stream is full, but at least until it has accepted `least` bytes.
-/// Returns the number of accepted bytes.
+/// Writes pieces until the stream has accepted at least `least` bytes and is full. Returns the
+/// number of accepted bytes.
 fn fill(mut stream: &Stream, piece: usize, least: usize) -> usize {
     let bytes = pattern(piece + PERIOD);
     let mut taken = 0;
@@ -111,7 +111,7 @@ fn unread_stream_takes_its_buffer_in_short_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_in_long_pieces() {
-    // The first length is between the default eager sizes of RDMA and of TCP.
+    // 20,000 is between the default eager sizes of RDMA and of TCP.
     unread_stream_takes_its_buffer(20_000);
     unread_stream_takes_its_buffer(64 << 10);
     unread_stream_takes_its_buffer(MIB);
@@ -119,7 +119,7 @@ fn unread_stream_takes_its_buffer_in_long_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_whatever_the_window() {
-    // All configurations have the default eager size of RDMA, and all but the first have few
+    // All configurations use the default eager size of RDMA. All except the first have few
     // receives.
     let eager = Config::default().with(|c| c.eager_size = Some(16 << 10));
     let narrow = eager.clone().with(|c| {
@@ -148,7 +148,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             server.read_exact(&mut got).unwrap();
             server
         });
-        // One read by the peer returns many of these pieces, and leaves others unread.
+        // The peer's first read receives many of these pieces, and leaves the others unread.
         for piece in bytes.chunks(PERIOD) {
             client.write_all(piece).unwrap();
         }
@@ -162,7 +162,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
 
 #[test]
 fn unread_stream_takes_as_much_as_configured() {
-    // The eager size is small, because `stream_buffer` does not limit the bytes in receive buffers.
+    // Use a small eager size, because `stream_buffer` does not limit the bytes in receive buffers.
     let config = Config::default().with(|c| c.stream_buffer = 256 << 10);
     let config = config.with(|c| c.eager_size = Some(4096));
     let bounds = 128 << 10..=384 << 10;
@@ -182,7 +182,7 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         .map(|_| {
             let (client, server) = pair_of(&engine, &Config::default());
             let taken = fill(&client, 1000, *TAKEN.start());
-            // The half of the buffer for writing belongs to one stream alone.
+            // Each stream has its own half of the buffer for writing.
             assert!(TAKEN.contains(&taken), "{taken}");
             drop(client);
             (server, taken)
@@ -202,7 +202,7 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
 
 #[test]
 fn pieces_are_lent_unchanged_to_fast_reader() {
-    // This number of pieces fits into half of the window and into the send ring.
+    // The number of pieces, which fit into half of the window and into the send ring.
     const PIECES: usize = 10;
     let (mut client, mut server) = pair();
     for number in 0..PIECES {
@@ -272,7 +272,7 @@ fn pipeline_that_writes_before_reading_completes() {
 #[test]
 fn blocking_write_takes_all_bytes() {
     let (mut client, mut server) = pair();
-    // The test writes these bytes twice: with `write`, and with `write_vectored`.
+    // Write these bytes twice: with `write`, and with `write_vectored`.
     let bytes = pattern(8 * MIB / PERIOD * PERIOD);
     let reading = thread::spawn(move || read_all(&mut server));
     assert_eq!(client.write(&bytes).unwrap(), bytes.len());
@@ -317,7 +317,7 @@ fn peek_sees_all_that_has_arrived() {
         client.write_all(piece).unwrap();
     }
     let mut peeked = [0; 2000];
-    // A program that waits for a complete header calls `peek` in the same way.
+    // Call `peek` repeatedly, as a program does that waits for a complete header.
     while server.peek(&mut peeked[..1000]).unwrap() < header.len() {}
     assert_eq!(peeked[..1000], header);
     assert_eq!(

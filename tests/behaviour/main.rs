@@ -1,6 +1,6 @@
-//! Byte streams behave like those of `std::net`: the same test file runs against both. This crate's
-//! streams use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is an address of a
-//! device.
+//! Tests that byte streams behave like the streams of `std::net`: the same test file runs against
+//! both. This crate's streams use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is the
+//! address of a device.
 
 #![expect(clippy::duplicate_mod, reason = "that is the point")]
 

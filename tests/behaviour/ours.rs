@@ -1,4 +1,4 @@
-//! Behaviour of this crate's streams that std's streams do not have.
+//! Behaviour of this crate's streams that differs from std's streams.
 
 use std::{
     io::{BufRead, ErrorKind, Read, Write},
@@ -17,8 +17,8 @@ fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
 }
 
-/// Returns streams with the smallest buffer, because writes of single bytes take long to fill the
-/// default buffer.
+/// Returns streams with the minimum buffer. With the default buffer, it takes long to fill the
+/// stream with single bytes.
 fn small_pair() -> (Stream, Stream) {
     pair_with(&Config::default().with(|c| c.stream_buffer = 64 << 10))
 }
@@ -166,10 +166,9 @@ fn small_writes_join_without_room_and_arrive_unasked() {
     while (&client).write(&[written as u8]).is_ok() {
         written += 1;
     }
-    // The client has sent about a dozen messages. It holds the later bytes back, to send them
-    // together.
+    // The client has sent about a dozen messages. It collects later bytes, to send them together.
     assert!(written > 16 << 10, "{written}");
-    // The client makes no call while the server reads these bytes.
+    // The server receives all bytes although the client makes no further call.
     let mut got = vec![0; written];
     server.read_exact(&mut got).unwrap();
     assert!(got.iter().enumerate().all(|(at, byte)| *byte == at as u8));

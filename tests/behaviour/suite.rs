@@ -1,4 +1,4 @@
-//! The behaviour of byte streams on which programs rely.
+//! Tests of the behaviour of byte streams on which programs depend.
 
 use std::{
     io::{ErrorKind, IoSlice, Read, Write},
@@ -10,7 +10,7 @@ use std::{
 
 use super::{Listener, Stream, bind};
 
-/// The length of a message in bytes that exceeds all buffers on the path.
+/// A length in bytes that exceeds all buffers between the two programs.
 const STREAM_LEN: usize = 40 << 20;
 
 fn pair() -> (Stream, Stream) {
@@ -29,8 +29,8 @@ fn pattern(len: usize) -> Vec<u8> {
     pattern::sequence(0, len)
 }
 
-/// Fills all buffers on the path, so that the next write would wait. Returns the number of bytes
-/// written.
+/// Fills all buffers between the two programs, so that the next write would block. Returns the
+/// number of bytes written.
 fn fill(mut stream: &Stream) -> usize {
     stream.set_nonblocking(true).unwrap();
     let mut written = 0;
@@ -188,7 +188,7 @@ fn a_shutdown_of_reading_ends_reads_that_wait() {
     server.shutdown(Shutdown::Read).unwrap();
     assert_eq!(reader.join().unwrap(), 0);
     assert_eq!((&server).read(&mut [0; 8]).unwrap(), 0);
-    // The shutdown does not affect the other direction.
+    // The shutdown has no effect on the other direction.
     (&server).write_all(b"still").unwrap();
     let mut still = [0; 5];
     client.read_exact(&mut still).unwrap();
@@ -296,7 +296,7 @@ fn nonblocking_read_and_write_report_would_block() {
     let written = fill(&client);
     assert!(written > 0);
     server.set_nonblocking(false).unwrap();
-    // The test reads all bytes with one call, because reading single bytes would take long.
+    // Read all bytes with one call, because reading single bytes would take long.
     let mut got = vec![0; written];
     server.read_exact(&mut got).unwrap();
     client.write_all(b"room again").unwrap();

@@ -1,4 +1,4 @@
-//! Tests of established connections that the listener's program has not accepted.
+//! Tests of established connections that the program has not accepted yet.
 
 use std::{
     io::{Read, Write},
@@ -10,7 +10,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, T
 
 use crate::stage::{Stage, TIME_LIMIT, engine, place, small};
 
-/// Waits for a message, and returns the reason for which the connection has ended instead.
+/// Waits for a message, but expects the connection to end. Returns the reason for the end.
 fn end(endpoint: &Endpoint) -> CloseReason {
     match endpoint.recv_timeout(TIME_LIMIT) {
         Err(Error::Disconnected(reason)) => reason,
@@ -127,8 +127,8 @@ fn a_closed_listener_keeps_its_backlog() {
         .connector
         .connect(stage.listener.local_addr())
         .unwrap();
-    // The connecting side considers the connection established earlier than the accepting side. The
-    // flush waits for the accepting side.
+    // The connecting side is established before the accepting side. The flush waits until the
+    // accepting side is established, too.
     near.send(b"early").unwrap();
     near.flush().unwrap();
     stage.listener.close();
@@ -140,7 +140,8 @@ fn a_closed_listener_keeps_its_backlog() {
     ));
 }
 
-/// Connects, and asks for an answer. Returns whether the connection was established.
+/// Connects, sends a question, and waits for the answer. Returns whether the connection was
+/// established.
 fn ask(connector: &Connector, address: SocketAddr) -> bool {
     match connector.connect(address) {
         Ok(near) => {
@@ -152,7 +153,7 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
             let refusals = [
                 CloseReason::PeerBusy,
                 CloseReason::Refused,
-                // The kernel has ended a request that arrived at the moment of the close.
+                // The kernel ends a request that arrives during the close.
                 CloseReason::PeerDisconnected,
                 CloseReason::RejectedWithoutCause,
             ];
@@ -163,8 +164,8 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
     }
 }
 
-/// The acceptance of a connection reaches the client earlier than the event that establishes it
-/// reaches the listener.
+/// The client can consider the connection established before the listener receives the event that
+/// establishes it.
 #[test]
 fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;

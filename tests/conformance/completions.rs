@@ -4,11 +4,10 @@ use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_chann
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// The number of completions with ids for which a connection with the configuration `small` has
-/// room.
+/// The maximum number of outstanding completions with ids for the configuration `small`.
 const PLACES: u64 = 8;
 
-/// Receives messages until the connection ends, on a thread of its own.
+/// Spawns a thread that receives messages until the connection ends.
 fn receive_all(endpoint: Endpoint) -> thread::JoinHandle<()> {
     thread::spawn(move || while endpoint.recv().is_ok() {})
 }
@@ -42,7 +41,7 @@ fn unread_messages_take_no_place_of_an_id() {
     for _ in 0..small().receive_window {
         far.send(b"unread").unwrap();
     }
-    // After this flush, the library of the near side has received all of these messages.
+    // The flush waits until the library of the near side has received all these messages.
     far.flush_timeout(TIME_LIMIT).unwrap();
     let reading = receive_all(far);
     for id in 0..PLACES {
@@ -72,7 +71,8 @@ fn call_waits_for_thread_that_takes_completions() {
                     matches!(completion, Completion::Sent(_) | Completion::Written(_)),
                     "{completion:?}"
                 );
-                // This thread is slower than the sender, so the sender runs out of room.
+                // Take completions more slowly than the sender sends, so that the sender runs out
+                // of room.
                 thread::sleep(Duration::from_micros(500));
             }
         });

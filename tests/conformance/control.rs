@@ -4,14 +4,14 @@ use rdmsg::{CloseReason, Completion, Endpoint, Error, Group, TrySendError};
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// The number of control messages that a program may leave.
+/// The maximum number of control messages that wait to be received.
 const WINDOW: u32 = 2;
 
 fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Takes the next completion, which must be a control message.
+/// Receives the next completion, which must be a control message.
 fn control(endpoint: &Endpoint) -> rdmsg::Message {
     match next(endpoint) {
         Completion::Control(message) => message,
@@ -19,7 +19,7 @@ fn control(endpoint: &Endpoint) -> rdmsg::Message {
     }
 }
 
-/// Takes completions until `count` control messages have come, and returns them.
+/// Receives `count` control messages, and returns their bytes.
 fn controls(endpoint: &Endpoint, count: usize) -> Vec<Vec<u8>> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -42,7 +42,8 @@ fn control_message_passes_messages_that_are_held() {
     near.send_control(b"cancel").unwrap();
     assert_eq!(control(&far), b"cancel");
     far.send_control(b"cancelled").unwrap();
-    // The refused send registered for room, of which there is none.
+    // The next completion is the control message, not `Room`: the refused send has registered for
+    // room, but there is none.
     assert_eq!(control(&near), b"cancelled");
     assert!(matches!(near.try_send(b"x"), Err(TrySendError::Full)));
 }
@@ -59,7 +60,7 @@ fn control_message_beyond_the_window_is_refused() {
     let untaken = matches!(refused, Error::ControlMessagesNotTaken { untaken: WINDOW });
     assert!(untaken, "{refused}");
     assert_eq!(held.remove(0), 0_u32.to_be_bytes());
-    // The answer shows that the grant has arrived.
+    // The flush completes after the grant for the dropped control message has arrived.
     far.flush().unwrap();
     near.send_control(b"more").unwrap();
     held.push(control(&far));
@@ -187,7 +188,7 @@ fn peer_is_told_once_of_the_wish_to_leave() {
     far.send(b"so does the other side").unwrap();
     let answer = near.recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(answer, b"so does the other side");
-    // The first completion may be that of room for the refused message.
+    // The first completion can be `Room`, for the message that was refused.
     assert!((0..2).any(|_| matches!(next(&near), Completion::PeerLeaving)));
     far.close().unwrap();
     let refused = far.ask_to_leave().unwrap_err();
@@ -203,7 +204,7 @@ fn dropped_receiver_returns_the_places() {
     near.flush().unwrap();
     let held = control(&far);
     drop(far);
-    // The message stays readable, and its drop finds no connection.
+    // The held message stays readable after its connection has ended, and can then be dropped.
     assert!(matches!(
         next(&near),
         Completion::Disconnected(CloseReason::PeerClosed)

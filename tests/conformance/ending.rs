@@ -51,7 +51,7 @@ fn messages_of_dropped_endpoint_arrive() {
     );
 }
 
-/// After the peer has closed, writes do not fail until the stream has been read to its end.
+/// After the peer's close, writes succeed until the stream has been read to its end.
 #[test]
 fn writer_reads_closed_stream_to_its_end() {
     let (near, far) = pair();
@@ -66,7 +66,7 @@ fn writer_reads_closed_stream_to_its_end() {
     let mut first = vec![0; 50_000];
     far.read_exact(&mut first).unwrap();
     assert!(first == pattern(100_000)[..50_000]);
-    // If nothing more is read, writes fail after 64 KiB.
+    // Without further reads, writes fail after 64 KiB.
     let mut late = 60_000;
     let error = loop {
         match far.write(&pattern(1000)) {
@@ -113,8 +113,8 @@ fn an_abort_carries_its_code() {
     );
 }
 
-/// The reason for the end depends only on whether the close was confirmed, not on the order of the
-/// two calls.
+/// One side closes while the other side aborts. The reason for the end depends only on whether the
+/// close was confirmed, not on which call was first.
 #[test]
 fn abort_is_the_reason_of_an_unconfirmed_close() {
     for _ in 0..100 {
@@ -150,7 +150,7 @@ fn a_peer_that_reads_nothing_is_given_up_in_time() {
     config.large_memory = 2 << 20;
     let (near, far) = pair_with(&config);
     near.send(&pattern(2 << 20)).unwrap();
-    // The receiver has no memory for the second message until the first message is dropped.
+    // The receiver has no memory for the second message while the program holds the first message.
     let first = far.recv_timeout(TIME_LIMIT).unwrap();
     near.send(&pattern(2 << 20)).unwrap();
     let given_up = near.close().unwrap_err();
@@ -187,8 +187,7 @@ fn a_side_that_has_finished_goes_on_receiving() {
     let told = near.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(matches!(told, Completion::Finished), "{told:?}");
     near.close().unwrap();
-    // The test waits for the completion, because `recv` returns `PeerFinished` until the connection
-    // ends.
+    // Wait for the completion, because `recv` returns `PeerFinished` until the connection ends.
     let end = far.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(
         matches!(end, Completion::Disconnected(CloseReason::PeerClosed)),

@@ -50,7 +50,7 @@ fn a_shutdown_ends_everything_of_an_engine() {
     }
 }
 
-/// Takes completions until one satisfies the condition.
+/// Receives completions until one satisfies the condition.
 fn wait_for(endpoint: &Endpoint, what: fn(&Completion) -> bool) {
     while !what(&endpoint.next_completion_timeout(TIME_LIMIT).unwrap()) {}
 }
@@ -59,7 +59,8 @@ fn wait_for(endpoint: &Endpoint, what: fn(&Completion) -> bool) {
 fn engine_asks_all_clients_to_leave() {
     let stage = Stage::new(&Config::default());
     let pairs = [(); 3].map(|()| stage.pair());
-    // The clients have the same engine, which does not ask their servers.
+    // Clients and servers share the engine. The engine asks only the clients to leave, so each call
+    // returns 3.
     assert_eq!(stage.engine.ask_to_leave().unwrap(), 3);
     assert_eq!(stage.engine.ask_to_leave().unwrap(), 3);
     for (client, server) in &pairs {
@@ -97,7 +98,7 @@ fn leaving_engine_asks_later_clients() {
     assert!(matches!(refused, Error::EngineShutDown), "{refused}");
 }
 
-/// A stream knows no notice of leaving.
+/// An engine asks only message connections to leave, not streams.
 #[test]
 fn leaving_engine_leaves_streams_alone() {
     let stage = Stage::new(&Config::default());
@@ -119,7 +120,7 @@ fn leaving_engine_leaves_streams_alone() {
 #[test]
 fn shared_engine_serves_unconfigured_users() {
     if place().1 == Transport::Memory {
-        // There each listener has an engine of its own.
+        // Connections within the process have no shared engine: each listener creates its own.
         return;
     }
     let listener = Listener::bind((place().0, 0)).unwrap();

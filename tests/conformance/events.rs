@@ -50,7 +50,7 @@ fn listener_descriptor_reports_connections() {
 }
 
 /// Echoes messages with a level-triggered event loop until the connection ends. The loop does not
-/// receive while an answer waits for room. Returns the number of wake-ups.
+/// receive while a reply waits for room. Returns the number of wake-ups.
 fn echo_by_levels(endpoint: &Endpoint) -> u32 {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     let watched = |interest, on: bool| {
@@ -103,8 +103,8 @@ fn level_triggered_loop_sleeps_without_room() {
     let server = thread::spawn(move || echo_by_levels(&far));
     let mut sent = 0;
     for _ in 0..3 {
-        // The client receives no answers, so the server's loop has no room for its next answer and
-        // receives no further questions. This state lasts until the client receives.
+        // The client receives no replies, so the server's loop runs out of room for the next reply
+        // and stops receiving.
         let standstill = loop {
             match near.send_timeout(b"question", Duration::from_millis(300)) {
                 Ok(()) => sent += 1,
@@ -116,6 +116,6 @@ fn level_triggered_loop_sleeps_without_room() {
     }
     near.close().unwrap();
     let wakes = server.join().unwrap();
-    // A spinning loop would exceed this number of wake-ups within a millisecond.
+    // A loop that spins would exceed this number of wake-ups within a millisecond.
     assert!(wakes < 20 * sent + 50, "{wakes} wakes for {sent} messages");
 }

@@ -1,4 +1,4 @@
-//! Messages that travel in several frames.
+//! Tests of messages that are sent in several frames.
 
 use std::io::IoSlice;
 
@@ -28,7 +28,7 @@ fn messages_near_frame_lengths_arrive_whole() {
     assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(len)[..]);
 }
 
-/// A system call accepts at most 1024 parts.
+/// The message has more parts than the 1024 parts that one system call accepts.
 #[test]
 fn fragments_of_very_many_parts_arrive_whole() {
     let (near, far) = pair_with(&small());
@@ -64,7 +64,7 @@ fn fragments_keep_their_order_among_other_messages() {
 #[test]
 fn held_messages_in_fragments_keep_no_credits() {
     let (near, far) = pair_with(&small());
-    // Each message takes two of the four credits until its bytes have been copied.
+    // Each message uses two of the four credits until its bytes have been copied.
     let held: Vec<_> = (0..4)
         .map(|_| {
             near.send(&pattern(2000)).unwrap();

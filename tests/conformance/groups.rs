@@ -13,7 +13,7 @@ fn next(group: &Group) -> (u64, Completion) {
     group.completions().recv_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Returns the key and the bytes of the next completion, which must be a message.
+/// Receives the next completion, which must be a message. Returns its key and its bytes.
 fn message(group: &Group) -> (u64, Vec<u8>) {
     match next(group) {
         (key, Completion::Received(message)) => (key, message.into_vec()),
@@ -62,12 +62,13 @@ fn earlier_completions_come_first_and_once() {
     let (near, far) = pair();
     far.send(Outgoing::from(b"x").with_id(1)).unwrap();
     near.recv_timeout(TIME_LIMIT).unwrap();
-    // The completion of the send can arrive after the peer has received the message.
+    // Wait for the completion of the send, which can arrive after the peer has received the
+    // message.
     let mut sent = Select::new();
     sent.recv(far.completions());
     sent.ready_timeout(TIME_LIMIT).unwrap();
     near.send(b"first").unwrap();
-    // This call skips the completion of the send, which `far` keeps for the group.
+    // `recv_timeout` skips the completion of the send. `far` keeps this completion for the group.
     assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"first");
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
@@ -113,7 +114,7 @@ fn a_member_cannot_be_asked_itself() {
     assert!(!other.remove(&far));
     near.send(b"x").unwrap();
     assert_eq!(message(&group).1, b"x");
-    // All calls except receives work as before.
+    // In a group, all calls work except receives.
     far.send(b"y").unwrap();
     far.flush().unwrap();
     assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"y");
@@ -141,7 +142,8 @@ fn members_of_dropped_group_work_alone() {
     let (near, far) = pair_with(&small());
     let group = Group::new();
     group.add(&far).unwrap();
-    // These messages fill the window. The end of the group drops them, which returns their credits.
+    // These messages fill the window. The group drops them when it ends, which returns their
+    // credits.
     for _ in 0..4 {
         near.send(b"not taken").unwrap();
     }
@@ -217,7 +219,7 @@ fn ids_are_given_out_as_their_completions_are_taken() {
     reading.join().unwrap();
 }
 
-/// One thread moves the endpoint between two groups while messages arrive. Other threads take
+/// One thread moves the endpoint between two groups while messages arrive. Other threads receive
 /// messages from both groups.
 #[test]
 fn membership_changes_neither_lose_nor_duplicate() {
@@ -252,7 +254,8 @@ fn membership_changes_neither_lose_nor_duplicate() {
                 }
                 moves += 1;
             }
-            // Messages that still wait at the endpoint itself are delivered through this group.
+            // Receive the messages that are still queued at the endpoint itself, through this
+            // group.
             groups[0].add(&far).unwrap();
             far.close().unwrap();
             own
@@ -277,7 +280,7 @@ fn membership_changes_neither_lose_nor_duplicate() {
         });
         let mut all: Vec<Vec<u32>> = takers.into_iter().map(|t| t.join().unwrap()).collect();
         all.push(mover.join().unwrap());
-        // Completions can arrive after their taker has checked the group for the last time.
+        // Receive the completions that arrived after a thread's last check of its group.
         for group in &groups {
             all.push(
                 group
@@ -306,7 +309,7 @@ fn all_simultaneous_ends_are_reported() {
     let group = Group::new();
     let mut near = Vec::new();
     let mut far: HashMap<u64, Endpoint> = HashMap::new();
-    // Software iWARP supports only a few more connections in a process.
+    // Software iWARP supports only a few more than these 20 connections in a process.
     for key in 0..20 {
         let (here, there) = stage.pair();
         group.add_with_key(&there, key).unwrap();

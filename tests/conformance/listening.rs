@@ -23,7 +23,7 @@ fn reason(result: Result<Endpoint, Error>) -> CloseReason {
 #[test]
 fn established_connections_come_through_a_channel() {
     let stage = Stage::new(&small());
-    // This connection is established before the first call of `accepted`.
+    // Establish one connection before the first call of `accepted`.
     let first = connect(&stage).join().unwrap().unwrap();
     let connecting: Vec<_> = (0..9).map(|_| connect(&stage)).collect();
     let mut endpoints = Vec::new();
@@ -47,7 +47,7 @@ fn established_connections_come_through_a_channel() {
     for endpoint in &endpoints {
         assert_eq!(endpoint.recv_timeout(TIME_LIMIT).unwrap(), b"x");
     }
-    // `accept` returns later connections, as before.
+    // `accept` still returns later connections.
     let connecting = connect(&stage);
     let accepted = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
@@ -78,14 +78,14 @@ fn closed_listener_returns_pending_then_ends() {
     let listener = &stage.listener;
     let established = listener.accepted();
     let connected = connect(&stage).join().unwrap().unwrap();
-    // The accepting side considers the connection established later than the connecting side.
+    // The accepting side is established after the connecting side.
     while established.is_empty() {
         thread::yield_now();
     }
     let addr = listener.local_addr();
     listener.close();
     listener.close();
-    // The address of the closed listener can be bound again.
+    // The address of a closed listener can be bound again.
     let again = Listener::builder()
         .engine(&stage.engine)
         .bind(addr)
@@ -96,7 +96,7 @@ fn closed_listener_returns_pending_then_ends() {
     assert!(listener.incoming().next().is_none());
     connected.send(b"it goes on").unwrap();
     assert_eq!(accepted.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
-    // The address is free when `close` returns, so a connect is refused.
+    // When `close` returns, the address is no longer in use, so a connect is refused.
     again.close();
     assert_eq!(reason(Connector::new().connect(addr)), CloseReason::Refused);
 }
@@ -159,8 +159,8 @@ fn a_drain_waits_for_the_ends_of_all_connections() {
     };
     assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
     far.send(b"last").unwrap();
-    // The drop closes the connection in the background. The drain also waits until this message has
-    // been sent.
+    // Dropping the endpoint closes the connection in the background. The drain waits until this
+    // message has been sent.
     drop(far);
     assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"last");
     drop(near);

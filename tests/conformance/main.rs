@@ -1,5 +1,5 @@
 //! Tests of the documented public API. They run over TCP on this machine, within this process, and
-//! over RDMA in the lab, where `LAB_ADDR` is an address of a device.
+//! over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 mod backlog;
 mod completions;

@@ -97,7 +97,7 @@ fn full_window_is_reported_until_messages_are_dropped() {
         Err(other) => panic!("{other}"),
     } {
         sent += 1;
-        // The far side receives no messages, so it grants no credits.
+        // The far side receives no messages, so it returns no credits.
         assert!(sent <= 4, "the window is 4");
     }
     let waited = near.send_timeout(b"no room", Duration::from_millis(20));
@@ -238,7 +238,7 @@ fn a_batch_arrives_as_its_messages() {
     assert_eq!(near.send_batch(&[]).unwrap(), 0);
     let echo = thread::spawn(move || {
         let batch: Vec<_> = lens.map(|_| far.recv().unwrap()).into();
-        // The batch is sent out of the receive buffers of the messages, all of which are held.
+        // Send the batch directly from the receive buffers of the held messages.
         let messages: Vec<_> = batch.iter().map(|message| IoSlice::new(message)).collect();
         assert_eq!(far.send_batch(&messages).unwrap(), lens.len());
         far.close().unwrap();
@@ -263,7 +263,7 @@ fn batch_uses_one_window_place_per_message() {
     let sent = near.send_batch(&messages[..window]).unwrap();
     assert_eq!(sent, window);
     let mut held: Vec<_> = (0..sent).map(|_| far.recv().unwrap()).collect();
-    // A held message keeps only its own credit, although it shares its memory with other messages.
+    // A held message uses only its own credit, even if it shares its memory with other messages.
     let last = held.pop().unwrap();
     drop(held);
     let rest = window - 1;

@@ -2,7 +2,7 @@ use rdmsg::{CloseReason, Completion, Endpoint, Error, RemoteAccess, RemoteRegion
 
 use crate::stage::{TIME_LIMIT, applies, pair, pattern};
 
-/// Sends the description of a region to the peer, and returns the peer's copy.
+/// Sends the descriptor of a region to the peer. Returns the received copy.
 fn send_region(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion {
     let remote = region.remote();
     from.send(&remote.to_bytes()).unwrap();
@@ -26,7 +26,7 @@ fn missing_capability_is_refused_by_name() {
     }
     let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
     let mut remote = send_region(&far, &near, &region).to_bytes();
-    // The description claims all rights, so that only the device can refuse an operation.
+    // Set all access rights in the descriptor, so that only the device can refuse an operation.
     remote[23] = 7;
     let remote = RemoteRegion::from_bytes(&remote);
     let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
@@ -162,7 +162,8 @@ fn immediate_data_arrives_in_order_with_messages() {
     assert!(matches!(next(&near), Completion::Written(10)));
 }
 
-/// The completion reports the length of all bytes, although the write consists of several parts.
+/// A write that is split into several parts has one completion, which reports the length of all
+/// parts.
 fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
     let region = far
         .one_sided()

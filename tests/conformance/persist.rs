@@ -1,4 +1,4 @@
-//! Tests of clients that connect again after a loss.
+//! Tests of clients that connect again after the loss of a connection.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -12,7 +12,8 @@ use crate::stage::{Stage, TIME_LIMIT, engine, pair, pattern, place};
 
 const LARGE: usize = 2 << 20;
 
-/// A server that ends and starts again at the same address, and a connector with another engine.
+/// A server that can be stopped and started again at the same address, and a connector with another
+/// engine.
 struct Service {
     config: Config,
     addr: SocketAddr,
@@ -54,7 +55,7 @@ impl Service {
         self.connector.persist(self.addr).unwrap()
     }
 
-    /// Waits until the client is connected, and returns the other end of the connection.
+    /// Waits until the client is connected. Returns the server's end of the connection.
     fn accept(&self, client: &Persistent) -> Endpoint {
         let listener = self.listener.as_ref().unwrap();
         thread::scope(|scope| {
@@ -65,7 +66,7 @@ impl Service {
     }
 }
 
-/// Returns a policy with short pauses, so that tests need not wait.
+/// Returns a policy with short pauses, so that the tests are fast.
 fn quick() -> Redial {
     let mut redial = Redial::default();
     redial.first_pause = Duration::from_millis(5);
@@ -103,7 +104,7 @@ fn assert_sent(client: &Persistent, id: u64) {
     );
 }
 
-/// Returns a configuration with memory for one large message: the server must drop the first large
+/// Returns a configuration with memory for one large message. The server must drop the first large
 /// message before it can read the second one.
 fn one_large_message() -> Config {
     Config::default().with(|config| {
@@ -192,7 +193,7 @@ fn sends_fail_until_the_loss_is_taken() {
         "{refused}"
     );
     assert_eq!(lost(&client).0, CloseReason::PeerAborted(1));
-    // The thread that sends also establishes the new connection.
+    // The thread that calls `send` also establishes the new connection.
     thread::scope(|scope| {
         scope.spawn(|| client.send(b"on time").unwrap());
         let listener = service.listener.as_ref().unwrap();
@@ -243,7 +244,7 @@ fn dial_ends_with_its_error_at_the_limit() {
     assert!(matches!(error, Error::Connect { .. }), "{error}");
 }
 
-/// Asserts that the accept fails, or that the connection ends right after it.
+/// Asserts that the accept fails, or that the connection ends immediately after the accept.
 fn assert_given_up(request: Request) {
     let end = request.accept().and_then(|endpoint| {
         let message = endpoint.recv_timeout(TIME_LIMIT)?;
@@ -255,7 +256,7 @@ fn assert_given_up(request: Request) {
     );
 }
 
-/// The program of the listener does not answer the request, so the dial stays pending.
+/// The listener's program does not answer the request, so the connect attempt stays pending.
 #[test]
 fn close_and_drop_end_a_dial_at_once() {
     let config = Config::default().with(|config| {
@@ -288,7 +289,7 @@ fn close_and_drop_end_a_dial_at_once() {
     let client = stage.connector.persist(listener.local_addr()).unwrap();
     let error = client.next_event_timeout(Duration::ZERO).unwrap_err();
     assert!(matches!(error, Error::TimedOut), "{error}");
-    // The engine's thread continues to dial.
+    // After the timeout, the engine continues the connect attempt.
     let unanswered = request();
     drop(client);
     assert_given_up(unanswered);
@@ -324,12 +325,13 @@ fn events_come_through_a_channel() {
         matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
         "{end}"
     );
-    // The thread behind the channel has ended.
+    // The channel closes when the thread that fills it has ended.
     while events.recv_timeout(TIME_LIMIT).is_ok() {}
     assert!(events.try_recv().unwrap_err().is_disconnected());
 }
 
-/// A server that restarts asks its clients, which take their answers and find the new process.
+/// A server that is about to restart asks its clients to leave. The clients receive their last
+/// replies and connect to the new process.
 #[test]
 fn client_leaves_a_server_that_asks() {
     let mut service = Service::new(Config::default());
@@ -399,7 +401,7 @@ fn client_leaves_a_server_that_asks() {
     assert!(client.next_event().is_err());
 }
 
-/// The peer does not confirm a message of the connection that the client leaves.
+/// The client leaves a connection on which the peer has not acknowledged a message.
 #[test]
 fn left_connection_names_unconfirmed_messages() {
     let service = Service::new(one_large_message());
@@ -419,7 +421,7 @@ fn left_connection_names_unconfirmed_messages() {
     service.accept(&client);
 }
 
-/// A thread takes the events, and another one leaves the server.
+/// One thread receives the events while another thread leaves the server.
 #[test]
 fn sender_continues_after_redial() {
     let service = Service::new(Config::default());
@@ -452,7 +454,7 @@ fn sender_continues_after_redial() {
     assert!(matches!(event(), PersistentEvent::Connected { .. }));
 }
 
-/// Over software iWARP, the test has only ten clients, because the device supports fewer
+/// Over software iWARP, the test uses only ten clients, because the device supports fewer
 /// connections.
 #[test]
 fn fifty_clients_connect_again() {

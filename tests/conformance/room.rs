@@ -4,7 +4,7 @@ use rdmsg::{Completion, Endpoint, Error, RemoteAccess, TrySendError};
 
 use crate::stage::{TIME_LIMIT, applies, pair_with, small};
 
-/// Sends messages until there is no room. Returns the number of messages sent.
+/// Sends messages until the window is full. Returns the number of messages sent.
 fn fill(endpoint: &Endpoint) -> usize {
     let mut sent = 0;
     loop {
@@ -28,7 +28,7 @@ fn take(endpoint: &Endpoint, count: usize) {
 }
 
 fn nothing(endpoint: &Endpoint) {
-    // The flush shows that all messages and grants in flight have arrived.
+    // The flush waits until all messages and grants in flight have arrived.
     endpoint.flush().unwrap();
     assert!(endpoint.try_next_completion().unwrap().is_none());
 }

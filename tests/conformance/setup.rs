@@ -49,7 +49,8 @@ fn a_rejection_carries_its_reason() {
     }
 }
 
-/// Private data above 20 bytes have a frame of their own, which the request waits for.
+/// Private data longer than 20 bytes is sent in a separate frame. The listener shows the request
+/// after this frame has arrived.
 #[test]
 fn long_private_data_arrive_with_the_request() {
     let stage = Stage::new(&Config::default());

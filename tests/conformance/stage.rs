@@ -12,10 +12,11 @@ use rdmsg::{
     Config, Connector, Endpoint, Engine, Listener, ListenerBuilder, RequestListener, Transport,
 };
 
-/// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
+/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The variable that names the transport of connections whose configuration names none.
+/// The environment variable that selects the transport of connections whose configuration selects
+/// none.
 pub(crate) const TRANSPORT: &str = "RDMSG_TRANSPORT";
 
 /// Returns an address of this machine, and the transport of connections to it.
@@ -37,7 +38,7 @@ pub(crate) fn engine() -> Engine {
     }
 }
 
-/// A listener, its engine, and a connector of the same engine.
+/// A listener and a connector, which share one engine.
 pub(crate) struct Stage {
     pub(crate) engine: Engine,
     pub(crate) listener: Listener,
@@ -49,7 +50,7 @@ impl Stage {
         Self::listening(config, |builder| builder)
     }
 
-    /// Makes a stage like [`new`](Self::new), with a listener that `set` configures.
+    /// Creates a stage like [`new`](Self::new). `set` configures its listener.
     pub(crate) fn listening(
         config: &Config,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
@@ -65,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// Returns another listener, whose requests the test answers.
+    /// Returns another listener, whose requests the test accepts or rejects.
     pub(crate) fn requests(&self, config: &Config) -> RequestListener {
         Listener::builder()
             .config(config)
@@ -99,7 +100,7 @@ pub(crate) fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// Returns a configuration with small buffers, so that tests reach limits soon.
+/// Returns a configuration with small buffers, so that tests reach the limits quickly.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -108,9 +109,9 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// Returns whether the device has a capability that a test needs. If the device lacks the
-/// capability, prints its name to stderr, because the harness captures the output of `println!`.
-/// Panics if a device that is not an iWARP device lacks a capability.
+/// Returns whether the device has a capability that a test needs. If the capability is missing,
+/// prints its name to stderr, because the test harness captures the output of `println!`. Panics if
+/// a device other than iWARP lacks a capability.
 pub(crate) fn applies(able: bool, capability: &str) -> bool {
     if !able {
         let device = env::var("LAB_DEV").unwrap_or_else(|_| panic!("TCP has {capability}"));

@@ -21,8 +21,8 @@ fn pair() -> (Stream, Stream) {
     (near.into(), far.into())
 }
 
-/// Starts a thread that reads one byte from a clone of the stream. Returns when the thread is about
-/// to read.
+/// Starts a thread that reads one byte from a clone of the stream. Returns just before the thread
+/// reads.
 fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
     let (mut stream, (begins, began)) = (stream.try_clone().unwrap(), channel());
     let reading = thread::spawn(move || {
@@ -34,8 +34,7 @@ fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
                     assert_eq!(count, 1, "the stream has not ended");
                     return byte[0];
                 }
-                // The read times out if the test has set a timeout before this thread starts to
-                // read.
+                // The read times out if the test sets a timeout before this thread reads.
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
@@ -48,7 +47,7 @@ fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
 fn read_timeout_holds_while_a_clone_waits() {
     let (mut near, far) = pair();
     let reading = reader(&far);
-    // After this pause, the thread waits without a timeout.
+    // Give the thread time to block in its read, which has no timeout.
     thread::sleep(Duration::from_millis(100));
     let timeout = Duration::from_millis(20);
     far.set_read_timeout(Some(timeout)).unwrap();
@@ -76,7 +75,7 @@ fn readers_take_turns() {
     assert_eq!(bytes, b"abcdefgh");
 }
 
-/// A waker that counts its calls, and sends a report of each call.
+/// A waker that counts its wake-ups, and reports each of them to a channel.
 struct Alarm {
     wakes: AtomicU32,
     rings: Mutex<Sender<()>>,
@@ -85,7 +84,7 @@ struct Alarm {
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
-        // The send fails if the test has ended.
+        // The send fails after the test has ended.
         let _ = self.rings.lock().unwrap().send(());
     }
 }
@@ -101,7 +100,7 @@ fn task_reading_next_to_a_thread_is_woken_once() {
     let waker = Waker::from(Arc::clone(&alarm));
     let cx = &mut Context::from_waker(&waker);
     let reading = reader(&far);
-    // After this pause, the thread waits.
+    // Give the thread time to block in its read.
     thread::sleep(Duration::from_millis(100));
     assert!(far.poll_read(cx, &mut [0]).is_pending());
     assert_eq!(

@@ -9,11 +9,11 @@ use rdmsg::{Endpoint, Engine};
 
 use crate::stage::{TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
 
-/// A number of forks that is large enough to interrupt each thread of the parent while the thread
-/// holds a lock.
+/// The number of forks. It is large enough that, for each thread of the parent, a fork happens
+/// while this thread holds a lock.
 const FORKS: usize = 60;
 
-/// Stops the threads on drop, even if the test fails.
+/// Stops the threads when dropped, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -54,7 +54,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                 }
                 scope.spawn(|| {
                     // Over RDMA, a child can inherit a held lock of librdmacm, as the guide warns,
-                    // so this thread connects over TCP only.
+                    // so connect only over TCP.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
                         let client = Endpoint::connect(address).unwrap();
                         let server = listener.accept_timeout(TIME_LIMIT).unwrap();

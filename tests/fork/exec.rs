@@ -1,4 +1,4 @@
-//! Tests of the descriptors of programs that a process starts.
+//! Tests of the descriptors that programs inherit from the process that starts them.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use rdmsg::{Group, Interest};
 
 use crate::stage::{TIME_LIMIT, alone, bind, exchange, pair};
 
-/// Runs a command that prints its open descriptors, and returns these descriptors.
+/// Runs a command that prints its open descriptors. Returns the printed descriptors.
 fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
     let output = command.output().unwrap();
     assert!(output.status.success());

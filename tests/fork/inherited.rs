@@ -1,5 +1,5 @@
-//! A child calls methods of inherited objects, drops them, and ends. Each call fails at once, and
-//! the parent's connections continue.
+//! Tests of a child that calls methods of inherited objects, drops them, and exits. Each call fails
+//! immediately, and the parent's connections continue.
 
 use std::{
     cell::Cell,
@@ -143,7 +143,7 @@ fn drop_and_exit_leave_the_parents_alone() {
             );
             let ends = Cell::new(Some(ends));
             forked(|| drop(ends.take())).succeed();
-            // A normal exit runs the handlers of atexit(3).
+            // A normal exit of a child runs the atexit(3) handlers.
             forked(|| process::exit(0)).succeed();
             let Some((client, server, listener, small, large, buffer, region, engine)) =
                 ends.take()
@@ -182,7 +182,7 @@ fn memory_stays_readable() {
             let mut bytes = [0; 11];
             region.copy_out(1000, &mut bytes);
             assert_eq!(bytes, *b"in a region");
-            // Writes of the child do not change the parent's pages.
+            // A write by the child does not change the parent's pages.
             buffer.fill(0);
             region.copy_in(1000, b"in a child!");
         })
@@ -259,7 +259,7 @@ fn listeners_fail_and_the_parents_accept() {
                 assert_forked(&request.take().unwrap().accept().unwrap_err());
             })
             .succeed();
-            // The drop of a request rejects it, but not in a child.
+            // Dropping a request rejects it, except in a child.
             forked(|| drop(request.take())).succeed();
             let server = request.take().unwrap().accept().unwrap();
             exchange(&client.join().unwrap(), &server);
@@ -277,7 +277,8 @@ fn connect_in_progress_fails_and_the_parents_goes_on() {
         || {
             let requests = RequestListener::bind((place(), 0)).unwrap();
             let mut config = Config::default();
-            // With one transport the connector makes one attempt, which starts at once.
+            // Select one transport, so that the connector makes only one attempt, which starts
+            // immediately.
             config.transport = if is_rdma() {
                 TransportChoice::Rdma
             } else {

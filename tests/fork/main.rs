@@ -1,6 +1,6 @@
-//! Children of fork(2) use their own objects, and leave inherited ones to their parent. The tests
-//! run over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a
-//! device.
+//! Tests that children of fork(2) can create their own objects, and do not affect inherited ones.
+//! The tests run over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is the
+//! address of a device.
 
 #[path = "../apart/mod.rs"]
 mod apart;

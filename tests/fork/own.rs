@@ -1,4 +1,4 @@
-//! A child creates objects of its own after its parent has used the library.
+//! Tests of a child that creates its own objects after its parent has used the library.
 
 use rdmsg::{Engine, Error, Listener, observe};
 
@@ -50,8 +50,8 @@ fn child_of_a_child_uses_its_own() {
         forked(|| {
             let own = bind();
             let (mine, other) = pair(&own);
-            // This call creates the child's stand-in for inherited endpoints, which the grandchild
-            // inherits.
+            // The first call on an inherited endpoint creates the child's replacement for inherited
+            // endpoints. The grandchild inherits this replacement.
             assert!(client.recv().is_err());
             forked(|| {
                 assert!(client.recv().is_err());

@@ -1,4 +1,5 @@
-//! Daemons, servers with forked workers, and parents that end before their children.
+//! Tests of daemons, of servers with forked workers, and of parents that exit before their
+//! children.
 
 use std::{
     io::{Read, Write},
@@ -44,7 +45,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
         || {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let (go, wait) = UnixStream::pair().unwrap();
-            // The starter, which is a child of this test, ends after it has forked the daemon.
+            // The starter is a child of this test. It forks the daemon and then exits.
             let starter = forked(|| {
                 let listener = bind();
                 let address = listener.local_addr();
@@ -52,7 +53,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
                 // The daemon is a child of the starter, which does not wait for it.
                 forked(|| {
                     assert_forked(&listener.accept().unwrap_err());
-                    // This call returns after the starter has ended.
+                    // Wait until the starter has exited.
                     receive_address(&wait);
                     let again = Listener::bind(address).unwrap();
                     send_address(&theirs, again.local_addr());
@@ -76,7 +77,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
 fn workers_listen_each_by_itself() {
     const WORKERS: u8 = 4;
     alone(module_path!(), "workers_listen_each_by_itself", || {
-        // The master process has a connection, so it has used the library before it forks.
+        // Create a connection, so that the master process has used the library before it forks.
         let listener = bind();
         let ends = pair(&listener);
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -102,7 +103,7 @@ fn workers_listen_each_by_itself() {
     });
 }
 
-/// A child must not keep connections of its parent open.
+/// A child must not keep its parent's connections open.
 #[test]
 fn peer_of_a_killed_parent_sees_the_end() {
     alone(

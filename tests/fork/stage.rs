@@ -1,4 +1,4 @@
-//! Helpers that create both ends of a connection in one process, and children of this process.
+//! Helpers that create both ends of a connection in one process, and child processes.
 
 use std::{
     env,
@@ -16,11 +16,11 @@ use rdmsg::{CloseReason, Endpoint, Error, Listener};
 
 use crate::apart::apart;
 
-/// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
+/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The maximum lifetime of a child, in seconds. A child that lives longer is killed, so its test
-/// fails.
+/// The maximum lifetime of a child in seconds. An alarm kills a child that lives longer, so its
+/// test fails.
 const LIFETIME: u32 = 60;
 
 /// Returns an address of this machine.
@@ -40,7 +40,7 @@ pub(crate) fn bind() -> Listener {
     Listener::bind((place(), 0)).unwrap()
 }
 
-/// Connects to a listener of this process. Returns both ends, the connecting end first.
+/// Connects to a listener in this process. Returns both ends, the connecting end first.
 pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
@@ -48,7 +48,7 @@ pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Sends a message in each direction and receives it.
+/// Sends and receives a message in each direction.
 #[track_caller]
 pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
     for (from, to) in [(one, other), (other, one)] {
@@ -67,7 +67,7 @@ pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Accepts a connection, answers its first message, and returns that message.
+/// Accepts a connection, replies to its first message, and returns that message.
 #[track_caller]
 pub(crate) fn answer(listener: &Listener, with: &[u8]) -> Vec<u8> {
     let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
@@ -81,17 +81,19 @@ pub(crate) fn answer(listener: &Listener, with: &[u8]) -> Vec<u8> {
     question
 }
 
-/// A child of this process.
+/// A child of this process, with its process id.
 pub(crate) struct Forked(pub(crate) Pid);
 
-/// Forks. The child runs `body` and exits: with status 0 if `body` returns, and 101 if it panics.
+/// Forks a child that runs `body` and exits: with status 0 if `body` returns, and with 101 if it
+/// panics.
 pub(crate) fn forked(body: impl FnOnce()) -> Forked {
-    // SAFETY: the system's allocator works in a child, and the tests are about this library.
+    // SAFETY: the system's allocator works in a child of a process with threads. The only other
+    // code that runs in the child is this library's, which the tests check.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => Forked(child),
         ForkResult::Child => {
             alarm::set(LIFETIME);
-            // The panic hook has printed the panic's message.
+            // The panic hook prints the message of a panic.
             let ran = catch_unwind(AssertUnwindSafe(body));
             // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(if ran.is_ok() { 0 } else { 101 }) }
@@ -109,8 +111,8 @@ impl Forked {
     }
 }
 
-/// Runs a test in a process of its own, so that no thread of another test is forked. `name` is the
-/// name of the test in its module.
+/// Runs a test in a separate process, so that its forks do not affect threads of other tests.
+/// `name` is the name of the test in its module.
 pub(crate) fn alone(module: &str, name: &str, body: impl FnOnce()) {
     let (_, module) = module.split_once("::").unwrap();
     apart(&format!("{module}::{name}"), body);

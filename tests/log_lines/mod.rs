@@ -1,4 +1,5 @@
-//! Collects the log lines of a test program. Each line must keep the contract of [`targets`].
+//! Collects the log lines of a test program, and checks each line against the contract in
+//! [`targets`].
 
 use std::{
     fmt::Write,
@@ -10,10 +11,10 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 mod targets;
 
-/// A timeout that no step of a test reaches, even on a busy machine.
+/// A timeout that no test reaches, even on a busy machine.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// All lines since the first [`collect`](Self::collect).
+/// All log lines since the first call of [`collect`](Self::collect).
 pub(crate) struct Lines {
     lines: Mutex<Vec<(Level, String)>>,
     added: Condvar,
@@ -67,7 +68,7 @@ impl Lines {
         targets::assert_kept();
     }
 
-    /// Checks that no line contains the first four bytes of a secret as decimal numbers, as
+    /// Checks that no line contains the first four bytes of a secret: as decimal numbers, as
     /// hexadecimal digits or as text.
     pub(crate) fn assert_secret(&self, secret: &[u8]) {
         let secret = &secret[..4];

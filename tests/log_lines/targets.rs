@@ -6,10 +6,11 @@ use std::sync::Mutex;
 use log::Record;
 use rdmsg_os::foreign::Target;
 
-/// Lines that break the contract.
+/// The lines that violate the contract.
 static FAULTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Whether a line begins with the name of a connection: `conn`, its number, and a colon or a space.
+/// Returns whether a line begins with the name of a connection: `conn`, its number, and a colon or
+/// a space.
 fn has_name(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("conn ") else {
         return false;
@@ -18,11 +19,11 @@ fn has_name(text: &str) -> bool {
     name.len() < rest.len() && name.starts_with([':', ' '])
 }
 
-/// Records a line of the library that breaks the contract. The library stops panics of a logger, so
-/// an assertion here would have no effect.
+/// Records a line of the library if it violates the contract. Does not assert, because the library
+/// catches panics of a logger.
 pub(crate) fn examine(record: &Record<'_>) {
     let (target, text) = (record.target(), record.args().to_string());
-    // Other crates log with the paths of their modules.
+    // Ignore other crates, whose targets are their module paths.
     if !target.starts_with("rdm") {
         return;
     }
@@ -34,7 +35,7 @@ pub(crate) fn examine(record: &Record<'_>) {
     }
 }
 
-/// Checks that all lines so far have kept the contract.
+/// Asserts that no line so far has violated the contract.
 #[track_caller]
 pub(crate) fn assert_kept() {
     let faults = FAULTS.lock().unwrap();

@@ -4,7 +4,7 @@ use rdmsg::{Endpoint, Listener};
 
 use crate::apart::apart;
 
-/// Returns the names of the threads of this process that the library has started.
+/// Returns the names of the threads that the library has started in this process.
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap());

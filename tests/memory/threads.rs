@@ -13,7 +13,7 @@ fn pair_exchanges_messages_without_waiting() {
     assert_eq!(near.transport(), Transport::Memory);
     for round in 0..1000_u32 {
         near.send(&round.to_be_bytes()).unwrap();
-        // Nothing is left to another thread.
+        // The message is available immediately, without the help of another thread.
         assert_eq!(far.try_recv().unwrap().unwrap(), round.to_be_bytes());
         far.send(b"back").unwrap();
         assert_eq!(near.try_recv().unwrap().unwrap(), b"back");
@@ -95,7 +95,7 @@ fn sides_send_and_receive_in_four_threads() {
     near.close().unwrap();
 }
 
-/// A waker that passes a message on to another connection, in the call that wakes.
+/// A waker that forwards a message to another connection, within the wake call.
 struct Relay {
     from: Endpoint,
     to: Endpoint,

@@ -1,4 +1,5 @@
-//! Peers of sessions over TCP whose bytes a test writes, and a proxy that records requests.
+//! Peers of sessions over TCP that send arbitrary bytes for a test, and a proxy that records
+//! requests.
 
 use std::{
     io::{self, Read, Write},
@@ -25,22 +26,22 @@ pub(crate) const CLOSE: u8 = 5;
 pub(crate) const CLOSE_ACK: u8 = 7;
 const FAILURE: u8 = 8;
 
-/// The code of a Failure of a side that saw no sign of life of its peer.
+/// The code of a Failure frame from a side that received no sign of life from its peer.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
 pub(crate) const WINDOW: u32 = 4;
 
-/// The answer to a request.
+/// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The request was accepted, with these bytes behind the hello.
+    /// The request was accepted. Contains the bytes after the hello.
     Accepted(Vec<u8>),
-    /// The request was rejected, with this code and the numbers `own` and `theirs`.
+    /// The request was rejected. Contains the code, and the fields `own` and `theirs`.
     Rejected(u16, u64, u64),
 }
 
-/// Returns the private data of a request or a reply: a hello with these features, and `data` behind
-/// it.
+/// Returns the private data of a request or a reply: a hello with these features, followed by
+/// `data`.
 pub(crate) fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     let mut hello = b"rdms\x03".to_vec();
     hello.push(36 + data.len() as u8);
@@ -68,20 +69,20 @@ fn setup(kind: u8, private_data: &[u8]) -> Vec<u8> {
     [&head, private_data].concat()
 }
 
-/// Returns the bytes behind the hello of a request to resume.
+/// Returns the bytes that follow the hello in a request to resume.
 pub(crate) fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
     let numbers = [epoch.to_be_bytes(), received.to_be_bytes()];
     [&id[..], numbers.as_flattened()].concat()
 }
 
-/// Returns the epoch and the number of received messages in a request to resume this session.
+/// Returns the epoch and the number of received messages from a request to resume this session.
 pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
     assert_eq!((data.len(), &data[..12]), (20, &id[..]));
     let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
     (number(12), number(16))
 }
 
-/// Sends a request, and returns the answer.
+/// Sends a request, and returns the reply.
 pub(crate) fn ask(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answer) {
     let mut raw = Raw::connect(address);
     raw.request(features, data);
@@ -89,7 +90,7 @@ pub(crate) fn ask(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answ
     (raw, answer)
 }
 
-/// Sends a request to resume.
+/// Sends a request to resume a session, and returns the reply.
 pub(crate) fn request(
     address: SocketAddr,
     id: &[u8; 12],
@@ -100,7 +101,7 @@ pub(crate) fn request(
     ask(address, SESSION | RESUMES, &data)
 }
 
-/// One side of a connection, whose bytes a test writes.
+/// One side of a connection, for which the test writes all bytes.
 pub(crate) struct Raw {
     stream: TcpStream,
     pub(crate) granted: u32,
@@ -140,7 +141,7 @@ impl Raw {
         self.write(&setup(1, &hello(features, data)));
     }
 
-    /// Reads the kind and the private data of a setup message.
+    /// Reads a setup message. Returns its kind and its private data.
     fn read_setup(&mut self) -> io::Result<(u8, Vec<u8>)> {
         let setup = read_setup(&mut self.stream)?;
         Ok((setup[5], setup[8..].to_vec()))
@@ -150,8 +151,8 @@ impl Raw {
         self.try_answer().expect("an answer comes")
     }
 
-    /// Reads the answer to a request. Returns `None` if the other side closes the connection
-    /// instead.
+    /// Reads the reply to a request. Returns `None` if the other side closes the connection without
+    /// a reply.
     pub(crate) fn try_answer(&mut self) -> Option<Answer> {
         let (kind, data) = self.read_setup().ok()?;
         if kind == 2 {
@@ -178,7 +179,7 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends a Failure with this code, the last frame.
+    /// Sends a Failure frame with this code. It is the last frame.
     pub(crate) fn fail(&mut self, code: u32) {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = FAILURE;
@@ -186,8 +187,8 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends the last control frame, and reads until the other side ends the stream. Returns the
-    /// number of this side's frames that the other side has acknowledged until then.
+    /// Sends a control frame of this kind as the last frame, and reads until the other side ends
+    /// the stream. Returns the number of frames that the other side has acknowledged.
     pub(crate) fn finish(mut self, kind: u8) -> u32 {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = kind;
@@ -205,7 +206,7 @@ impl Raw {
         acknowledged
     }
 
-    /// Reads the next frame, and acknowledges it if the frame's sender asks for that.
+    /// Reads the next frame, and acknowledges it if its sender requests an acknowledgement.
     fn frame(&mut self) -> Vec<u8> {
         loop {
             let mut prefix = [0; 8];
@@ -224,7 +225,7 @@ impl Raw {
         }
     }
 
-    /// Returns the kind of the next frame.
+    /// Reads the next frame, and returns its kind.
     pub(crate) fn next_kind(&mut self) -> u8 {
         self.frame()[0]
     }
@@ -240,7 +241,7 @@ impl Raw {
     }
 }
 
-/// A listener whose answers a test writes.
+/// A listener for which the test writes all replies.
 pub(crate) struct Server(TcpListener);
 
 impl Server {
@@ -252,7 +253,7 @@ impl Server {
         self.0.local_addr().unwrap()
     }
 
-    /// Takes the next request. Returns the connection, and the bytes behind the hello.
+    /// Receives the next request. Returns the connection, and the bytes after the hello.
     fn take(&self) -> (Raw, Vec<u8>) {
         let mut raw = Raw::over(self.0.accept().unwrap().0);
         let (kind, data) = raw.read_setup().unwrap();
@@ -260,14 +261,14 @@ impl Server {
         (raw, data[36..].to_vec())
     }
 
-    /// Accepts the next request with these bytes behind the hello.
+    /// Accepts the next request. The reply is a hello with these features, followed by `data`.
     pub(crate) fn accept(&self, features: u16, data: &[u8]) -> (Raw, Vec<u8>) {
         let (mut raw, asked) = self.take();
         raw.write(&setup(2, &hello(features, data)));
         (raw, asked)
     }
 
-    /// Does the same as [`accept`](Self::accept), and grants this number of messages.
+    /// Accepts the next request like [`accept`](Self::accept), and grants `credits` messages.
     pub(crate) fn accept_with_credits(&self, credits: u16, data: &[u8]) -> Raw {
         let (mut raw, _) = self.take();
         let mut hello = hello(SESSION, data);
@@ -287,7 +288,7 @@ impl Server {
     }
 }
 
-/// A proxy that records the first bytes of each connection, as any host on the path can.
+/// A proxy that records the first bytes of each connection. Any host on the path can do the same.
 pub(crate) struct Recorder {
     pub(crate) address: SocketAddr,
     record: Arc<Mutex<Record>>,
@@ -325,13 +326,13 @@ impl Recorder {
         Self { address, record }
     }
 
-    /// Returns the session's identity, which is in the first reply.
+    /// Returns the identity of the session, which the first reply contains.
     pub(crate) fn session(&self) -> [u8; 12] {
         let record = self.record.lock().unwrap();
         record.replies[0][8 + 36..].try_into().unwrap()
     }
 
-    /// Returns the number of requests.
+    /// Returns the number of recorded requests.
     pub(crate) fn requests(&self) -> usize {
         self.record.lock().unwrap().requests.len()
     }

@@ -1,4 +1,5 @@
-//! Control messages of sessions: each arrives once, in order, over all connections.
+//! Tests of control messages in sessions: each message arrives once and in order, even after lost
+//! connections.
 
 use std::thread;
 
@@ -6,7 +7,7 @@ use rdmsg::{Completion, Endpoint, Error};
 
 use super::{TIME_LIMIT, pair};
 
-/// Takes the next control message.
+/// Receives the next control message, and returns its number.
 fn control(endpoint: &Endpoint) -> u32 {
     loop {
         match endpoint.next_completion_timeout(TIME_LIMIT).unwrap() {
@@ -33,7 +34,8 @@ fn control_messages_survive_cuts_once_and_in_order() {
         loop {
             match client.send_control(&number.to_be_bytes()) {
                 Ok(()) => break,
-                // The receiver takes them, or the connection is lost.
+                // Retry: the receiver has not taken earlier control messages yet, or the connection
+                // is lost.
                 Err(Error::ControlMessagesNotTaken { .. }) => thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
@@ -92,7 +94,7 @@ fn suspended_session_keeps_untaken_control_messages() {
     let refused = client.send_control(b"the third").unwrap_err();
     let untaken = matches!(refused, Error::ControlMessagesNotTaken { untaken: 2 });
     assert!(untaken, "{refused}");
-    // It was held over the loss, and returns its place to the next connection.
+    // The message was held during the loss. Dropping it returns its credit on the next connection.
     drop(held);
     proxy.open();
     assert_eq!(control(&server), 1);

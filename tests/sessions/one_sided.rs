@@ -1,4 +1,5 @@
-//! One-sided operations of sessions: a lost connection takes its regions with it.
+//! Tests of one-sided operations in sessions: the regions of a connection become stale when it is
+//! lost.
 
 use std::thread;
 
@@ -6,12 +7,12 @@ use rdmsg::{Completion, Endpoint, Error, Region, RemoteAccess, RemoteRegion};
 
 use super::{TIME_LIMIT, pair};
 
-/// A region of `owner`, and its description at `user`.
+/// Returns a region of `owner`, and its descriptor as received by `user`.
 fn region(owner: &Endpoint, user: &Endpoint) -> (Region, RemoteRegion) {
     let region = owner.one_sided().region(16, RemoteAccess::ALL).unwrap();
     owner.send(&region.remote().to_bytes()).unwrap();
     loop {
-        // Completions of the session come before the message.
+        // Skip the completions of the loss and the resumption, which precede the message.
         if let Completion::Received(message) = next(user) {
             return (region, RemoteRegion::try_from(&message[..]).unwrap());
         }
@@ -22,7 +23,7 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Writes eight bytes to the peer's region, and waits until they are there.
+/// Writes eight bytes to the peer's region, and waits for the completion.
 fn write(endpoint: &Endpoint, here: &Region, there: &RemoteRegion, bytes: &[u8; 8]) {
     here.copy_in(0, bytes);
     let operations = endpoint.one_sided();
@@ -74,7 +75,7 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
     operations.write(&here, 0..8, &remote, 0, 1).unwrap();
     operations.read(&here, 8..16, &remote, 0, 2).unwrap();
     operations.fetch_add(&here, 16, &remote, 0, 1, 3).unwrap();
-    // The connection ends first, so that no byte passes that the proxy has not read yet.
+    // End the connection first, so that bytes that the proxy has not read yet are not forwarded.
     proxy.close();
     proxy.discard(false);
     proxy.open();

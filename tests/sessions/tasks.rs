@@ -1,4 +1,4 @@
-//! Tests of sessions in tasks of a tokio runtime: the proxy cuts the connections of the tasks.
+//! Tests of sessions in tasks of a tokio runtime. A proxy cuts the connections.
 
 use rdmsg::tokio::{Endpoint as TaskEndpoint, Listener as TaskListener, Stream, StreamListener};
 use tokio::{
@@ -53,7 +53,7 @@ fn tasks_echo_messages_over_cuts() {
             let _proxy = sending.await.unwrap();
             let server = echo.await.unwrap();
             // The window is shorter than the number of messages between two cuts, so the session
-            // resumes after each cut.
+            // must resume after each cut.
             for side in [&client, &server] {
                 let statistics = side.get_ref().statistics();
                 assert!(statistics.resumes >= 4, "{statistics:?}");

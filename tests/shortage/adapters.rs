@@ -1,4 +1,4 @@
-//! Tests of the values that connections request from a device, and of the device's refusals.
+//! Tests of the parameters that connections request from a device, and of refused requests.
 
 use std::{
     collections::BTreeMap,
@@ -19,16 +19,16 @@ use crate::{
     config, exchange, life, place, run_lifecycle,
 };
 
-/// Runs `body` with a preloaded library that records the requests of connections. Over TCP, does
-/// nothing, because there is no device.
+/// Runs `body` with a preloaded library that records the requests of connections. Does nothing over
+/// TCP, because TCP uses no device.
 pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     if place().1 == Transport::Rdma {
         in_front(name, || body(&Calls::loaded()));
     }
 }
 
-/// Does the same after the first connection, before which the library tests the memory windows
-/// of the device.
+/// Runs `body` like [`with_device`], after a first connection. rdmsg tests the device's memory
+/// windows before the first connection.
 fn with_tested_device(name: &str, body: impl FnOnce(&Calls)) {
     with_device(name, |calls| {
         run_lifecycle(&config()).unwrap();
@@ -51,7 +51,8 @@ fn connections_take_completion_vectors_in_turn() {
             let last = allowed.and_then(|text| text.strip_suffix(" on this device"));
             let last: i64 = last.expect(&text).parse().unwrap();
             if last == 0 {
-                // The suite also runs this test with two processors, and so with two vectors.
+                // With one processor there is one vector. The suite also runs this test with two
+                // processors.
                 return;
             }
             for vector in 0..=last {
@@ -70,7 +71,7 @@ fn connections_take_completion_vectors_in_turn() {
     );
 }
 
-/// The log lines that contain one of some texts.
+/// A logger that records the lines that contain one of `texts`.
 struct DeviceLog {
     texts: Mutex<&'static [&'static str]>,
     lines: Mutex<Vec<String>>,
@@ -81,14 +82,14 @@ static DEVICE_LOG: DeviceLog = DeviceLog {
     lines: Mutex::new(Vec::new()),
 };
 
-/// Starts to log lines of this level and above that contain one of `texts`.
+/// Starts recording lines that contain one of `texts` and have at least this level.
 pub(crate) fn start_log(level: LevelFilter, texts: &'static [&'static str]) {
     *DEVICE_LOG.texts.lock().unwrap() = texts;
     log::set_logger(&DEVICE_LOG).unwrap();
     log::set_max_level(level);
 }
 
-/// Returns the lines since the last call.
+/// Returns the lines recorded since the last call.
 pub(crate) fn logged() -> Vec<String> {
     std::mem::take(&mut *DEVICE_LOG.lines.lock().unwrap())
 }
@@ -115,7 +116,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
         "adapters::refused_inline_size_is_followed_by_smaller_ones",
         |calls| {
             run_lifecycle(&config()).unwrap();
-            // Software iWARP itself refuses 96 bytes and more.
+            // Software iWARP itself refuses 96 bytes and more, so skip the larger limits.
             let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
             start_log(LevelFilter::Info, &["max_inline"]);
             for (wanted, most, tried) in [
@@ -151,8 +152,8 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
     );
 }
 
-/// Receive buffers and the targets of READs have relaxed ordering. Memory that the peer reads does
-/// not.
+/// Receive buffers and READ targets are registered with relaxed ordering. Memory that the peer
+/// reads is not.
 #[test]
 fn refused_relaxed_ordering_is_requested_once() {
     const REMOTE_READ: i64 = 1 << 2;
@@ -168,7 +169,7 @@ fn refused_relaxed_ordering_is_requested_once() {
             let (read, filled): (Vec<i64>, Vec<i64>) =
                 all.iter().partition(|access| *access & REMOTE_READ != 0);
             assert_eq!(read, [REMOTE_READ; 2], "a long message each way: {all:?}");
-            // These regions are the receive buffers of both sides, and the targets of both READs.
+            // The regions are the receive buffers of both sides and the targets of both READs.
             assert!(filled.len() >= 4, "{all:?}");
             assert!(filled.iter().all(|access| access & RELAXED != 0), "{all:?}");
 
@@ -195,7 +196,7 @@ fn connections_ask_for_the_reads_that_they_need() {
                     c.eager_size = Some(1024);
                 })
             };
-            // Each pair consists of `responder_resources` and `initiator_depth`.
+            // Each pair contains `responder_resources` and `initiator_depth`.
             for (listening, connecting, asked, granted) in [
                 (16, 16, [20, 20], [20, 20]),
                 (16, 4, [8, 8], [8, 8]),
@@ -212,8 +213,8 @@ fn connections_ask_for_the_reads_that_they_need() {
     );
 }
 
-/// Returns the numbers of receives in the lists that a new connection posts, and removes them from
-/// `lists`: lists of 8, and a shorter one with the rest.
+/// Removes the lists of receives that a new connection posts from the front of `lists`. Returns the
+/// lengths of the removed lists: several of 8 receives, and a shorter one.
 fn first_lists(lists: &mut Vec<i64>) -> Vec<i64> {
     let full = lists.iter().take_while(|count| **count == 8).count();
     lists.drain(..=full).collect()
@@ -224,7 +225,7 @@ fn receives_of_a_connection_are_posted_in_lists() {
     with_device(
         "adapters::receives_of_a_connection_are_posted_in_lists",
         |calls| {
-            // On top of its window, a connection has 15 receives for control frames.
+            // In addition to its window, a connection has 15 receives for control frames.
             for (window, expected) in [
                 (2, &[8, 8, 1][..]),
                 (32, &[8, 8, 8, 8, 8, 7]),
@@ -250,7 +251,7 @@ fn frames_of_one_message_are_posted_in_one_list() {
     with_device(
         "adapters::frames_of_one_message_are_posted_in_one_list",
         |calls| {
-            // A message of 300,000 bytes each way has three frames.
+            // Each message of 300,000 bytes is sent in three frames.
             run_lifecycle(&config().with(|c| c.eager_size = Some(128 << 10))).unwrap();
             let mut lists = calls.notes("post_send");
             lists.retain(|count| *count != 1);
@@ -259,9 +260,9 @@ fn frames_of_one_message_are_posted_in_one_list() {
     );
 }
 
-/// The steps in the life of a thread domain, as the preloaded library notes them: the thread domain
-/// is allocated, the parent domain is, the queue pair is created and destroyed, and the parent
-/// domain, the thread domain and the domain of the memory are freed.
+/// The steps in the lifetime of a thread domain, as recorded by the preloaded library: allocation
+/// of the thread domain and of the parent domain, creation and destruction of the queue pair, and
+/// release of the parent domain, the thread domain and the protection domain of the memory.
 const STEPS: [i64; 7] = [1, 2, 3, 4, 5, 6, 7];
 
 #[test]
@@ -274,8 +275,8 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
                 run_lifecycle(&config).unwrap();
                 let mut steps: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
                 let end = Instant::now() + TIME_LIMIT;
-                // The last handles of the memory are dropped some time later. Shared receives have
-                // one domain for both connections.
+                // Wait, because the last handles of the memory are dropped with a delay. Shared
+                // receives have one protection domain for both connections.
                 while steps.len() < 2 || steps.values().any(|steps| !steps.contains(&7)) {
                     for note in calls.notes("thread_domain") {
                         assert!(note > 0, "refused: {note}");
@@ -286,8 +287,8 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
                 }
                 assert_eq!(steps.len(), 2, "{steps:?}");
                 for steps in steps.values_mut() {
-                    // Software iWARP refuses the first sizes of inline data, so the creation of the
-                    // queue pair is repeated.
+                    // Software iWARP refuses the first inline sizes, so the queue pair is created
+                    // repeatedly.
                     steps.dedup();
                     assert_eq!(*steps, STEPS);
                 }
@@ -314,11 +315,11 @@ fn connection_without_a_thread_domain_works() {
             assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
             assert!(lines[0].contains(refusal), "{lines:?}");
             for (thread_domain, parent_domain, expected) in [
-                // A driver without them is asked once.
+                // A driver that does not support thread domains is asked once.
                 (NO, 0, &[no][..]),
-                // Some are left for one connection but not for another, so each asks.
+                // The number of thread domains is limited, so each connection asks.
                 (FULL, 0, &[full, full]),
-                // The thread domain is freed.
+                // If the parent domain is refused, the thread domain is released.
                 (0, NO, &[1, no, 6]),
                 (0, FULL, &[1, full, 6, 1, full, 6]),
             ] {
@@ -336,8 +337,9 @@ fn connection_without_a_thread_domain_works() {
     );
 }
 
-/// Returns the start of each mapping of this process for which `is_wanted` returns true for its
-/// entry in a file such as `smaps`. Each entry begins with a line that starts with an address.
+/// Returns the start addresses of this process's mappings for which `is_wanted` returns true.
+/// `file` is the name of a file in `/proc/self`, such as `smaps`. `is_wanted` is called with each
+/// line of the file.
 fn mappings(file: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<i64> {
     let text = fs::read_to_string(Path::new("/proc/self").join(file)).unwrap();
     let mut start = 0;
@@ -354,7 +356,7 @@ fn mappings(file: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<i64> {
     found
 }
 
-/// Returns whether the flags of a mapping, a line of `smaps`, request huge pages.
+/// Returns whether a line of `smaps` contains the flag that requests huge pages.
 fn is_huge(line: &str) -> bool {
     let flags = line.strip_prefix("VmFlags:").unwrap_or_default();
     flags.split_whitespace().any(|flag| flag == "hg")
@@ -365,7 +367,7 @@ fn buffers_of_two_mib_request_huge_pages() {
     const HUGE: i64 = 2 << 20;
     with_device("adapters::buffers_of_two_mib_request_huge_pages", |calls| {
         if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            // The alignment is the same without huge pages, which the unit tests show.
+            // Unit tests check the alignment, which does not depend on huge pages.
             return;
         }
         let long = config().with(|c| c.receive_window = 128);
@@ -383,7 +385,8 @@ fn buffers_of_two_mib_request_huge_pages() {
             let huge = mappings("smaps", is_huge);
             for start in starts {
                 assert_eq!(start % HUGE, 0);
-                // The kernel may have merged the mapping with the one before it.
+                // The kernel may have merged the mapping with the previous one, so search for the
+                // last start at or below this one.
                 let own = huge.iter().rfind(|other| **other <= start);
                 assert!(own.is_some(), "{start:x} {huge:x?}");
             }
@@ -412,8 +415,8 @@ fn buffers_are_on_the_node_of_the_device() {
                 let placed = mappings("numa_maps", |line| line.contains(" prefer:0 "));
                 assert_eq!(!placed.is_empty(), is_placed, "{node}: {placed:x?}");
             }
-            // The kernel refuses a node that does not exist, and a kernel without NUMA each node.
-            // The first refusal is logged.
+            // The kernel refuses a NUMA node that does not exist. A kernel without NUMA refuses
+            // every node. The first refusal is logged.
             assert_eq!(is_refused, node == "1000\n");
             client.close().unwrap();
         }

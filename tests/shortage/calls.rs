@@ -1,4 +1,4 @@
-//! Makes C functions fail on request. A preloaded library defines these functions.
+//! Makes C functions fail on request. The functions are defined by a preloaded library.
 
 use std::{
     env,
@@ -19,7 +19,7 @@ type LimitInline = unsafe extern "C" fn(c_long);
 type AnswerDomains = unsafe extern "C" fn(c_long, c_long);
 type SetNodeFile = unsafe extern "C" fn(*const c_char);
 
-/// The functions of the preloaded library.
+/// The control functions of the preloaded library.
 pub(crate) struct Calls {
     fail_call: FailCall,
     has_failed: HasFailed,
@@ -31,11 +31,11 @@ pub(crate) struct Calls {
     keep_bounds: LimitInline,
 }
 
-/// The maximum number of notes that the library keeps.
+/// The maximum number of values that the library records.
 const MOST_NOTES: usize = 1024;
 
-/// Runs `body` in a process of its own, with the library preloaded. `name` is the name of the
-/// calling test.
+/// Runs `body` in a separate process with the preloaded library. `name` is the name of the calling
+/// test.
 pub(crate) fn in_front(name: &str, body: impl FnOnce()) {
     let mut command = Command::new(env::current_exe().unwrap());
     if env::var_os("LD_PRELOAD").is_none() {
@@ -73,43 +73,43 @@ impl Calls {
         let (answer_domains, set_node_file) = (find(c"answer_domains"), find(c"set_node_file"));
         let keep_bounds = find(c"keep_bounds");
         Self {
-            // SAFETY: the function has this type.
+            // SAFETY: `fail_call` has the type `FailCall` in calls.c.
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
-            // SAFETY: the function has this type.
+            // SAFETY: `has_failed` has the type `HasFailed` in calls.c.
             has_failed: unsafe { mem::transmute::<*mut libc::c_void, HasFailed>(has_failed) },
-            // SAFETY: the function has this type.
+            // SAFETY: `take_notes` has the type `TakeNotes` in calls.c.
             take_notes: unsafe { mem::transmute::<*mut libc::c_void, TakeNotes>(take_notes) },
-            // SAFETY: the function has this type.
+            // SAFETY: `limit_inline` has the type `LimitInline` in calls.c.
             limit_inline: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(limit_inline) },
-            // SAFETY: the function has this type.
+            // SAFETY: `refuse_relaxed` has the type `LimitInline` in calls.c.
             refuse_relaxed: unsafe {
                 mem::transmute::<*mut libc::c_void, LimitInline>(refuse_relaxed)
             },
-            // SAFETY: the function has this type.
+            // SAFETY: `answer_domains` has the type `AnswerDomains` in calls.c.
             answer_domains: unsafe {
                 mem::transmute::<*mut libc::c_void, AnswerDomains>(answer_domains)
             },
-            // SAFETY: the function has this type.
+            // SAFETY: `set_node_file` has the type `SetNodeFile` in calls.c.
             set_node_file: unsafe {
                 mem::transmute::<*mut libc::c_void, SetNodeFile>(set_node_file)
             },
-            // SAFETY: the function has this type.
+            // SAFETY: `keep_bounds` has the type `LimitInline` in calls.c.
             keep_bounds: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(keep_bounds) },
         }
     }
 
-    /// Returns the values that the library has noted of the calls of `function`, and clears all
-    /// notes.
+    /// Returns the values that the library has recorded for calls of `function`, and clears all
+    /// recorded values.
     pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
         let name = CString::new(function).unwrap();
         let mut values = vec![0; MOST_NOTES];
-        // SAFETY: the name is a C string, and there is room for all notes.
+        // SAFETY: `name` is a C string, and `values` has room for all recorded values.
         let count = unsafe { (self.take_notes)(name.as_ptr(), values.as_mut_ptr()) };
         values.truncate(usize::try_from(count).unwrap());
         values
     }
 
-    /// Clears the notes of all functions.
+    /// Clears the recorded values of all functions.
     pub(crate) fn clear_notes(&self) {
         self.notes("");
     }
@@ -120,7 +120,8 @@ impl Calls {
         unsafe { (self.limit_inline)(bytes) };
     }
 
-    /// Makes the device keep READs within memory windows. The caller has created no queue pair yet.
+    /// Makes the device check that READs are within memory windows. Must be called before the
+    /// caller creates a queue pair.
     pub(crate) fn keep_bounds(&self) {
         // SAFETY: the function has no preconditions.
         unsafe { (self.keep_bounds)(1) };
@@ -132,30 +133,30 @@ impl Calls {
         unsafe { (self.refuse_relaxed)(1) };
     }
 
-    /// Chooses the provider's answers to requests for thread domains and for parent domains: 0
-    /// grants them, and other values are error numbers.
+    /// Sets the provider's replies to requests for thread domains and for parent domains: 0 grants
+    /// a request, and other values are error numbers.
     pub(crate) fn answer_domains(&self, thread_domain: i32, parent_domain: i32) {
         // SAFETY: the function has no preconditions.
         unsafe { (self.answer_domains)(thread_domain.into(), parent_domain.into()) };
     }
 
-    /// Makes the content of this file the NUMA node of each device.
+    /// Makes each device read its NUMA node from this file.
     pub(crate) fn set_node_file(&self, file: &Path) {
-        // The name is never freed, because other threads can read it at any time.
+        // Never free the name, because other threads can read it at any time.
         let file = CString::new(file.as_os_str().as_bytes()).unwrap();
         // SAFETY: the text is a C string that is never freed.
         unsafe { (self.set_node_file)(file.into_raw()) };
     }
 
-    /// Makes one call of `function` fail, namely the call with this number, counted from 1.
+    /// Makes the call of `function` with this number fail, counted from 1.
     pub(crate) fn fail(&self, function: &str, number: i64) {
-        // The name is never freed, because other threads can read it at any time.
+        // Never free the name, because other threads can read it at any time.
         let name = CString::new(function).unwrap().into_raw();
         // SAFETY: the text is a C string that is never freed.
         unsafe { (self.fail_call)(name, number) };
     }
 
-    /// Lets all further calls succeed. Returns whether the call that [`fail`](Self::fail) chose was
+    /// Makes all later calls succeed. Returns whether the call chosen with [`fail`](Self::fail) was
     /// made, and therefore failed.
     pub(crate) fn have_failed(&self) -> bool {
         // SAFETY: the function has no preconditions.

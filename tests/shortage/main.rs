@@ -1,7 +1,7 @@
-//! Tests of connections while one resource after another is exhausted: the request that needs the
-//! resource fails with an error that names it, and everything else continues. Also tests of the
-//! values that connections request from a device. The tests run over TCP on this machine, and over
-//! RDMA in the lab.
+//! Tests of connections while a resource is exhausted: the request that needs the resource fails
+//! with an error that names it, and everything else continues. Also tests the parameters that
+//! connections request from a device. The tests run over TCP on this machine, and over RDMA in the
+//! lab.
 #![allow(unsafe_code)]
 
 mod adapters;
@@ -39,10 +39,10 @@ use rdmsg::{
 
 use self::{apart::apart, calls::Calls, tcp_peer::Peer};
 
-/// A timeout that no call reaches.
+/// A timeout that is never reached.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The limit of open descriptors of the process.
+/// The limit on open files of the process.
 const MOST: i32 = 256;
 
 /// Returns an address of this machine, and the transport of connections to it.
@@ -57,8 +57,8 @@ fn config() -> Config {
     Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
-/// A connection that must continue, and the resources that the process uses while this is its only
-/// connection.
+/// A connection that must not be affected, and the resources that the process uses while this is
+/// its only connection.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -81,7 +81,7 @@ impl Bystander {
         assert_eq!(near.transport(), place().1);
         let far = listener.accept_timeout(TIME_LIMIT).unwrap();
         exchange(&near, &far).unwrap();
-        // This call creates the objects that all connections share.
+        // Create the objects that all connections share.
         run_lifecycle(&config()).unwrap();
         thread::sleep(Duration::from_millis(100));
         Self {
@@ -94,7 +94,7 @@ impl Bystander {
         }
     }
 
-    /// Asserts that this connection carries messages, and that all other connections have released
+    /// Asserts that this connection works, and waits until all other connections have released
     /// their resources.
     fn assert_well(&self) {
         exchange(&self.near, &self.far).unwrap();
@@ -104,10 +104,10 @@ impl Bystander {
     }
 }
 
-/// Returns the number of open descriptors, without opening one.
+/// Returns the number of open descriptors. Does not open a descriptor itself.
 fn descriptors() -> usize {
     let is_open = |fd: &i32| {
-        // SAFETY: F_GETFD only queries the descriptor.
+        // SAFETY: F_GETFD only queries the descriptor, and fails if it is closed.
         let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
         fcntl(fd, FcntlArg::F_GETFD).is_ok()
     };
@@ -118,9 +118,8 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the numbers of protection domains, queues and other objects of each device. Memory
-/// regions do not count, because the bystander keeps some, and each region keeps its protection
-/// domain.
+/// Returns the number of protection domains, queues and other objects of each device. Leaves out
+/// memory regions, because the bystander keeps some of them.
 fn objects() -> String {
     if place().1 == Transport::Tcp {
         return String::new();
@@ -153,13 +152,12 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// Creates an engine with one connection, exchanges messages, and ends the connection and the
-/// engine.
+/// Creates an engine and a connection, exchanges messages, and ends the connection and the engine.
 fn run_lifecycle(config: &Config) -> Result<(), Error> {
     life(config, config)
 }
 
-/// Does the same as `run_lifecycle`, with a configuration for each side.
+/// Does the same as [`run_lifecycle`], with a separate configuration for each side.
 fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
     let engine = Engine::new()?;
     let listener = Listener::builder()
@@ -199,16 +197,16 @@ fn each_lacking_descriptor_fails_one_request_alone() {
         for text in &texts {
             let is_here = text.contains("Too many open files") && text.contains("LimitNOFILE=");
             let is_at_peer = text.contains("the peer ran out of resources");
-            // The peer's listener accepts the connection only after a descriptor has become free.
+            // The peer's listener accepts the connection only when a descriptor is available again.
             let waits = text.contains("timed out while waiting for the peer's answer");
             assert!(is_here || is_at_peer || waits, "{texts:#?}");
         }
     });
 }
 
-/// Repeats the life of a connection for each function. In each repetition, one call of the function
-/// fails: the first call in the first repetition, the second call in the second repetition, and so
-/// on until each call has failed once.
+/// For each function, repeats [`run_lifecycle`] and makes one call of the function fail: the first
+/// call in the first repetition, the second call in the second repetition, and so on, until each
+/// call has failed once.
 fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();
@@ -227,7 +225,7 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
             let Err(error) = result else { continue };
             let text = error.to_string();
             let is_here = text.contains(function) && text.contains(advice);
-            // A driver maps memory for its objects, so the error can name the object.
+            // A driver maps memory for its objects, so the error may name the object.
             let is_of_driver = *function == "mmap" && text.contains("rdma resource");
             let is_at_peer = text.contains("the peer ran out of resources");
             assert!(
@@ -296,8 +294,8 @@ fn export_without_a_thread_leaves_no_socket() {
     });
 }
 
-/// The peers for which the listener has no descriptor wait. It accepts them after other connections
-/// have ended.
+/// Peers wait while the listener has no descriptor for them. The listener accepts them after other
+/// connections have ended.
 #[test]
 fn listener_accepts_while_it_has_descriptors() {
     const CLIENTS: usize = 12;
@@ -317,7 +315,7 @@ fn listener_accepts_while_it_has_descriptors() {
             .map(|_| socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap())
             .collect();
         let mut files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-        // The remaining descriptors are enough for four connections, but not for a fifth one.
+        // Leave enough descriptors for four connections, but not for a fifth one.
         files.truncate(files.len() - 9);
         let peers: Vec<_> = sockets
             .into_iter()

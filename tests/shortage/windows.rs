@@ -1,5 +1,5 @@
-//! Large messages by memory windows. The preloaded library lets the device keep READs within the
-//! bounds of a window, as software RoCE does not.
+//! Tests of large messages with memory windows. The preloaded library makes the device check that
+//! READs are within the bounds of a window, which software RoCE does not check.
 
 use std::env;
 
@@ -13,7 +13,8 @@ use crate::{
     config, place,
 };
 
-/// The length of a message in bytes: one piece of memory, and more than a few frames.
+/// The length of a message in bytes. The message is one piece of memory, and is longer than several
+/// frames.
 const LEN: usize = 64 << 10;
 const EAGER: u32 = 4096;
 
@@ -31,8 +32,8 @@ fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
     (client, listener.accept_timeout(TIME_LIMIT).unwrap())
 }
 
-/// Sends `count` messages, each after the last one was taken, and returns the values that the
-/// library has noted of the calls of `function`.
+/// Sends `count` messages, each after the previous one was received. Returns the values that the
+/// library has recorded for calls of `function`.
 fn noted(calls: &Calls, (from, to): (&Endpoint, &Endpoint), count: u8, function: &str) -> Vec<i64> {
     calls.clear_notes();
     for number in 0..count {
@@ -50,8 +51,8 @@ fn noted(calls: &Calls, (from, to): (&Endpoint, &Endpoint), count: u8, function:
     calls.notes(function)
 }
 
-/// Runs `body` with the preloaded library on a device that reports windows, which software RoCE
-/// does and software iWARP does not.
+/// Runs `body` with the preloaded library, on a device that supports memory windows. Software RoCE
+/// supports them, and software iWARP does not.
 fn with_windows(name: &str, body: impl FnOnce(&Calls)) {
     if env::var("LAB_DEV").is_ok_and(|device| device.starts_with("rxe")) {
         with_device(name, |calls| {

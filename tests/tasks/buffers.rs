@@ -1,4 +1,4 @@
-//! Tests of the number of bytes that a stream of tokio accepts while its peer does not read.
+//! Tests of the number of bytes that a tokio stream accepts while its peer does not read.
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -13,13 +13,13 @@ use super::stage::{bytes, place};
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream with the default `Config::stream_buffer` of 4 MiB accepts.
-/// Long pieces of up to the eager size leave most of the half for writing unused, and large pieces
-/// exceed the buffer by one piece.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB.
+/// With long pieces of up to the eager size, the sender leaves most of its half of the buffer
+/// unused. Large pieces can exceed the buffer by one piece.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// Returns the time limit of a write to a stream that has accepted `taken` bytes. If a full stream
-/// gets room after the shorter limit, the test counts too few bytes.
+/// Returns the time after which a write counts as blocked, for a stream that has accepted `taken`
+/// bytes. If a full stream accepts bytes after the shorter time, the test counts too few bytes.
 fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)
@@ -48,7 +48,7 @@ fn cancelled_writes_count_what_they_took() {
             let (mut client, mut server) = streams().await;
             let all = bytes(0, 8 * MIB);
             let mut taken = 0;
-            // A write that is dropped before it completes has taken no bytes.
+            // A write that is dropped before it completes has written no bytes.
             loop {
                 let writing = client.write(&all[taken..taken + piece]);
                 let Ok(written) = timeout(time_limit(taken), writing).await else {
@@ -74,13 +74,13 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             let (mut reading, mut writing) = server.into_split();
             let (_answers, mut requests) = client.into_split();
             let all = bytes(0, 8 * MIB);
-            // One read by the peer returns many of these requests, and leaves others unread.
+            // The peer's first read receives many of these requests, and leaves the others unread.
             for request in all[..20_000].chunks(100) {
                 requests.write_all(request).await.unwrap();
             }
             let mut got = vec![0; 5000];
             reading.read_exact(&mut got).await.unwrap();
-            // The writing task continues, so the runtime watches the connection.
+            // Keep the writing task active, so that the runtime watches the connection.
             let answering =
                 tokio::spawn(async move { while writing.write(&[7; 1000]).await.is_ok() {} });
             let mut taken = 20_000;
@@ -165,7 +165,7 @@ fn peek_sees_all_that_has_arrived() {
         while server.peek(&mut peeked[..1000]).await.unwrap() < header.len() {}
         assert_eq!(peeked[..1000], header);
         assert_eq!(server.peek(&mut peeked).await.unwrap(), 1000);
-        // A read returns all bytes that a peek saw.
+        // The read returns all bytes that the peek has returned.
         assert_eq!(server.read(&mut peeked).await.unwrap(), 1000);
         assert_eq!(peeked[..1000], header);
     });

@@ -1,4 +1,4 @@
-//! Tests of the `poll_` methods and futures at the root of the crate, on the runtime smol.
+//! Tests of the `poll_` methods, and of the futures at the root of the crate, on the runtime smol.
 
 use std::{
     future::poll_fn,
@@ -60,7 +60,7 @@ fn messages_of_all_sizes_go_both_ways_at_once() {
 }
 
 /// Each side writes and reads many bytes through two handles of its stream. Reads are dropped every
-/// few milliseconds, and a half close ends each direction.
+/// few milliseconds. A half close ends each direction.
 #[test]
 fn duplex_stream_loses_nothing_if_reads_are_dropped() {
     let (rounds, len) = long_run();
@@ -134,12 +134,12 @@ fn future_dropped_at_any_point_loses_nothing() {
     let (client, server) = pair_with(&small());
     block_on(async {
         for number in 0..200 {
-            // A receive that is dropped takes no message.
+            // Dropping a pending receive loses no message.
             let times = number as u32 % 4;
             let before = cut(recv(&server), 0).await;
             assert!(before.is_none(), "nothing was sent");
-            // The window is two messages, and the grant for a received message can still be in
-            // flight, so a send can be refused. A refused message is not sent at all.
+            // The window is two messages, and the grant for a received message may still be in
+            // flight, so a send can be refused. A refused message is not sent.
             send(&client, &message(2 * number)).await.unwrap();
             let mut sent = 1;
             for part in 1..4 {
@@ -267,14 +267,14 @@ fn a_connect_that_is_dropped_is_given_up() {
     let connector = Connector::new().engine(&engine);
     block_on(async {
         for times in 0..4 {
-            // On a busy machine the connection can be established after fewer polls.
+            // On a busy machine, the connection can be established within fewer polls.
             drop(cut(connector.start(addr).unwrap(), times).await);
         }
         drop(connector.start(addr));
-        // All connections of the engine end long before any of the timeouts.
+        // All connections of the engine end long before any timeout expires.
         engine.drain(Duration::from_secs(4)).unwrap();
     });
-    // Connections that were established nevertheless are closed, and the listener still works.
+    // Connections that were already established are closed, and the listener still works.
     let connecting = std::thread::spawn(move || {
         let endpoint = Endpoint::connect(addr).unwrap();
         endpoint.send(b"wanted").unwrap();
@@ -308,7 +308,7 @@ fn connect_future_fails_without_listener() {
     );
 }
 
-/// An address that must not be looked up on the threads of the test: the library must use another
+/// An address whose name must not be resolved on the test's threads: the library must use another
 /// thread.
 struct Elsewhere(String);
 
@@ -325,7 +325,7 @@ impl ToAddresses for Elsewhere {
 #[test]
 fn name_is_looked_up_in_another_thread() {
     let listener = Listener::bind((place().0, 0)).unwrap();
-    // This crate treats the text as a name, and `getaddrinfo` does not need a name server for it.
+    // The text is a host name for this crate, and `getaddrinfo` resolves it without a name server.
     let name = as_number(listener.local_addr());
     block_on(async {
         let connecting = Connector::new().start(Elsewhere(name)).unwrap();
@@ -345,7 +345,7 @@ fn name_that_is_not_known_fails_in_the_future() {
         let error = block_on(connecting.unwrap()).unwrap_err();
         assert!(matches!(error, Error::AddressLookup { .. }), "{error:?}");
     }
-    // This future is dropped before its lookup completes.
+    // Drop a future before its lookup completes.
     drop(Connector::new().start("no-such-host.invalid:1").unwrap());
     let refused = Connector::new().start("no port");
     assert!(matches!(refused, Err(Error::AddressLookup { .. })));

@@ -1,4 +1,4 @@
-//! Drops futures before they are ready.
+//! Drops futures before they complete.
 
 use std::{
     future::Future,
@@ -6,13 +6,13 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A future that is dropped after it was pending `left` more times.
+/// A future that is dropped after `left` more polls that return pending.
 pub(crate) struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     left: u32,
 }
 
-/// Returns the result of `future`. Returns `None` if the future was pending `times` times and was
+/// Returns the result of `future`, or `None` if `times` polls returned pending and the future was
 /// therefore dropped.
 pub(crate) fn cut<F: Future>(future: F, times: u32) -> Cut<F> {
     Cut {
@@ -37,7 +37,7 @@ impl<F: Future> Future for Cut<F> {
             return Poll::Ready(None);
         }
         self.left -= 1;
-        // The test must not depend on the wakes of the inner future.
+        // Wake the task, so that the test does not depend on wake-ups by the inner future.
         cx.waker().wake_by_ref();
         Poll::Pending
     }

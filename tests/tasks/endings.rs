@@ -1,4 +1,4 @@
-//! Tests of tasks of a tokio runtime whose connection over TCP ends.
+//! Tests of tokio tasks whose connection over TCP ends.
 
 use std::{
     future::{Future, poll_fn},
@@ -11,8 +11,9 @@ use tokio::task::spawn_blocking;
 
 use super::{tcp_peer::Peer, tokio::on_each};
 
-/// The maximum number of polls. One poll finds nothing, one finds the end of the stream, and one
-/// finds the end of the connection. The other polls are for earlier wakes.
+/// The maximum number of polls. The first poll finds no message, a later poll finds the end of the
+/// stream, and another one the end of the connection. The remaining polls allow for earlier
+/// wake-ups.
 const MAX_POLLS: u32 = 8;
 
 /// Returns the result of a future, and the number of its polls.

@@ -1,4 +1,4 @@
-//! Tests of the streams of a listener as a stream of the crate `futures`.
+//! Tests of a listener's `incoming`, a stream of the crate `futures`.
 
 use futures_util::{StreamExt, future::poll_immediate, stream::FuturesUnordered};
 use rdmsg::{
@@ -18,7 +18,8 @@ fn incoming_yields_streams_until_close() {
         let far = incoming.next().await.unwrap().unwrap();
         assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
         let near = Stream::connect(addr).await.unwrap();
-        // The connecting side can be established first. The flush waits for the accepting side.
+        // The connecting side may be established first. The flush waits until the accepting side is
+        // established.
         near.endpoint().flushed().await.unwrap();
         listener.close();
         assert!(
@@ -53,7 +54,7 @@ fn incoming_of_several_tasks_wakes_each() {
     on_each(|| async {
         let listener = StreamListener::bind((place().0, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
-        // Each future has its own waker, like a task.
+        // Each future has a separate waker, like a task.
         let accepting = (0..TASKS).map(|_| async { listener.incoming().next().await });
         let mut accepting: FuturesUnordered<_> = accepting.collect();
         assert!(poll_immediate(accepting.next()).await.is_none());

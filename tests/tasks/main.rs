@@ -1,6 +1,6 @@
-//! Tests of tasks that wait. They use the futures at the crate's root, on a runtime that the crate
-//! does not know, and the types for tokio. They run over TCP on this machine, and over RDMA in the
-//! lab, where `LAB_ADDR` is an address of a device.
+//! Tests of tasks that wait. They use the futures at the root of the crate on a runtime that the
+//! crate has no support for, and the types for tokio. They run over TCP on this machine, and over
+//! RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 #[cfg(feature = "tokio")]
 mod buffers;

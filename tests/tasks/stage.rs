@@ -1,4 +1,4 @@
-//! Helpers that all modules of this program use.
+//! Helpers shared by all modules of this program.
 
 use std::{
     env,
@@ -16,8 +16,8 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// Returns the address with its host as one decimal number, which `getaddrinfo` accepts and Rust's
-/// parser does not.
+/// Returns the address with its host as one decimal number. `getaddrinfo` accepts this form, and
+/// Rust's parser does not.
 pub(crate) fn as_number(addr: SocketAddr) -> String {
     let IpAddr::V4(host) = addr.ip() else {
         panic!("{addr}")
@@ -25,7 +25,7 @@ pub(crate) fn as_number(addr: SocketAddr) -> String {
     format!("{}:{}", u32::from(host), addr.port())
 }
 
-/// Returns both ends of a connection as types for threads, the connecting end first.
+/// Returns both ends of a connection as types for blocking threads, the connecting end first.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
     let listener = Listener::builder()
@@ -46,7 +46,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     (connected, accepted)
 }
 
-/// Returns a configuration with a small window, so that tests fill it soon.
+/// Returns a configuration with a small window, which tests fill quickly.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 2;
@@ -54,10 +54,10 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// Returns bytes of a test stream, beginning at a position.
+/// Returns bytes of a test stream, starting at a position.
 pub(crate) use pattern::sequence as bytes;
 
-/// Returns the message with this number. The peer reads the long messages from this side's memory.
+/// Returns the message with this number. The peer reads long messages from this side's memory.
 pub(crate) fn message(number: usize) -> Vec<u8> {
     let len = match number % 4 {
         0 => 8,
@@ -70,8 +70,9 @@ pub(crate) fn message(number: usize) -> Vec<u8> {
     message
 }
 
-/// Returns the number of rounds of the long tests, and their length in bytes. `RDMSG_ROUNDS` sets
-/// the rounds. The length is 10 MiB, but over RDMA only 1 MiB if the variable is not set.
+/// Returns the number of rounds of the long tests, and the length of a round in bytes.
+/// `RDMSG_ROUNDS` sets the number. The length is 10 MiB, or 1 MiB over RDMA if the variable is not
+/// set.
 pub(crate) fn long_run() -> (u32, usize) {
     match (env::var("RDMSG_ROUNDS"), place().1) {
         (Ok(rounds), _) => (rounds.parse().unwrap(), 10 << 20),

@@ -64,7 +64,7 @@ fn task_gets_control_message_while_it_holds_the_window() {
         }
         drop(held);
         client.send(b"request").await.unwrap();
-        // A future that is dropped loses no control message.
+        // Dropping a future loses no control message.
         client.get_ref().send_control(b"cancel").unwrap();
         client.flush().await.unwrap();
         assert_eq!(server.recv().await.unwrap(), b"request");
@@ -170,7 +170,7 @@ async fn read_all(mut half: OwnedReadHalf, len: usize) {
     let mut read = 0;
     let mut buffer = vec![0; 30_000];
     loop {
-        // About half of the reads are dropped, at any point.
+        // About half of the reads are dropped, each at a different stage.
         let Ok(count) = timeout(Duration::from_millis(2), half.read(&mut buffer)).await else {
             continue;
         };
@@ -185,7 +185,7 @@ async fn read_all(mut half: OwnedReadHalf, len: usize) {
 }
 
 /// Each side writes and reads many bytes through split halves. Reads are dropped every few
-/// milliseconds, and a half close ends each direction.
+/// milliseconds. A half close ends each direction.
 #[test]
 fn duplex_stream_loses_nothing_if_reads_are_dropped() {
     let (rounds, len) = long_run();
@@ -207,7 +207,7 @@ fn duplex_stream_loses_nothing_if_reads_are_dropped() {
 
 #[test]
 fn future_dropped_at_any_point_loses_nothing() {
-    // Without `unconstrained`, tokio's budget would make more polls return pending.
+    // `unconstrained` disables tokio's budget, which would make more polls return pending.
     on_each(|| {
         unconstrained(async {
             let (client, server) = endpoints(&small()).await;
@@ -215,7 +215,7 @@ fn future_dropped_at_any_point_loses_nothing() {
                 let times = number as u32 % 4;
                 assert!(cut(server.recv(), 0).await.is_none(), "nothing was sent");
                 assert!(cut(server.next_completion(), times).await.is_none());
-                // This send can wait, because the grant for a received message can still be in
+                // The send may wait, because the grant for a received message may still be in
                 // flight.
                 client.send(&message(2 * number)).await.unwrap();
                 let mut sent = 1;
@@ -269,8 +269,8 @@ fn dropped_accept_and_connect_leak_no_connection() {
         }
         let connecting = tokio::spawn(async move {
             for times in 0..4 {
-                // On a busy machine, the connection can be established before the cut. The endpoint
-                // is then dropped.
+                // On a busy machine, the connection may be established before the future is
+                // dropped. The endpoint is then dropped.
                 let connecting = Endpoint::connect_with(&connector, addr);
                 drop(cut(connecting, times).await);
             }
@@ -284,7 +284,7 @@ fn dropped_accept_and_connect_leak_no_connection() {
                 continue;
             };
             let accepted = accepted.unwrap();
-            // Dropped connections that were established are closed.
+            // The connections of dropped endpoints are closed, so receives on them fail.
             if accepted.recv().await.is_ok() {
                 break accepted;
             }
@@ -415,7 +415,7 @@ fn completions_with_ids_come_to_a_task() {
     });
 }
 
-/// A program that uses HTTP/2 writes between its reads, to confirm the data that it has received.
+/// The client writes between its reads, as HTTP/2 programs do to confirm received data.
 #[test]
 fn writer_reads_everything_written_before_peer_close() {
     on_each(|| async {
@@ -509,14 +509,14 @@ fn vanished_peer_is_error_and_not_end_of_file() {
 fn connection_moves_between_runtimes_and_threads() {
     let first = runtime(true);
     let (client, server) = first.block_on(endpoints(&Config::default()));
-    // A task waits while its runtime is dropped.
+    // Drop a runtime while one of its tasks waits for the connection.
     let waiting = server.clone();
     first.spawn(async move { waiting.recv().await });
     drop(first);
     let inner = server.get_ref().clone();
     client.get_ref().send(b"to a thread").unwrap();
     assert_eq!(*inner.recv().unwrap(), *b"to a thread");
-    // The connection has no runtime, so the engine polls for it.
+    // The connection is on no runtime, so the engine polls it.
     client.get_ref().send(b"to any executor").unwrap();
     let received = smol::block_on(poll_fn(|cx| inner.poll_recv(cx)));
     assert_eq!(*received.unwrap(), *b"to any executor");
@@ -539,11 +539,11 @@ fn blocked_runtime_keeps_peer_connection_alive() {
     let runtime = runtime(false);
     let (client, server) = runtime.block_on(async {
         let (client, server) = endpoints(&config).await;
-        // The receive waits once, so that the runtime watches the connection.
+        // Poll the receive once, so that the runtime watches the connection.
         assert!(cut(server.recv(), 1).await.is_none());
         (client.into_inner(), server)
     });
-    // For longer than `keepalive_timeout` no thread drives the runtime.
+    // No thread drives the runtime for longer than `keepalive_timeout`.
     let silence = client.recv_timeout(Duration::from_millis(2500));
     assert!(matches!(silence, Err(Error::TimedOut)), "{silence:?}");
     client.send(b"still there").unwrap();

@@ -1,4 +1,4 @@
-//! Tests of wakers that panic, block, or poll their task immediately. Each waker affects only its
+//! Tests of wakers that panic, block, or poll their task immediately. A waker must affect only its
 //! own connection.
 
 use std::{
@@ -22,13 +22,13 @@ use smol::block_on;
 
 use super::stage::{pair_with, place};
 
-/// A timeout that no step of a test reaches, even on a busy machine.
+/// A timeout that no test reaches, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The code of a Failure frame that a side sends after a waker panicked.
+/// The code of the Failure frame that a side sends after a waker has panicked.
 const WAKER_PANICKED: u32 = 2;
 
-/// A waker that reports its call, and then panics.
+/// A waker that reports its call to a channel and then panics.
 struct Panics(Sender<()>);
 
 impl Wake for Panics {
@@ -44,7 +44,8 @@ fn panicking() -> (Waker, Receiver<()>) {
     (Waker::from(Arc::new(Panics(calls))), called)
 }
 
-/// A waker that reports its call, and returns when the other end of `leave` is dropped.
+/// A waker that reports its call to a channel, and then blocks until the sender of `leave` is
+/// dropped.
 struct Blocks {
     called: Sender<()>,
     leave: Mutex<Receiver<()>>,
@@ -57,7 +58,8 @@ impl Wake for Blocks {
     }
 }
 
-/// Returns a waker that blocks, the receiver of its report, and the sender whose drop releases it.
+/// Returns a waker that blocks, the receiver of its report, and a sender. Dropping the sender
+/// unblocks the waker.
 fn blocking() -> (Waker, Receiver<()>, Sender<()>) {
     let (called, calls) = channel();
     let (left, leave) = channel();
@@ -72,13 +74,13 @@ fn recv(endpoint: &Endpoint) -> impl Future<Output = Result<rdmsg::Message, Erro
     poll_fn(|cx| endpoint.poll_recv(cx))
 }
 
-/// Polls for a message with this waker, so that an arriving message wakes it.
+/// Polls for a message with this waker, so that the next message wakes it.
 fn wait_with(endpoint: &Endpoint, waker: &Waker) {
     let polled = endpoint.poll_recv(&mut Context::from_waker(waker));
     assert!(polled.is_pending());
 }
 
-/// Sends messages in both directions between tasks that the engine wakes.
+/// Exchanges messages between two tasks, which the engine wakes.
 fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {
     block_on(async {
         for number in 0..rounds {
@@ -106,7 +108,7 @@ fn waker_that_panics_ends_its_connection_only() {
     pairs[3].1.send(b"a message that wakes").unwrap();
     let peers = reason(&pairs[3].1);
     assert_eq!(peers, CloseReason::PeerFailed(WAKER_PANICKED));
-    // The endpoint still delivers the message that had arrived, and then the end.
+    // The endpoint still delivers the message that has arrived, and then the end.
     assert!(pairs[3].0.recv_timeout(TIME_LIMIT).is_ok());
     assert_eq!(reason(&pairs[3].0), CloseReason::WakerPanicked);
     let closed = pairs[3].0.close();
@@ -126,11 +128,11 @@ fn waker_that_panics_ends_its_connection_only() {
 fn waker_of_a_connect_that_panics_ends_it() {
     let engine = Engine::shared().unwrap();
     let other = pair_with(&Config::default());
-    // This listener accepts nothing by itself, so the connect waits.
+    // The listener accepts no request by itself, so the connect stays pending.
     let listener = RequestListener::bind((place().0, 0)).unwrap();
     let mut config = Config::default();
-    // With one transport, the connect makes only one attempt, which needs no poll by the task. An
-    // attempt over a second transport would begin only when the task polls.
+    // Select one transport, so that the connect makes only one attempt, which needs no poll by the
+    // task. An attempt over a second transport would start only when the task polls.
     config.transport = match place().1 {
         Transport::Rdma => TransportChoice::Rdma,
         _ => TransportChoice::Tcp,
@@ -188,8 +190,8 @@ fn waker_that_blocks_delays_its_connection_only() {
     exchange(&(client, server), 0);
 }
 
-/// The first waker of each connection blocks until the end of the test. The connection does not
-/// call its second waker in the meantime.
+/// The first waker of each connection blocks until the end of the test. Until then, the connection
+/// does not call its second waker.
 #[test]
 fn wakers_that_never_return_cost_a_thread_each() {
     let engine = Engine::new().unwrap();
@@ -231,7 +233,7 @@ fn wakers_that_never_return_cost_a_thread_each() {
     engine.shutdown();
 }
 
-/// A task whose waker polls it, on the thread that calls the waker.
+/// A task whose waker polls the task, on the thread that calls the waker.
 struct Inline {
     task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
     /// Whether the task was woken during a poll.
@@ -245,7 +247,7 @@ impl Wake for Inline {
         while self.again.load(Ordering::SeqCst) {
             let mut slot = match self.task.try_lock() {
                 Ok(slot) => slot,
-                // The thread that is polling the task polls it again.
+                // Another thread is polling the task, and will poll it again.
                 Err(TryLockError::WouldBlock) => return,
                 Err(TryLockError::Poisoned(_)) => panic!("the task failed"),
             };

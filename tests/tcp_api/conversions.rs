@@ -1,4 +1,5 @@
-//! Tests of streams and listeners that move from a runtime to threads, and back.
+//! Tests of streams and listeners that are converted between the types for tokio and for blocking
+//! threads.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -13,7 +14,7 @@ use super::{
     lines::{ends, runtime},
 };
 
-/// Returns both ends of a stream as types for threads, the connecting end first.
+/// Returns both ends of a stream as types for blocking threads, the connecting end first.
 fn std_ends() -> (StdStream, StdStream) {
     let listener = StdListener::bind(any()).unwrap();
     let addr = listener.local_addr().unwrap();

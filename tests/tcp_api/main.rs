@@ -1,6 +1,6 @@
-//! Tests of each method of std's and tokio's types for TCP, in one line each, and of the meaning of
+//! Tests of each method of std's and tokio's TCP types, in one line each, and of the semantics of
 //! readiness. Each file runs against the TCP types and against this crate's types: over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 #![expect(clippy::duplicate_mod, reason = "each file runs against both")]
 
@@ -44,7 +44,7 @@ mod tokio_over_tokio {
 
     use super::any_tcp as any;
 
-    /// The end of the text of the error for halves of different streams.
+    /// The end of the error text for halves of different streams.
     const PART: &str = "from the same socket";
 
     #[path = "conversions.rs"]
@@ -54,7 +54,7 @@ mod tokio_over_tokio {
     #[path = "tokio_waits.rs"]
     mod waits;
 
-    /// Waits until the peer has received all bytes.
+    /// Does nothing. The same function for rdmsg waits until the peer has received all bytes.
     async fn delivered(_: &OwnedReadHalf) {}
 }
 
@@ -68,7 +68,7 @@ mod tokio_over_rdmsg {
 
     use super::any_rdmsg as any;
 
-    /// The end of the text of the error for halves of different streams.
+    /// The end of the error text for halves of different streams.
     const PART: &str = "of the same stream";
 
     #[path = "conversions.rs"]
@@ -84,13 +84,13 @@ mod tokio_over_rdmsg {
     }
 }
 
-/// Returns an address of this machine, with any free port.
+/// Returns an address of this machine with port 0, which selects a free port.
 fn any_tcp() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// Returns an address for rdmsg's types, with any free port: in the lab, an address of an RDMA
-/// device, otherwise an address of this machine.
+/// Returns an address for rdmsg's types with port 0, which selects a free port. In the lab, it is
+/// the address of an RDMA device, and otherwise an address of this machine.
 fn any_rdmsg() -> SocketAddr {
     match std::env::var("LAB_ADDR") {
         Ok(address) => (address.parse::<IpAddr>().unwrap(), 0).into(),
@@ -98,7 +98,7 @@ fn any_rdmsg() -> SocketAddr {
     }
 }
 
-/// Returns whether a program can set the time to live of connections at this address.
+/// Returns whether programs can set the time to live (TTL) of connections at this address.
 fn has_ttl(at: SocketAddr) -> bool {
     at.ip().is_loopback()
 }

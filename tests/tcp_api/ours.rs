@@ -1,4 +1,4 @@
-//! Tests of methods that differ from those of std: addresses, linger, and the time to live (TTL).
+//! Tests of methods that differ from std's methods: addresses, linger, and the time to live (TTL).
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -25,13 +25,13 @@ fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream
     (listener, client.join().unwrap(), server)
 }
 
-/// A program's function that is generic over addresses must replace std's trait in its bound by
-/// this crate's trait.
+/// An example of a program's function that is generic over addresses. It must use this crate's
+/// trait in its bound instead of std's trait.
 fn bind<A: ToAddresses>(address: A) -> StreamListener {
     StreamListener::bind(address).unwrap()
 }
 
-/// A program's function that looks addresses up itself needs no change.
+/// An example of a program's function that resolves addresses itself. It needs no change.
 fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
     let addresses: Vec<_> = address.to_socket_addrs().unwrap().collect();
     StreamListener::bind(&*addresses).unwrap()

@@ -1,4 +1,4 @@
-//! Tests of the room for long writes: fewer long writes fit than short ones.
+//! Tests of the room for long writes: a stream accepts fewer long writes than short ones.
 
 use std::{
     io::ErrorKind,
@@ -37,7 +37,7 @@ fn is_writable(stream: &Stream) -> bool {
 fn refused_write_waits_for_room_of_its_length() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // The peer's library takes one long write before its program reads.
+        // The limit lets the peer's library receive one long write before its program reads.
         let mut limits = EngineLimits::default();
         limits.held = LONG as u64;
         let engine = Engine::with_limits(limits).unwrap();
@@ -57,8 +57,8 @@ fn refused_write_waits_for_room_of_its_length() {
             if !is_writable(&client) {
                 break;
             }
-            // The peer's library has taken one write between the refusal and the check of the
-            // readiness.
+            // The peer's library has received a write after the refusal and before the check of the
+            // readiness. Try again.
             tokio::task::yield_now().await;
             assert!(refusals < 1000, "no refusal clears the readiness");
         }

@@ -23,8 +23,8 @@ fn ends() -> (Listener, Stream, Stream) {
     (listener, client.join().unwrap(), server)
 }
 
-/// Connects with `connect` while a thread accepts. Returns the number of bytes that the accepted
-/// stream receives.
+/// Calls `connect` while a thread accepts. Returns the number of bytes that the accepted stream
+/// receives.
 fn called(connect: impl FnOnce(SocketAddr) -> Stream) -> usize {
     let listener = Listener::bind(any()).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -55,7 +55,7 @@ fn host(listener: std::io::Result<Listener>) -> IpAddr {
     bound.ip()
 }
 
-/// Defines one test for each line, which asserts that the line has this result.
+/// Defines one test for each line. The test asserts the result of the expression in that line.
 macro_rules! lines {
     (($listener:ident, $client:ident, $server:ident); $($name:ident: $line:expr => $result:expr;)*)
     => { $(

@@ -1,4 +1,4 @@
-//! Checks the auto traits of the types, and of their futures.
+//! Checks the auto traits of the types and of their futures.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
@@ -22,7 +22,7 @@ fn types_go_to_any_thread_and_past_a_panic() {
         tokio::net::tcp::OwnedWriteHalf, rdmsg::tokio::OwnedWriteHalf;
         tokio::net::tcp::ReuniteError, rdmsg::tokio::ReuniteError;
     }
-    // Neither library's halves are unwind-safe, because each contains a borrow with write access.
+    // The halves of both libraries are not unwind-safe, because each contains a mutable borrow.
     fn halves<T: Send + Sync + Unpin>() {}
     halves::<tokio::net::tcp::ReadHalf<'_>>();
     halves::<rdmsg::tokio::ReadHalf<'_>>();

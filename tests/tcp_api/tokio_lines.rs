@@ -29,13 +29,13 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .unwrap()
 }
 
-/// Runs a test on a runtime with this number of threads. All tests have one type, because the
-/// compiler instantiates both runtimes for each type.
+/// Runs a test on a runtime with this number of threads. The test is boxed, because the compiler
+/// would otherwise instantiate both runtimes for each test.
 pub(super) fn run_on(threads: usize, test: Pin<Box<dyn Future<Output = ()> + '_>>) {
     runtime(threads).block_on(test);
 }
 
-/// Returns a listener and both ends of a stream, after a read of the accepted end that has found no
+/// Returns a listener and both ends of a stream. A read of the accepted end has already found no
 /// bytes.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
     let (listener, client, server) = fresh_ends().await;
@@ -44,7 +44,7 @@ pub(super) async fn ends() -> (Listener, Stream, Stream) {
     (listener, client, server)
 }
 
-/// Returns a listener and both ends of a stream, without a read of the accepted end.
+/// Returns a listener and both ends of a stream. The accepted end has not been read.
 pub(super) async fn fresh_ends() -> (Listener, Stream, Stream) {
     let listener = Listener::bind(any()).await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -56,7 +56,7 @@ fn at(listener: &Listener) -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// Connects while the listener accepts. Returns whether the two results are the ends of one stream.
+/// Connects while the listener accepts. Returns whether both results belong to the same connection.
 async fn called(
     listener: &Listener,
     connecting: impl Future<Output = std::io::Result<Stream>>,
@@ -65,7 +65,7 @@ async fn called(
     accepted.unwrap().1 == connected.unwrap().local_addr().unwrap()
 }
 
-/// Defines one test for each line, which asserts that the line has this result.
+/// Defines one test for each line. The test asserts the result of the expression in that line.
 macro_rules! lines {
     (($listener:ident, $client:ident, $server:ident); $($name:ident: $line:expr => $result:expr;)*)
     => { $(

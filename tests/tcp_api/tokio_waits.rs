@@ -1,4 +1,4 @@
-//! Tests of the meaning of readiness, of halves, and of the ends of streams.
+//! Tests of the semantics of readiness, of halves, and of ends of streams.
 
 use std::{
     future::{Future, poll_fn},
@@ -33,7 +33,8 @@ fn is_pending<F: Future>(future: Pin<&mut F>) -> bool {
     matches!(future.poll(&mut cx), Poll::Pending)
 }
 
-/// Reads until no bytes are left, which clears the readiness. Returns the number of bytes read.
+/// Reads until no bytes are left, which clears the read readiness. Returns the number of bytes
+/// read.
 fn clear_readable(stream: &Stream) -> usize {
     let (mut read, mut buffer) = (0, [0; 4096]);
     loop {
@@ -48,8 +49,8 @@ fn clear_readable(stream: &Stream) -> usize {
     }
 }
 
-/// Repeats a refused read until the refusal clears the readiness. A refusal does not clear it if an
-/// event arrives during the read.
+/// Repeats a read that is refused, until the refusal clears the readiness. A refusal does not clear
+/// the readiness if an event arrives during the read.
 async fn refuse_reads(stream: &mut Stream, refuse: impl Fn(&mut Stream)) {
     for _ in 0..1000 {
         refuse(stream);
@@ -61,7 +62,8 @@ async fn refuse_reads(stream: &mut Stream, refuse: impl Fn(&mut Stream)) {
     panic!("no refusal clears the readiness");
 }
 
-/// Writes until there is no room, which clears the readiness. Returns the number of bytes written.
+/// Writes until the stream is full, which clears the write readiness. Returns the number of bytes
+/// written.
 fn fill(stream: &Stream, chunk: &[u8]) -> usize {
     let mut written = 0;
     loop {
@@ -88,7 +90,7 @@ fn readable_waits_after_a_refusal_until_bytes_come() {
             waiting.await.unwrap();
             let mut one = [0];
             assert_eq!((server.try_read(&mut one).unwrap(), one), (1, [round]));
-            // The socket still has two bytes.
+            // Two bytes are still unread.
             server.readable().await.unwrap();
             assert_eq!(clear_readable(&server), 2);
         }
@@ -103,7 +105,8 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
             for _ in 0..2 {
                 client.writable().await.unwrap();
                 let mut written = fill(&client, chunk);
-                // The peer's system or library can take more bytes until its memory is full.
+                // Repeat this, because the peer's kernel or library may accept more bytes until its
+                // memory is full.
                 let mut rounds = 0;
                 while !is_pending(pin!(client.writable())) {
                     written += fill(&client, chunk);
@@ -122,7 +125,7 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
                 let (room, read) = tokio::join!(waiting, reading);
                 room.unwrap();
                 assert_eq!(read, written);
-                // A refused write clears a false readiness.
+                // The readiness may be outdated. A refused write clears it.
                 while let Err(error) = client.try_write(b"more") {
                     assert_eq!(error.kind(), ErrorKind::WouldBlock);
                     client.writable().await.unwrap();
@@ -164,7 +167,7 @@ fn readable_lasts_until_a_read_finds_nothing() {
         server.readable().await.unwrap();
         server.read_exact(&mut [0; 4]).await.unwrap();
         assert!(!is_pending(pin!(server.readable())));
-        // A pending read clears the readiness like a refused `try_read`.
+        // A pending read clears the readiness, like a refused `try_read`.
         refuse_reads(&mut server, |server| {
             assert!(is_pending(pin!(server.read(&mut [0; 1]))));
         })
@@ -199,7 +202,7 @@ fn ready_finds_bytes_while_the_stream_is_writable() {
         let both = Interest::READABLE.add(Interest::WRITABLE);
         let arrival = async {
             while !client.ready(both).await.unwrap().is_readable() {
-                // The yield lets the runtime poll for events.
+                // Yield, so that the runtime polls for events.
                 tokio::task::yield_now().await;
             }
         };
@@ -259,7 +262,7 @@ fn ready_names_each_state_of_both_directions() {
             if states.is_read_closed() {
                 break;
             }
-            // The yield lets the runtime poll for events.
+            // Yield, so that the runtime polls for events.
             tokio::task::yield_now().await;
         }
         assert_eq!(server.try_read(&mut [0; 1]).unwrap(), 0);

@@ -1,4 +1,4 @@
-//! A peer over TCP whose bytes a test writes, and the endpoint to which it connects.
+//! A peer over TCP for which the test writes all bytes, and the endpoint to which it connects.
 
 use std::{
     io::{self, Read, Write},
@@ -9,10 +9,10 @@ use std::{
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 
-/// A timeout that no call reaches, even on a busy machine.
+/// A timeout that is never reached, even on a busy machine.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A listener, and a bystander's connection, which the other peers of the listener must not affect.
+/// A listener, and a bystander: a connection that the other peers of the listener must not affect.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     pub(crate) near: Endpoint,
@@ -24,7 +24,7 @@ impl Stage {
         Self::on(&Engine::new().unwrap(), config)
     }
 
-    /// Does the same as `with`, on the engine `engine`.
+    /// Does the same as [`with`](Self::with), on the engine `engine`.
     pub(crate) fn on(engine: &Engine, config: Config) -> Self {
         let listener = Listener::builder()
             .config(&config)
@@ -42,12 +42,13 @@ impl Stage {
         }
     }
 
-    /// Returns a raw peer with a valid hello, and the endpoint on the other side.
+    /// Connects a raw peer with a valid hello. Returns the peer, and the endpoint on the other
+    /// side.
     pub(crate) fn connect(&self) -> (Peer, Endpoint) {
         self.connect_with(4)
     }
 
-    /// Does the same as `connect`, with a peer whose window is `window`.
+    /// Does the same as [`connect`](Self::connect), with a peer whose window is `window`.
     pub(crate) fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
         let addr = self.listener.local_addr();
         let peer = thread::spawn(move || Peer::connect(addr, window).unwrap());
@@ -63,7 +64,7 @@ impl Stage {
     }
 }
 
-/// A peer that writes the bytes of the protocol itself, independently of the library.
+/// A peer that writes the bytes of the protocol itself, without the library.
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
 }
@@ -73,18 +74,19 @@ impl Peer {
         Self::over(TcpStream::connect(addr)?, window)
     }
 
-    /// Sends a hello on a connected stream, and reads the answer.
+    /// Sends a hello over a connected stream, and reads the reply.
     pub(crate) fn over(stream: TcpStream, window: u8) -> io::Result<Self> {
         Self::serving(stream, window, 16)
     }
 
-    /// Does the same as `over`, for a peer that serves `reads` READs at a time.
+    /// Does the same as [`over`](Self::over), for a peer that serves `reads` concurrent READs.
     pub(crate) fn serving(stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         let hello = Self::hello(window);
         Self::with_hello(stream, &hello, reads)
     }
 
-    /// Does the same as `over`, for a peer with this hello that serves `reads` READs at a time.
+    /// Does the same as [`over`](Self::over), with this hello, for a peer that serves `reads`
+    /// concurrent READs.
     pub(crate) fn with_hello(stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         let mut peer = Self::introduce(stream, hello, reads)?;
         let mut accept = [0; 8 + 36];
@@ -93,7 +95,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Sends the request of such a peer, and does not wait for the answer.
+    /// Sends the request of a peer with this hello that serves `reads` concurrent READs. Does not
+    /// wait for the reply.
     pub(crate) fn introduce(mut stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;
         stream.set_write_timeout(Some(TIME_LIMIT))?;
@@ -113,7 +116,7 @@ impl Peer {
         hello
     }
 
-    /// Sends bytes. Errors are ignored, because the other side can have ended the connection.
+    /// Sends bytes. Ignores errors, because the other side may have ended the connection.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }

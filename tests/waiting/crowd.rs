@@ -1,4 +1,4 @@
-//! Tests with many users of one connection, and with many connections.
+//! Tests with many concurrent users of one connection, and with many connections.
 
 use std::{
     collections::BTreeSet,
@@ -35,7 +35,8 @@ fn is_end(error: &Error) -> bool {
     matches!(error, Error::Disconnected(CloseReason::PeerClosed))
 }
 
-/// Sends numbers, closes the connection, and waits until all threads of the receiver have ended.
+/// Sends numbered messages, closes the connection, and waits until all threads of the receiver have
+/// ended.
 fn send_to_all(near: &rdmsg::Endpoint, count: u32, ended: &mpsc::Receiver<()>) {
     for number in 0..count {
         near.send(&number.to_le_bytes()).unwrap();
@@ -87,7 +88,7 @@ fn receives_each_message_once_in_mixed_company() {
     let runtimes = [runtime(true), runtime(true)];
     for number in 0..48 {
         let (far, seen, ended) = (far.clone(), seen.clone(), ended.clone());
-        // Some users give up a wait before a message arrives: a thread whose timeout passes, and a
+        // Some users stop waiting before a message arrives: a thread whose timeout expires, and a
         // task that drops its future.
         match number % 4 {
             0 => drop(thread::spawn(move || {
@@ -175,8 +176,7 @@ fn serves_hundreds_of_users_at_once() {
                 })
             })
             .collect();
-        // All connections exist at the same time: no connection is closed before the last one has
-        // its answers.
+        // Keep all connections open concurrently: close none before the last one has its replies.
         let mut endpoints = Vec::new();
         for task in tasks {
             endpoints.push(timeout(TIME_LIMIT, task).await.unwrap().unwrap());

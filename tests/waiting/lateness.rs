@@ -12,26 +12,26 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The duration of the short waits, which detect a stall of the machine near the end of the long
+/// The duration of the short waits. They detect stalls of the machine around the end of the long
 /// waits.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// The time before the end of the long waits from which on the short waits are measured.
+/// The time before the end of the long waits at which the short waits begin.
 const BEFORE: Duration = Duration::from_millis(500);
 
-/// The processor time that one thread uses after the long wait. The engine's thread has a similar
-/// amount of work at that time, because all connections end.
+/// The processor time that one thread uses after the long wait. The engine's thread needs a similar
+/// amount at that time, because all connections end.
 const WORK: Duration = Duration::from_millis(50);
 
-/// Threads that only wait and measure how late they wake, and a thread that computes and measures
-/// how long it waits for a processor.
+/// Threads that measure how late they wake, and one thread that measures how long it waits for a
+/// processor.
 pub(crate) struct Lateness {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Duration>>,
 }
 
 impl Lateness {
-    /// Starts to measure. Some of the threads wait once, for `length`.
+    /// Starts measuring. Some of the threads wait once, for the time `length`.
     pub(crate) fn of(length: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let long = (0..4).map(|_| thread::spawn(move || late_by(length)));
@@ -53,7 +53,7 @@ impl Lateness {
         }
     }
 
-    /// Stops the threads. Returns the longest delay that one of them has measured.
+    /// Stops the threads. Returns the longest measured delay.
     pub(crate) fn worst(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let late = self
@@ -64,11 +64,11 @@ impl Lateness {
     }
 }
 
-/// Waits for `length`, and returns the delay of the wake-up.
+/// Waits for the time `length`. Returns the delay of the wake-up.
 fn late_by(length: Duration) -> Duration {
     let started = Instant::now();
     loop {
-        // A thread can be woken before the time has passed.
+        // The thread may wake before the time has passed.
         let elapsed = started.elapsed();
         match length.checked_sub(elapsed) {
             Some(left) if !left.is_zero() => thread::park_timeout(left),
@@ -77,8 +77,8 @@ fn late_by(length: Duration) -> Duration {
     }
 }
 
-/// Computes until this thread has used `work` of processor time. Returns the time for which the
-/// thread waited for a processor.
+/// Spins until this thread has used `work` of processor time. Returns the time for which the thread
+/// waited for a processor.
 fn late_with(work: Duration) -> Duration {
     let (started, begun) = (Instant::now(), processor_time());
     while processor_time() - begun < work {

@@ -1,6 +1,6 @@
-//! Tests of blocking calls, and of the threads that poll for them: deadlines, runtimes that no
-//! thread drives or that end, stopped threads and stopped processes. The tests run over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address of a device.
+//! Tests of blocking calls, and of the threads that poll for them: deadlines, runtimes that end or
+//! that no thread drives, stopped threads and stopped processes. The tests run over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 mod crowd;
 mod lateness;

@@ -1,5 +1,5 @@
-//! Tests of each call with a deadline, together with each kind of other user of its connection. All
-//! combinations run at the same time.
+//! Tests of each call with a deadline, combined with each kind of other user of its connection. All
+//! combinations run concurrently.
 
 use std::{
     any::Any,
@@ -24,39 +24,39 @@ use crate::{
     stage::{TIME_LIMIT, receive_all, runtime},
 };
 
-/// The deadline of each call. It is above 5 s, because a thread with a shorter deadline never waits
-/// in the system call that receives over TCP.
+/// The deadline of each call. It is above 5 s, because over TCP a thread with a shorter deadline
+/// never waits in the receiving system call.
 const DEADLINE: Duration = Duration::from_millis(5500);
 
-/// The maximum delay of a call after its deadline on an idle machine.
+/// The maximum delay of a call after its deadline, on an idle machine.
 const ALLOWED: Duration = Duration::from_millis(250);
 
-/// The multiple of the delay of plain waits by which a call may additionally be late, because a
-/// call takes several wake-ups in sequence.
+/// The weight of the measured wake-up delay in the permitted delay of a call. It is above 1,
+/// because a call needs several wake-ups in sequence.
 const FACTOR: u32 = 4;
 
-/// Peers that keep every connection in one state.
+/// Peers that hold all connections in one state.
 pub(crate) trait Peers {
     /// Returns the name of the state.
     fn name(&self) -> &str;
 
-    /// Returns a connection with messages, whose peer grants 4 messages and receives nothing.
+    /// Returns a message connection. Its peer grants 4 messages and receives nothing.
     fn endpoint(&self) -> Endpoint;
 
-    /// Returns a byte stream, whose peer also grants 4 messages and receives nothing.
+    /// Returns a byte stream. Its peer grants 4 messages and receives nothing.
     fn stream(&self) -> Stream;
 
-    /// Returns the engine of this side's ends.
+    /// Returns the engine of this side's endpoints.
     fn engine(&self) -> &Engine;
 
-    /// Returns an address at which a connect gets a part of an answer, or no answer.
+    /// Returns an address at which a connect gets only a part of a reply, or no reply.
     fn silent_address(&self) -> SocketAddr;
 
     /// Notifies the peers that all connections are established.
     fn begin(&mut self) {}
 }
 
-/// Returns the configuration of this side's ends.
+/// Returns the configuration of this side's endpoints.
 pub(crate) fn config() -> Config {
     Config::default().with(|c| {
         c.receive_window = 4;
@@ -67,7 +67,7 @@ pub(crate) fn config() -> Config {
     })
 }
 
-/// A call that waits until its deadline.
+/// A call on a message connection that waits until its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Recv,
@@ -98,11 +98,11 @@ enum CallOnBytes {
     TaskWrite,
 }
 
-/// The other user of the connection.
+/// Another user of the connection, which waits during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OtherUser {
     Alone,
-    /// A thread in `recv`, or `read`.
+    /// A thread in `recv` or `read`.
     Thread,
     /// A thread in `next_completion`.
     Clone,
@@ -164,8 +164,8 @@ impl Call {
         !receives.contains(&self)
     }
 
-    /// Returns whether the call waits in the same way as another call of this list. The tests make
-    /// such a call only on connections without other users.
+    /// Returns whether the call is a variant that waits in the same way as another call in
+    /// `ON_MESSAGES`. Such variants are tested only on connections without other users.
     fn is_a_form(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }
@@ -195,7 +195,7 @@ impl Call {
     }
 }
 
-/// A prepared call, which returns an error text if its result is not the expected one.
+/// A prepared call. It returns an error text if the call has an unexpected result.
 type Made = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 fn expect<T>(result: Result<T, Error>) -> Result<(), String> {
@@ -267,7 +267,7 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Made {
         Call::TaskClose => {
             let closed = runtime(false).block_on(async {
                 let endpoint = TaskEndpoint::new(endpoint.clone()).unwrap();
-                // The endpoint's `close_timeout` passes before this timeout.
+                // The endpoint's `close_timeout` is shorter, so it expires first.
                 timeout(2 * DEADLINE, endpoint.close()).await
             });
             closed.map_or_else(|_| Err("it did not return".into()), expect_undelivered)
@@ -294,7 +294,7 @@ fn on_bytes(call: CallOnBytes, mut stream: Stream) -> Made {
     })
 }
 
-/// Sends messages until there is no room.
+/// Sends messages until the window is full.
 fn fill(endpoint: &Endpoint) {
     loop {
         match endpoint.try_send(b"fills the window") {
@@ -305,8 +305,8 @@ fn fill(endpoint: &Endpoint) {
     }
 }
 
-/// Writes until there is no room for 500 ms. In this time, the peer's engine takes bytes, which
-/// makes room.
+/// Writes until a write blocks for 500 ms. Shorter waits do not count, because the peer's engine is
+/// still receiving bytes, which makes room.
 fn fill_bytes(stream: &mut Stream) {
     let full = Some(Duration::from_millis(500));
     stream.set_write_timeout(full).unwrap();
@@ -319,7 +319,7 @@ fn fill_bytes(stream: &mut Stream) {
     }
 }
 
-/// Threads and tasks that use the same connections as the calls. They wait until the connections
+/// The other users: threads and tasks that wait on the calls' connections until these connections
 /// end.
 struct Others {
     ended: mpsc::Sender<()>,
@@ -331,7 +331,7 @@ impl Others {
     fn spawn(&self, wait: impl FnOnce() + Send + 'static) {
         let ended = self.ended.clone();
         thread::spawn(move || {
-            // The drop reports the end of the thread, even after a panic.
+            // Dropping `_ended` reports the end of the thread, even after a panic.
             let _ended = ended;
             wait();
         });
@@ -388,7 +388,7 @@ impl Others {
         let mut stream = stream.try_clone().unwrap();
         match company {
             OtherUser::Thread => self.spawn(move || {
-                // The read timeout of the stream can expire here as well.
+                // The read timeout of the stream may expire here, too.
                 let again = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
                 while stream.read(&mut [0]).map_or_else(again, |count| count > 0) {}
             }),
@@ -408,7 +408,7 @@ impl Others {
 /// A completed call: its name, its result, and its duration.
 type Report = (String, Result<(), String>, Duration);
 
-/// Returns the time that a call may additionally take after its deadline. A close waits for the
+/// Returns the additional time that a call may take after its deadline. A close waits for the
 /// device to complete the work requests.
 fn drain(name: &str) -> Duration {
     if name.contains("Close") {
@@ -418,7 +418,7 @@ fn drain(name: &str) -> Duration {
     }
 }
 
-/// Makes each call in each state at the same time, and fails if one of them returns late.
+/// Makes each call in each state concurrently, and fails if a call returns late.
 pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let (ended, all_ended) = mpsc::channel();
     let mut others = Others {
@@ -453,7 +453,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let lateness = Lateness::of(DEADLINE);
     let started = Instant::now();
     let mut all = Vec::new();
-    // After this time, the test does not wait for the remaining calls.
+    // The time until which the test waits for the remaining calls.
     let end = started + DEADLINE + Duration::from_secs(4);
     while let Ok(report) = reports.recv_timeout(end.saturating_duration_since(Instant::now())) {
         pending.retain(|name| *name != report.0);
@@ -483,7 +483,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
         count == 0,
         "{count} of {expected} calls, allowed {allowed:.1?} after {DEADLINE:?}:\n{wrong}"
     );
-    // The end of the connections wakes all users.
+    // End the connections, which wakes all other users.
     drop(states);
     let Others { ended, idle, kept } = others;
     drop((ended, idle, kept));
@@ -495,8 +495,8 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     );
 }
 
-/// Establishes a connection for each call, adds the connection's other users, and prepares the
-/// call.
+/// Establishes a connection for each call, starts the other users of the connection, and prepares
+/// the call.
 fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made)>) {
     let name = |call: &dyn std::fmt::Debug, company| {
         format!("{}, {call:?}, other user: {company:?}", state.name())
@@ -515,7 +515,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
         for call in ON_BYTES {
             let writes = matches!(call, CallOnBytes::Write | CallOnBytes::TaskWrite);
             if company == OtherUser::Task && !writes {
-                // A stream has one reading user at a time, either a task or a thread.
+                // Only one user can read a stream at a time, either a task or a thread.
                 continue;
             }
             let mut stream = state.stream();
@@ -536,7 +536,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
     calls.push((name(&"Connect", OtherUser::Alone), connect));
     let connecting = Connector::new().config(&config()).engine(state.engine());
     let connect: Made = Box::new(move || {
-        // The connector's `connect_timeout` passes before this timeout.
+        // The connector's `connect_timeout` is shorter, so it expires first.
         let connecting = connecting.start(addr).unwrap();
         match runtime(false).block_on(async { timeout(2 * DEADLINE, connecting).await }) {
             Ok(Err(Error::Connect { .. })) => Ok(()),

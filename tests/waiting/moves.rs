@@ -1,4 +1,4 @@
-//! Tests of connections that move from one runtime to another, to threads, and to an event loop.
+//! Tests of connections that move from one runtime to another, to threads, or to an event loop.
 
 use std::{
     future::poll_fn,
@@ -24,8 +24,8 @@ use crate::stage::{
     PROMPT, Stage, TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed,
 };
 
-/// Writes some bytes and waits for their echo. The peer sends the echo only after this task has
-/// begun to wait.
+/// Writes bytes and waits for their echo. The peer sends the echo only after this task has started
+/// to wait.
 async fn exchange(stream: &mut TaskStream, go: &mpsc::Sender<()>) -> io::Result<()> {
     stream.write_all(b"hello").await?;
     let mut bytes = [0; 5];
@@ -55,7 +55,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         let echo = thread::spawn(move || {
             let mut bytes = [0; 5];
             while peer.read_exact(&mut bytes).is_ok() {
-                // The echo is sent only after the other side has begun to wait.
+                // Send the echo only after the other side has started to wait.
                 if wait.recv().is_err() || peer.write_all(&bytes).is_err() {
                     break;
                 }
@@ -71,8 +71,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         for multi in [false, true, false] {
             runtime(multi).block_on(async {
                 let exchanged = timeout(PROMPT, exchange(&mut stream, &go)).await;
-                // The exchange can fail, as it does on streams of tokio itself. It must only
-                // return.
+                // The exchange must return, but may fail, as it does with tokio's own streams.
                 let _ = exchanged.expect("it returns");
             });
         }
@@ -100,7 +99,7 @@ fn receives_in_a_runtime_next_to_an_idle_one() {
             assert_eq!(*received.expect("it is woken").unwrap(), [number]);
         });
         flush_promptly(&near, 3);
-        // The first runtime continues with the next messages.
+        // The first runtime receives the next messages.
         idle.block_on(async {
             for number in 0..3_usize {
                 let received = timeout(PROMPT, far.recv()).await.expect("it is woken");
@@ -180,7 +179,7 @@ fn polls_connections_whose_runtime_is_dropped() {
         for (_, far) in &pairs {
             runtime.block_on(receive_all(far.clone()));
         }
-        // The handles outside the runtime keep the connections open.
+        // The handles outside of the runtime keep the connections open.
         drop(runtime);
         for (near, _) in &pairs {
             flush_promptly(near, 10);
@@ -248,7 +247,7 @@ fn connects_from_a_runtime_that_is_dropped() {
     });
     drop(first);
     let accepting = thread::spawn(move || stage.listener.accept_timeout(TIME_LIMIT).unwrap());
-    // The connector might still have to try the other transport, which needs a poll.
+    // Poll the connect on another runtime, because it may still have to try the other transport.
     let connected = runtime(false).block_on(async { timeout(PROMPT, connecting).await.unwrap() });
     connected.unwrap().send(b"hello").unwrap();
     let accepted = accepting.join().unwrap();

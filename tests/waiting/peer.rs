@@ -1,5 +1,5 @@
 //! A peer over TCP that sends a frame byte by byte. It writes the bytes of the protocol itself,
-//! independently of the library.
+//! without the library.
 
 use std::{
     io::{self, Read, Write},
@@ -31,18 +31,18 @@ const PDU: usize = 8;
 const DATA: u8 = 1;
 const RENDEZVOUS: u8 = 16;
 
-/// The way in which a peer sends.
+/// The way in which a peer sends bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The peer sends nothing.
     Silence,
-    /// The peer sends a frame byte by byte, from the first byte of its PDU's header on.
+    /// The peer sends a frame byte by byte, starting with the header of its PDU.
     Header,
-    /// The peer sends the payload of a frame of the default eager size slowly.
+    /// The peer slowly sends the payload of a frame of the default eager size.
     Payload,
-    /// The peer sends the payload of a frame of the largest eager size slowly.
+    /// The peer slowly sends the payload of a frame of the maximum eager size.
     LongPayload,
-    /// The peer sends a large message slowly.
+    /// The peer slowly sends a large message.
     Large,
 }
 
@@ -55,8 +55,8 @@ impl State {
         Self::Large,
     ];
 
-    /// Returns the interval between two bytes. A receiving thread lets other threads poll after
-    /// sixteen calls, and sixteen of the longer intervals exceed the deadline.
+    /// Returns the interval between two bytes. A receiving thread lets another thread poll after 16
+    /// calls. With the longer interval, 16 calls take longer than the deadline.
     fn pace(self) -> Duration {
         match self {
             Self::Silence | Self::Header => Duration::from_millis(300),
@@ -68,14 +68,14 @@ impl State {
         let eager = match self {
             Self::LongPayload => 1 << 20,
             Self::Silence | Self::Header | Self::Payload => 64 << 10,
-            // The receiver reads all longer messages from the peer's memory.
+            // The receiver reads longer messages from the peer's memory.
             Self::Large => 1000,
         };
         let config = matrix::config().with(|c| c.eager_size = Some(eager));
         config.with(|c| c.transport = TransportChoice::Tcp)
     }
 
-    /// Sends the first part of the bytes. Returns the rest, which is sent byte by byte.
+    /// Sends the first part of the bytes. Returns the rest, which the peer sends byte by byte.
     fn begin(self, stream: &mut TcpStream) -> Vec<u8> {
         match self {
             Self::Silence => Vec::new(),
@@ -108,7 +108,7 @@ impl State {
     }
 }
 
-/// A peer, and the bytes that it has not sent yet.
+/// A peer, with the bytes that it has not sent yet.
 type Peer = (TcpStream, std::vec::IntoIter<u8>);
 
 /// Peers of one engine, all in the same state.
@@ -193,7 +193,7 @@ impl Peers for Trickling {
             while !stop.load(Ordering::Relaxed) {
                 let mut peers = peers.lock().unwrap();
                 while let Ok((stream, _)) = silent_address.accept() {
-                    // These bytes are the beginning of an answer.
+                    // These bytes are the first part of a reply.
                     let answer = b"rdmt\x01\x02\x10\x24rdms\x03\x24".to_vec();
                     peers.push((stream, answer.into_iter()));
                 }
@@ -246,7 +246,7 @@ fn pdu(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the first frame of the peer, which grants the window of its hello.
+/// Returns the first frame of the peer. It grants 4 messages, like the hello.
 fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(4_u32.to_be_bytes());
@@ -256,7 +256,7 @@ fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Skips PDUs up to the first READ. Returns the READ's length in bytes.
+/// Reads PDUs until the first READ request. Returns the length of the READ in bytes.
 fn length_of_read(stream: &mut TcpStream) -> u32 {
     loop {
         let mut header = [0; PDU];

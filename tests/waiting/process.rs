@@ -1,4 +1,4 @@
-//! A child process that runs this program in a role. A test can stop the process or one of its
+//! A child process that runs this program in a role. A test can stop the process, or one of its
 //! threads.
 
 use std::{
@@ -23,33 +23,33 @@ use rdmsg::{Config, Endpoint, Listener, Polling};
 
 use crate::stage::{TIME_LIMIT, place, unprobed};
 
-/// The environment variable with the role of the started process.
+/// The environment variable that contains the role of the child process.
 const ROLE: &str = "WAITING_ROLE";
 
-/// The prefix of the lines that the process prints for the test.
+/// The prefix of lines that the process prints for the test.
 const MARK: &str = "for the test: ";
 
 /// The name of the thread that a test stops.
 const VICTIM: &str = "victim";
 
-/// The work of the started process.
+/// The role of the child process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     /// Accepts connections and receives nothing.
     Keeps,
-    /// Receives on the first connection in a thread, and accepts others.
+    /// Receives on the first connection in a thread, and accepts further connections.
     Receives,
     /// Does the same as `Receives`, with a thread that never sleeps.
     ReceivesBusily,
 }
 
-/// A running process, which is killed on drop.
+/// A running child process, which is killed on drop.
 pub(crate) struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// A stopped thread of the process, which is resumed on drop.
+/// A stopped thread of the child process, which is resumed on drop.
 pub(crate) struct Stopped(Pid);
 
 impl Process {
@@ -157,7 +157,7 @@ fn tell(line: impl std::fmt::Display) {
 #[ignore = "plays its role in another test"]
 fn plays_its_role() {
     let role = env::var(ROLE).expect("another test starts it");
-    // When the test's process ends, the kernel kills this process, even if it is stopped.
+    // The kernel kills this process, even if it is stopped, when the test's process ends.
     set_pdeathsig(Signal::SIGKILL).unwrap();
     match &*role {
         "Keeps" => keep(),
@@ -181,8 +181,8 @@ fn keep() {
     let _kept: Vec<_> = messages.incoming().collect();
 }
 
-/// Returns a configuration with which the engine's thread polls each connection ten times a second,
-/// and ends no connection.
+/// Returns a configuration with which the engine's thread polls each connection ten times per
+/// second, and no connection ends.
 fn probing() -> Config {
     Config::default().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(200));
@@ -201,7 +201,7 @@ fn receive(config: &Config) {
             count += 1;
         }
         tell(count);
-        // Waits until the test's process kills this one.
+        // Wait until the test kills this process.
         let _ = std::io::stdin().read(&mut [0]);
     };
     let thread = thread::Builder::new().name(VICTIM.into());

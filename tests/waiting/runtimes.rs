@@ -14,7 +14,7 @@ use crate::stage::{
     Busy, PROMPT, Stage, TIME_LIMIT, flush_promptly, receive_all, runtime, unprobed,
 };
 
-/// The length of a message that the peer reads in many chunks.
+/// The length in bytes of a message that the peer reads in many chunks.
 const LARGE: usize = 4 << 20;
 
 /// The reason why no thread drives a current-thread runtime.
@@ -27,8 +27,8 @@ enum Idle {
 }
 
 /// Runs `work` on another thread while a task waits in `recv` on a runtime that no thread drives.
-/// After that, a thread drives the runtime until the connection ends. Returns the results of `work`
-/// and of the task.
+/// Then drives the runtime until the connection ends. Returns the result of `work`, the number of
+/// messages that the task has received, and the reason for the end.
 fn stand_still<T: Send>(
     idle: Idle,
     endpoint: Endpoint,
@@ -39,7 +39,7 @@ fn stand_still<T: Send>(
         let (done, is_done) = mpsc::channel();
         let begin = || {
             scope.spawn(move || {
-                // The drop reports the end of the thread, even after a panic.
+                // Dropping `_done` reports the end of the thread, even after a panic.
                 let _done: mpsc::Sender<()> = done;
                 work()
             })
@@ -73,8 +73,8 @@ fn stand_still<T: Send>(
     })
 }
 
-/// Calls `run` for each kind of idle runtime, alone and next to a busy connection of the same
-/// engines. All cases run at the same time. `run` gets the near end. A task waits with the far end,
+/// Calls `run` with the near end of a connection, for each kind of idle runtime, with and without a
+/// busy connection of the same engines. All cases run concurrently. A task waits at the far end,
 /// and receives `expected` messages.
 fn at_each_standstill(
     near: &Config,

@@ -1,4 +1,4 @@
-//! Tests of the cases in which a thread polls before it sleeps.
+//! Tests of the cases in which a thread spins before it sleeps.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use rdmsg::{Config, Polling};
 
 use crate::stage::{Stage, unprobed};
 
-/// The timeout of the wait. It is shorter than the configured spin.
+/// The timeout of the wait, which is shorter than the configured spin time.
 const WAIT: Duration = Duration::from_millis(500);
 
 /// The maximum processor time of a wait that sleeps.
 const LITTLE: Duration = Duration::from_millis(50);
 
-/// Returns the processor time of this thread.
+/// Returns the processor time used by this thread.
 fn taken() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .unwrap()
         .into()
 }
 
-/// Restricts this thread, and the threads that it starts, to the first of its processors.
+/// Restricts this thread, and the threads that it starts later, to its first allowed processor.
 fn pin_to_one_processor() {
     let this = Pid::from_raw(0);
     let all = sched_getaffinity(this).unwrap();

@@ -1,4 +1,4 @@
-//! Helpers that create both ends of a connection, each with an engine of its own.
+//! Helpers that create both ends of a connection, each with a separate engine.
 
 use std::{
     env,
@@ -20,10 +20,10 @@ use tokio::{
     task::yield_now,
 };
 
-/// A timeout that no call reaches, even on a busy machine. No test waits until it passes.
+/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time limit of calls that take milliseconds. A call exceeds it only if no thread polls the
+/// The time limit of calls that normally take milliseconds. It expires only if no thread polls the
 /// connection.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
@@ -35,19 +35,19 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// Returns a configuration without probes, because they make the engine poll occasionally.
+/// Returns a configuration without keepalive probes, which would make the engine poll occasionally.
 pub(crate) fn unprobed() -> Config {
     Config::default().with(|c| c.keepalive_interval = None)
 }
 
-/// Two engines. Connections lead from the near engine to the far engine.
+/// Two engines. The near engine connects to the listener of the far engine.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     near: Engine,
 }
 
 impl Stage {
-    /// Creates both engines. The far engine uses this configuration.
+    /// Creates both engines. The far engine's listener uses this configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let far = Engine::new().unwrap();
         Self {
@@ -60,7 +60,7 @@ impl Stage {
         }
     }
 
-    /// Connects with this configuration, and returns the near end and the far end.
+    /// Connects with this configuration. Returns the near end and the far end.
     pub(crate) fn pair(&self, config: &Config) -> (Endpoint, Endpoint) {
         let connector = Connector::new().config(config).engine(&self.near);
         let addr = self.listener.local_addr();
@@ -72,7 +72,7 @@ impl Stage {
     }
 }
 
-/// Two threads that exchange messages until this value is dropped.
+/// Two threads that exchange messages. Dropping this value stops them.
 pub(crate) struct Busy {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -89,7 +89,7 @@ impl Busy {
             while !is_over.load(Ordering::Relaxed) {
                 near.send(b"busy").unwrap();
                 near.recv_timeout(TIME_LIMIT).unwrap();
-                // The pause leaves the processors to other threads.
+                // Sleep, to leave the processors to other threads.
                 thread::sleep(Duration::from_millis(1));
             }
         });
@@ -117,7 +117,7 @@ impl Drop for Busy {
     }
 }
 
-/// Sends messages, and flushes after each message. Asserts that all flushes complete within
+/// Sends `count` messages, and flushes after each message. Asserts that all flushes complete within
 /// [`PROMPT`].
 pub(crate) fn flush_promptly(endpoint: &Endpoint, count: usize) {
     let started = Instant::now();
@@ -129,7 +129,8 @@ pub(crate) fn flush_promptly(endpoint: &Endpoint, count: usize) {
     }
 }
 
-/// Returns a multi-thread runtime with two workers, or a current-thread runtime.
+/// Returns a multi-thread runtime with two workers if `multi` is true, and a current-thread runtime
+/// otherwise.
 pub(crate) fn runtime(multi: bool) -> Runtime {
     let mut builder = if multi {
         Builder::new_multi_thread()
@@ -139,8 +140,8 @@ pub(crate) fn runtime(multi: bool) -> Runtime {
     builder.worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Spawns a task that receives until the end, and lets it run until it waits. The task returns the
-/// number of messages and the end.
+/// Spawns a task that receives until the connection ends, and lets it run until it waits. The task
+/// returns the number of messages, and the reason for the end.
 pub(crate) async fn receive_all(endpoint: Endpoint) -> tokio::task::JoinHandle<(usize, Error)> {
     let endpoint = TaskEndpoint::new(endpoint).unwrap();
     let task = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Tests of stopped processes and stopped threads.
+//! Tests with stopped processes and stopped threads.
 
 use std::{
     future::poll_fn,
@@ -19,7 +19,7 @@ use crate::{
     stage::{TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed},
 };
 
-/// A process that accepts connections, and that the test stops when all connections exist.
+/// A process that accepts connections. The test stops it after all connections are established.
 struct Silent {
     process: Process,
     messages: SocketAddr,
@@ -86,7 +86,7 @@ fn returns_in_time_while_the_peer_is_stopped() {
     assert_in_time(vec![Box::new(Silent::new(connector))]);
 }
 
-/// Returns the processor time that this process has used.
+/// Returns the processor time used by this process.
 fn time_of_process() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)
         .unwrap()
@@ -144,7 +144,7 @@ fn reports_a_stopped_process_in_time() {
     let (stopped, before) = (Instant::now(), time_of_process());
     silent.begin();
     let ends: Vec<_> = ends.iter().collect();
-    // On a slow processor the work for the ends of all connections takes longer than the wait.
+    // On a slow processor, ending all connections takes longer than the wait.
     let work = time_of_process() - before;
     let allowed = Duration::from_millis(500) + 4 * lateness.worst() + work;
     for (what, end, at) in &ends {
@@ -157,7 +157,7 @@ fn reports_a_stopped_process_in_time() {
         );
     }
     assert_eq!(ends.len(), 4 * ROUNDS);
-    // The engine has ended these connections, or ends them soon.
+    // The engine has ended these connections, or will end them soon.
     for endpoint in kept {
         let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
         let dead = matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout));
@@ -165,14 +165,13 @@ fn reports_a_stopped_process_in_time() {
     }
 }
 
-/// Connects twice to a process with a receiving thread. The thread receives on the first
-/// connection.
+/// Connects twice to a process whose receiving thread receives on the first connection.
 fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2]) {
     let mut process = Process::start(role);
     let addr = process.addr();
     let connector = Connector::new().config(&unprobed());
-    // The first connection has an engine of its own, so the other connection does not prove that
-    // the peer is alive.
+    // Use a separate engine for the first connection, so that the other connection does not prove
+    // that the peer is alive.
     let engine = Engine::new().unwrap();
     let first = connector.clone().engine(&engine).connect(addr).unwrap();
     flush_promptly(&first, 1);
@@ -190,7 +189,7 @@ fn serves_others_while_a_thread_in_recv_is_stopped() {
     first.send(b"for the stopped one").unwrap();
     for _ in 0..10 {
         flush_promptly(&other, 1);
-        // The engine's thread polls the connections during this pause.
+        // During this pause, the engine's thread of the other process polls the connections.
         thread::sleep(Duration::from_millis(50));
     }
     let late = connector.connect(addr).unwrap();
@@ -208,12 +207,12 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     const ROUNDS: usize = 20;
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
     for _ in 0..ROUNDS {
-        // After this pause, the thread of the other process polls an empty queue, and holds the
-        // poll lock during each poll.
+        // Give the thread of the other process time to poll an empty queue. It holds the poll lock
+        // during each poll.
         thread::sleep(Duration::from_millis(5));
         let stopped = process.stop_victim();
         first.send(b"for the stopped one").unwrap();
-        // The engine's thread takes over from the stopped thread.
+        // Give the engine's thread time to take over from the stopped thread.
         thread::sleep(Duration::from_millis(30));
         flush_promptly(&other, 1);
         drop(stopped);

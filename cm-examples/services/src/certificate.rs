@@ -1,4 +1,4 @@
-//! TLS with the rustls library over any stream. The certificate comes from a file, or is a new
+//! TLS with the rustls library over any stream. The certificate is read from a file, or is a new
 //! self-signed one. With certificates on both sides (mTLS) the server authenticates its clients.
 
 use std::{fs, path::Path, sync::Arc};
@@ -62,17 +62,17 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// Fails if the key does not belong to the certificate.
+    /// Fails if the key does not match the certificate.
     pub fn acceptor(self) -> Result<TlsAcceptor> {
         self.accept_by(for_servers()?.with_no_client_auth())
     }
 
-    /// Returns an acceptor of TLS that requires a certificate of each client: one of `clients`, or
-    /// a certificate that these have signed.
+    /// Returns a TLS acceptor that requires a certificate from each client. The certificate must be
+    /// in `clients`, or be signed by a certificate in `clients`.
     ///
     /// # Errors
     ///
-    /// Fails if a certificate is invalid, or the key does not belong to this certificate.
+    /// Fails if a certificate is invalid, or if the key does not match this certificate.
     pub fn acceptor_for(self, clients: Vec<CertificateDer<'static>>) -> Result<TlsAcceptor> {
         let (roots, provider) = (roots(clients)?.into(), default_provider().into());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
@@ -88,11 +88,12 @@ impl Identity {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// Returns a connector of TLS that shows this certificate, and trusts only these servers.
+    /// Returns a TLS connector that presents this certificate, and trusts only the servers with a
+    /// certificate in `trusted`.
     ///
     /// # Errors
     ///
-    /// Fails if a certificate is invalid, or the key does not belong to this certificate.
+    /// Fails if a certificate is invalid, or if the key does not match this certificate.
     pub fn connector(
         self,
         trusted: Vec<CertificateDer<'static>>,

@@ -4,8 +4,8 @@
 //! The receiver first reports the part of the file that it already has: `have LENGTH DIGEST`. The
 //! sender compares the digest with that of the first LENGTH bytes of its file. It sends `from
 //! OFFSET SIZE`, the pieces from OFFSET on, and `done DIGEST` with the digest of the whole file.
-//! The receiver writes to `NAME.part`, which stays after an interruption. When the file is complete
-//! and its digest is correct, the receiver renames it to `NAME`.
+//! The receiver writes to `NAME.part`, which remains after an interruption. When the file is
+//! complete and its digest is correct, the receiver renames it to `NAME`.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -20,13 +20,13 @@ use tokio::task::spawn_blocking;
 
 use crate::Result;
 
-/// The length of each piece in bytes, except the last, which can be shorter.
+/// The length of a piece in bytes. The last piece can be shorter.
 pub const PIECE: u64 = 1 << 20;
 
-/// The number of bytes per read when a file is hashed.
+/// The number of bytes per read while a file is hashed.
 const BLOCK: usize = 256 * 1024;
 
-/// The extent of a complete copy.
+/// The result of a complete copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "this is all")]
 pub struct Copied {
@@ -36,11 +36,11 @@ pub struct Copied {
     pub size: u64,
 }
 
-/// The caller's function that shows progress. Its arguments are the number of bytes that the
-/// receiver has, and the size of the file in bytes.
+/// A callback that shows progress. Its arguments are the number of bytes that the receiver has, and
+/// the size of the file in bytes.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// An open file at the offset `at`, with the digest of the bytes before the offset.
+/// An open file at the offset `at`, with the digest of the bytes before that offset.
 struct Hashed<F = File> {
     file: F,
     at: u64,
@@ -56,7 +56,7 @@ impl<F: Read> Hashed<F> {
         }
     }
 
-    /// Reads and hashes the bytes up to `place`, or up to the end of the file.
+    /// Reads and hashes the bytes up to the offset `place` or the end of the file.
     fn skip_to(&mut self, place: u64) -> std::io::Result<()> {
         let mut block = vec![0; BLOCK];
         while self.at < place {
@@ -85,7 +85,7 @@ impl<F: Read> Hashed<F> {
 /// The part of a file that the receiver already has: `NAME.part`.
 pub struct Part {
     path: PathBuf,
-    /// The file is locked while it is open, so that no other process writes to it.
+    /// The open file, locked so that no other process writes to it.
     hashed: Hashed<LockedFile>,
 }
 
@@ -129,7 +129,7 @@ impl Part {
         .await
     }
 
-    /// Returns the length and the digest of the part, as the protocol sends them.
+    /// Returns the length and the digest of the part in the format of the protocol.
     #[must_use]
     pub fn have(&self) -> String {
         format!("{} {}", self.hashed.at, self.hashed.digest())
@@ -140,7 +140,7 @@ impl Part {
     /// # Errors
     ///
     /// Fails if the connection breaks, the sender violates the protocol, the file cannot be
-    /// written, or the digest is wrong. The part stays unless the digest is wrong.
+    /// written, or the digest is wrong. `NAME.part` remains, except if the digest is wrong.
     pub async fn receive(mut self, endpoint: &Endpoint, progress: Progress<'_>) -> Result<Copied> {
         let line = words(&endpoint.recv().await?)?;
         let [from, size] = numbers(&line, "from")?;
@@ -173,8 +173,8 @@ impl Part {
         Ok(Copied { from, size })
     }
 
-    /// Empties the part. The sender requests that, if the digest shows that the part belongs to
-    /// another file.
+    /// Truncates the part to length 0. The sender requests this if the digest shows that the part
+    /// belongs to another file.
     async fn restart(self) -> Result<Self> {
         blocking(move || {
             let Self { path, hashed } = self;
@@ -230,7 +230,7 @@ pub async fn send(
             Ok((hashed, piece))
         })
         .await?;
-        // The send does not wait until the piece has arrived. It waits only while several earlier
+        // The send does not wait for the arrival of the piece. It waits only while several earlier
         // pieces are in flight.
         endpoint.send(piece).await?;
         progress(hashed.at, size);
@@ -294,8 +294,8 @@ pub async fn get(
     let copied = match part.receive(endpoint, progress).await {
         Ok(copied) => copied,
         Err(error) => {
-            // If the server does not have the file, `Part::open` has created an empty part. An
-            // empty part is useless, so this removes it.
+            // If the server does not have the file, `Part::open` has created an empty part. Remove
+            // it.
             let part = part_of(path);
             if fs::metadata(&part).is_ok_and(|part| part.len() == 0) {
                 fs::remove_file(part)?;
@@ -303,22 +303,21 @@ pub async fn get(
             return Err(error);
         }
     };
-    // The file is complete, so an error of this confirmation does not matter.
+    // The file is complete, so ignore an error of the confirmation.
     let _ = endpoint.send(b"ok").await;
     Ok(copied)
 }
 
-/// Serves one request of a client for a file in `folder`.
+/// Serves one request of a client for a file in `folder`. Sends an error to the client as well.
 ///
 /// # Errors
 ///
-/// Fails if the connection breaks or the file cannot be read or written. Also sends the error to
-/// the client.
+/// Fails if the connection breaks, or if the file cannot be read or written.
 pub async fn serve(endpoint: &Endpoint, folder: &Path, progress: Progress<'_>) -> Result<Copied> {
     let request = words(&endpoint.recv().await?)?;
     let served = answer(endpoint, folder, &request, progress).await;
     if let Err(error) = &served {
-        // If the connection is broken, this send fails as well, and its error adds no information.
+        // Ignore an error of this send: the connection may be broken.
         let _ = endpoint.send(format!("error {error}").as_bytes()).await;
     }
     served
@@ -351,8 +350,8 @@ async fn receive(endpoint: &Endpoint, path: &Path, progress: Progress<'_>) -> Re
     Ok(copied)
 }
 
-/// Returns the path of the file that a client names. Rejects names with a folder, so that a client
-/// has access only to files directly in `folder`.
+/// Returns the path of a file that a client names. Rejects names that contain a directory, so that
+/// clients can access only files directly in `folder`.
 fn in_folder(folder: &Path, name: &str) -> Result<PathBuf> {
     let is_plain = Path::new(name).file_name().is_some_and(|last| last == name);
     if !is_plain || name.starts_with('.') || name.ends_with(".part") {
@@ -367,8 +366,8 @@ fn part_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Splits a text message into words. A file name or an error text can contain spaces, so the last
-/// word contains the rest of the message.
+/// Splits a text message into words. The last word is the rest of the message, because a file name
+/// or an error text can contain spaces.
 fn words(message: &[u8]) -> Result<Vec<String>> {
     let line = std::str::from_utf8(message).map_err(|_| "received a piece instead of text")?;
     let most = match line.split(' ').next() {
@@ -395,8 +394,8 @@ fn numbers(line: &[String], first: &str) -> Result<[u64; 2]> {
     }
 }
 
-/// Runs `work`, which waits for a disk, on a thread of the blocking pool, so that it does not block
-/// other tasks.
+/// Runs `work` on a thread of the blocking pool, so that its file accesses do not block other
+/// tasks.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

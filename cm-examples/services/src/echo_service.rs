@@ -1,5 +1,6 @@
-//! A gRPC service with three calls whose messages are plain bytes. Usually tonic's generator
-//! produces such code from a `.proto` file; here it is written by hand. tonic itself is unmodified.
+//! A gRPC service with three calls, whose messages are plain bytes. Usually tonic's generator
+//! creates such code from a `.proto` file; this code is written by hand. tonic itself is
+//! unmodified.
 //!
 //! `Once` replies with the same message, `Count` replies to a number N with a stream of N numbers,
 //! and `Chat` replies to each message of a stream with the same message.
@@ -145,7 +146,7 @@ pub struct EchoClient {
 }
 
 impl EchoClient {
-    /// Connects with these options. The channel connects again when a connection has ended.
+    /// Connects with these options. The channel connects again after a connection has ended.
     ///
     /// # Errors
     ///

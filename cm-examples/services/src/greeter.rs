@@ -13,8 +13,8 @@ use axum::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Serves the connections of a listener until the token is cancelled. Then completes the requests
-/// that have already started.
+/// Serves the connections of a listener until the token is cancelled, and then completes the
+/// requests in progress.
 ///
 /// `P` is the type of the peer's address: `SocketAddr` for tokio's `TcpListener`, and
 /// `rdmsg::tokio::PeerAddr` for `rdmsg::tokio::StreamListener`. Only this type depends on the
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 ///
 /// # Errors
 ///
-/// Never fails. The type is a `Result` because axum's function returns one.
+/// Never fails. The return type is a `Result` because axum's function returns a `Result`.
 pub async fn serve<L, P>(listener: L, stop: CancellationToken) -> io::Result<()>
 where
     L: Listener,

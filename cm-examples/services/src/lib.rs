@@ -1,9 +1,9 @@
-//! The code that the example services share: connections ([`net`]), command line options, start and
-//! end of a server ([`server`]), and the protocols.
+//! Code shared by the example services: connections ([`net`]), command line options, start and
+//! shutdown of a server ([`server`]), and the protocols.
 //!
-//! The servers for Redis and HTTP are generic over `AsyncRead` and `AsyncWrite`; their loops accept
-//! a [`Socket`](net::Socket), which is a stream of rdmsg or of TCP. [`greeter`], `http_get` and the
-//! gRPC client pass a listener or connector of rdmsg or TCP to a library.
+//! The servers for Redis and HTTP are generic over `AsyncRead` and `AsyncWrite`, and accept a
+//! [`Socket`](net::Socket), which is an rdmsg stream or a TCP stream. [`greeter`], `http_get` and
+//! the gRPC client pass a listener or connector of rdmsg or TCP to a library.
 
 use std::{error::Error, fmt::Write, process::ExitCode};
 
@@ -21,12 +21,10 @@ pub mod server;
 pub mod store;
 pub mod web;
 
-/// The result of a function of a service. The program prints the error and does not examine it
-/// further.
+/// The result of a function of a service. The program only prints the error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Runs a program on a new tokio runtime. Prints the error that the program returns, and returns
-/// the exit status.
+/// Runs a program on a new tokio runtime. Prints the program's error, and returns the exit status.
 pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -> ExitCode {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
@@ -42,8 +40,8 @@ pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -
     }
 }
 
-/// Returns the text of an error and of its causes. Without the causes, the text of many libraries
-/// is only `transport error`.
+/// Returns the text of an error and of its causes. Many libraries return errors whose own text is
+/// only `transport error`.
 #[must_use]
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

@@ -1,4 +1,4 @@
-//! A type for streams of rdmsg and of TCP, for servers that accept both in one loop.
+//! A stream over rdmsg or over TCP, for servers that accept both in one loop.
 
 use std::{
     io::{self, IoSlice},
@@ -21,8 +21,8 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::options::{ClientOptions, ServerOptions};
 
-/// The pause after a failed accept. Without it, the loop would use a whole processor while
-/// descriptors or memory are exhausted.
+/// The pause after a failed accept. Without it, the loop would occupy a processor while no
+/// descriptors or memory are available.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection over rdmsg or over plain TCP.
@@ -36,7 +36,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Connects to the address in the options, over the transport that they select.
+    /// Connects to the address in the options, over the transport selected by the options.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ async fn resolve(address: &str) -> io::Result<Addresses> {
     Ok(found.await.map_err(io::Error::other)??)
 }
 
-/// A listener for streams of rdmsg, and optionally a second one for plain TCP.
+/// A listener for rdmsg streams, and optionally a second listener for plain TCP.
 #[derive(Debug)]
 pub struct Listeners {
     rdmsg: StreamListener,
@@ -82,7 +82,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Starts to listen on the addresses in the options.
+    /// Starts listening on the addresses in the options.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Listeners {
         Ok(Self { rdmsg, tcp })
     }
 
-    /// Returns the address of the rdmsg listener, and that of the TCP listener if there is one.
+    /// Returns the address of the rdmsg listener, and the address of the TCP listener if it exists.
     ///
     /// # Errors
     ///
@@ -111,8 +111,8 @@ impl Listeners {
         Ok((self.rdmsg.local_addr()?, tcp.transpose()?))
     }
 
-    /// Accepts the next connection. If an accept fails, for example because no descriptor is free,
-    /// logs the error and continues.
+    /// Accepts the next connection. After a failed accept, for example if no descriptor is
+    /// available, logs the error and tries again.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Listeners {
     }
 }
 
-/// Returns whether an error means that the listener has ended. All other errors affect only one
+/// Returns whether an error means that the listener has ended. All other errors concern one
 /// connection.
 fn is_end_of_listener(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref());
@@ -210,7 +210,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// Lets tonic read the addresses of a connection. The streams of rdmsg and of TCP implement the
+/// Reports the addresses of a connection to tonic. The streams of rdmsg and of TCP implement the
 /// same trait.
 impl Connected for Socket {
     type ConnectInfo = TcpConnectInfo;

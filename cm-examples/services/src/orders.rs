@@ -1,9 +1,10 @@
-//! Orders that are executed once each, although the server is replaced again and again.
+//! Orders that are executed exactly once, although the server is replaced repeatedly.
 //!
-//! A message of a client is the number of an order, and the server answers with the number. A
-//! server that stops sends an empty message, which asks its client to connect again. The client
-//! then finishes its side of the connection. So the server knows the last order of the connection,
-//! answers all of them, and closes. No order is in doubt, and the client sends none again.
+//! Each message of a client is the number of an order, and the server replies with the same number.
+//! Before it exits, a server sends an empty message, which requests its client to connect again.
+//! The client then finishes its sending direction, so the server knows the last order of the
+//! connection. The server replies to all orders and closes the connection. The client therefore
+//! knows the result of each order and sends no order twice.
 
 use std::{collections::HashSet, sync::atomic::AtomicU64, sync::atomic::Ordering};
 
@@ -12,15 +13,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 
-/// The maximum number of orders of a connection that have no answer yet.
+/// The maximum number of orders in flight on a connection: sent, without a reply yet.
 const OPEN: usize = 16;
 
-/// Executes the orders of a client until the client finishes its side, then closes the connection.
-/// If `stop` is cancelled, asks the client for that.
+/// Executes the orders of a client until the client finishes its sending direction, and then closes
+/// the connection. If `stop` is cancelled, requests the client to finish.
 ///
 /// # Errors
 ///
-/// Fails if the connection is lost. Then the client may have orders in doubt.
+/// Fails if the connection is lost. The client then does not know whether its last orders were
+/// executed.
 pub async fn serve(client: Endpoint, stop: CancellationToken, execute: impl Fn(u64)) -> Result<()> {
     let mut is_asked = false;
     loop {
@@ -43,13 +45,13 @@ pub async fn serve(client: Endpoint, stop: CancellationToken, execute: impl Fn(u
     }
 }
 
-/// Places orders with one server after the other, and counts the answers. `connector` retries while
-/// no server listens.
+/// Places orders with one server after another, and counts the replies. `connector` retries while
+/// no server is listening.
 ///
 /// # Errors
 ///
-/// Fails if no server listens in time, if an order is answered twice, or if a connection is lost
-/// while orders are in doubt.
+/// Fails if no server listens in time, if a reply arrives twice, or if a connection is lost while
+/// orders are in flight.
 pub async fn place(
     connector: &Connector,
     address: &Addresses,
@@ -64,8 +66,8 @@ pub async fn place(
     Ok(())
 }
 
-/// Places orders until the last one, or until the server asks to connect again. Returns whether the
-/// last one was placed.
+/// Places orders until no order is left, or until the server requests to connect again. Returns
+/// whether all orders were placed.
 async fn place_with(
     server: &Endpoint,
     orders: &mut impl Iterator<Item = u64>,

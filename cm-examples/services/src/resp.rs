@@ -15,8 +15,8 @@ use crate::{
     store::{After, Store},
 };
 
-/// The maximum length of a line in bytes. A line is a length, or an inline command that a user
-/// typed.
+/// The maximum length of a line in bytes. A line contains a length, or an inline command typed by a
+/// user.
 const MAX_LINE: usize = 64 * 1024;
 
 /// The maximum number of arguments of a request.
@@ -28,19 +28,19 @@ const MAX_REQUEST: usize = 32 << 20;
 /// The maximum depth of nested arrays in a reply.
 const MAX_DEPTH: usize = 8;
 
-/// When this number of bytes of replies is pending, the session writes them before it executes the
+/// The number of bytes of pending replies at which the session writes them before it executes the
 /// next request.
 const MAX_PENDING: usize = 64 * 1024;
 
 /// The minimum capacity of the buffer for a read, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// The time and the number of bytes for which the session reads from a rejected client after it has
-/// sent the error. If the session closed a socket that has unread bytes, the kernel would send a
-/// reset, and the client would lose the error.
+/// The time and the number of bytes for which the session continues to read after it has sent an
+/// error and before it closes the socket. If the session closed a socket with unread bytes, the
+/// kernel would send a reset, and the client would lose the error.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
 
-/// The received bytes violate RESP, or exceed a limit of this server.
+/// The error for bytes that violate RESP or exceed a limit of this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing but the text")]
 pub struct ProtocolError(pub String);
@@ -57,31 +57,33 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(text.into()))
 }
 
-/// Parses requests from a stream of bytes. Each call continues where the previous one stopped.
+/// Parses requests from a stream of bytes. Each call continues after the bytes that the previous
+/// call has parsed.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     arguments: Vec<Bytes>,
-    /// The number of arguments of the request that have not arrived.
+    /// The number of arguments of the request that have not arrived yet.
     missing: usize,
-    /// The length of the next argument in bytes, if its length has arrived and its bytes have not.
+    /// The length of the next argument in bytes, if the length has arrived and the argument has
+    /// not.
     coming: Option<usize>,
-    /// The sum of the lengths that the request has announced so far, in bytes.
+    /// The sum of the lengths received so far for this request, in bytes.
     size: usize,
 }
 
 impl RequestReader {
-    /// Returns whether a part of a request has arrived and the rest is missing.
+    /// Returns whether a request has arrived only partially.
     #[must_use]
     pub fn is_inside(&self) -> bool {
         self.missing > 0
     }
 
-    /// Returns the next request, with at least one argument, or `None` if it is not complete.
+    /// Returns the next request, which has at least one argument, or `None` if it is not complete.
     ///
     /// # Errors
     ///
-    /// Fails if the bytes violate RESP or exceed a limit. After an error, the reader must not be
-    /// used.
+    /// Fails if the bytes violate RESP or exceed a limit. The reader must not be used after an
+    /// error.
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
         loop {
             if let Some(len) = self.coming {
@@ -122,7 +124,7 @@ impl RequestReader {
         }
     }
 
-    /// Parses the line with the length of an argument. Returns the length in bytes.
+    /// Parses the line that contains the length of an argument. Returns the length in bytes.
     fn argument(&mut self, line: &[u8]) -> Result<usize, ProtocolError> {
         let Some(len) = line.strip_prefix(b"$") else {
             let got = line.first().map_or(' ', |byte| char::from(*byte));
@@ -137,8 +139,8 @@ impl RequestReader {
     }
 }
 
-/// Removes a line from the input, and returns it without its line end. Returns `None` if the line
-/// is not complete.
+/// Removes a line from the input, and returns the line without its line ending. Returns `None` if
+/// the line is not complete.
 fn take_line(input: &mut BytesMut) -> Result<Option<Bytes>, ProtocolError> {
     let searched = input.len().min(MAX_LINE);
     let Some(end) = input[..searched].iter().position(|byte| *byte == b'\n') else {
@@ -155,7 +157,7 @@ fn take_line(input: &mut BytesMut) -> Result<Option<Bytes>, ProtocolError> {
     Ok(Some(line))
 }
 
-/// Parses a decimal number. Like Redis, it rejects a plus sign.
+/// Parses a decimal number. Rejects a plus sign, as Redis does.
 pub(crate) fn number(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     if text.starts_with('+') {
@@ -182,7 +184,7 @@ pub enum Reply {
     Error(String),
     /// A number.
     Integer(i64),
-    /// A value of any bytes.
+    /// A value, which can contain any bytes.
     Bulk(Bytes),
     /// The key has no value.
     Nil,
@@ -299,13 +301,13 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Serves one client until the client closes the connection or `stop` is cancelled. All requests
-/// that have arrived completely get a reply.
+/// Serves one client until the client closes the connection or `stop` is cancelled. Replies to all
+/// requests that have arrived completely.
 ///
 /// # Errors
 ///
-/// Fails if the connection breaks, or if a request is malformed. The client gets a reply with the
-/// error for a malformed request.
+/// Fails if the connection breaks, or if a request is malformed. The session replies to a malformed
+/// request with an error.
 pub async fn session<S>(mut stream: S, store: &Store, stop: CancellationToken) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -349,7 +351,7 @@ where
     }
 }
 
-/// Writes the pending replies, ends the stream, and then reads as [`LINGER`] describes.
+/// Writes the pending replies, shuts down the stream, and then reads as described at [`LINGER`].
 async fn close<S>(stream: &mut S, output: &[u8]) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -359,7 +361,7 @@ where
     let (limit, most) = LINGER;
     let mut rest = stream.take(most as u64);
     let mut nobody = tokio::io::sink();
-    // Whether the client closes in time or the read fails, the connection is over.
+    // Ignore an error: the connection is over in any case.
     let _ = timeout(limit, tokio::io::copy(&mut rest, &mut nobody)).await;
     Ok(())
 }
@@ -373,7 +375,7 @@ pub struct Client<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
-    /// Creates a client for a connection that is established.
+    /// Creates a client for an established connection.
     pub fn new(stream: S) -> Self {
         Self {
             stream,
@@ -382,12 +384,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// Adds a request to those that the next [`flush`](Self::flush) sends.
+    /// Adds a request to the batch that the next [`flush`](Self::flush) sends.
     pub fn push(&mut self, arguments: &[impl AsRef<[u8]>]) {
         write_request(&mut self.output, arguments);
     }
 
-    /// Sends the added requests.
+    /// Sends the batch of requests.
     ///
     /// # Errors
     ///

@@ -1,5 +1,4 @@
-//! A tarpc service that stores values by their keys, and tarpc transports over an endpoint of
-//! rdmsg.
+//! A tarpc service that stores values by key, and the tarpc transports over an rdmsg endpoint.
 #![expect(
     clippy::exhaustive_enums,
     reason = "tarpc's macro generates these enums"
@@ -21,11 +20,11 @@ pub use self::transport::{ClientTransport, ServerTransport};
 
 mod transport;
 
-/// The number of requests of a connection that run at a time. Further requests wait in the
-/// connection's window.
+/// The maximum number of requests of a connection that run concurrently. Further requests wait in
+/// the receive window of the connection.
 const RUNNING: usize = 64;
 
-/// A store of values by their keys.
+/// A key-value store.
 #[tarpc::service]
 pub trait Store {
     /// Sets the value of a key, and returns the previous value.
@@ -34,7 +33,7 @@ pub trait Store {
     async fn get(key: String) -> Option<String>;
 }
 
-/// The values of all keys. All connections share them.
+/// The values of all keys, shared by all connections.
 #[derive(Clone, Debug, Default)]
 pub struct Values(Arc<Mutex<HashMap<String, String>>>);
 
@@ -50,7 +49,7 @@ impl Store for Values {
     }
 }
 
-/// Serves a connection until the peer closes it. Each request runs in a task of its own.
+/// Serves a connection until the peer closes it. Runs each request in its own task.
 pub async fn serve(endpoint: Endpoint, values: Values) {
     let transport = ServerTransport::new(endpoint, RUNNING);
     let requests = BaseChannel::with_defaults(transport).execute(values.serve());

@@ -1,4 +1,4 @@
-//! The start of a server, its tasks for connections, and its end on a signal.
+//! The start of a server, its tasks for connections, and its shutdown on a signal.
 
 use std::{io, net::SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::{
     with_causes,
 };
 
-/// A server: its listeners, and the token whose cancellation ends it.
+/// A server: its listeners, and the cancellation token that ends it.
 #[derive(Debug)]
 pub struct Server {
     options: ServerOptions,
@@ -24,7 +24,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to listen, and prints the addresses. SIGINT and SIGTERM cancel the token.
+    /// Starts listening, and prints the addresses. SIGINT and SIGTERM cancel the token.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts to listen. The server ends when the caller cancels `stop`.
+    /// Starts listening. The server ends when the caller cancels `stop`.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Server {
         })
     }
 
-    /// Returns the address of the rdmsg listener, and that of the TCP listener if there is one.
+    /// Returns the address of the rdmsg listener, and the address of the TCP listener if it exists.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Server {
         &self.engine
     }
 
-    /// Returns the token. Its cancellation ends the server and its sessions.
+    /// Returns the token. Cancelling it ends the server and its sessions.
     #[must_use]
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
@@ -89,8 +89,8 @@ impl Server {
         }
     }
 
-    /// Returns a stream of connections, which ends when the token is cancelled. It is for libraries
-    /// that spawn the task of each connection themselves.
+    /// Returns a stream of connections that ends when the token is cancelled. Some libraries need
+    /// it, because they spawn a task for each connection themselves.
     pub fn incoming<'a>(&'a self) -> impl Stream<Item = io::Result<Socket>> + use<'a> {
         let next = async |server: &'a Self| {
             let accepted = server.accept().await.transpose()?;
@@ -99,8 +99,8 @@ impl Server {
         futures_util::stream::unfold(self, next)
     }
 
-    /// Spawns a task for each connection until the token is cancelled. Then waits up to the time of
-    /// the option `--time-limit` until the tasks end.
+    /// Spawns a task for each connection until the token is cancelled. Then waits for the tasks to
+    /// end, for at most the time of the option `--patience`.
     ///
     /// # Errors
     ///
@@ -127,19 +127,19 @@ impl Server {
         self.finish().await
     }
 
-    /// Waits until the peers have received all written bytes, at most for the time of the option
-    /// `--time-limit`.
+    /// Waits until the peers have received all written bytes, for at most the time of the option
+    /// `--patience`.
     ///
     /// # Errors
     ///
-    /// Fails if the engine was shut down.
+    /// Fails if the engine was already shut down.
     pub async fn finish(self) -> Result<()> {
         finish(self.engine, self.options.patience()).await
     }
 }
 
-/// Waits up to `time_limit` until all connections of the engine have ended. Then ends the remaining
-/// connections, and prints their number.
+/// Waits until all connections of the engine have ended, for at most `time_limit`. Then ends the
+/// remaining connections, and prints their number.
 ///
 /// # Errors
 ///
@@ -157,11 +157,11 @@ pub async fn finish(engine: Engine, time_limit: std::time::Duration) -> Result<(
     Ok(())
 }
 
-/// Returns a token that SIGINT or SIGTERM cancels.
+/// Returns a token that is cancelled by SIGINT and SIGTERM.
 ///
 /// # Errors
 ///
-/// Fails if the system cannot handle the signals.
+/// Fails if the signal handlers cannot be installed.
 pub fn stop_on_signals() -> io::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,4 +1,4 @@
-//! A store of values by their keys, and the Redis commands on it.
+//! A key-value store, and the Redis commands on it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::resp::{Reply, number};
 
-/// The values of all keys. All clients share them.
+/// The values of all keys, shared by all clients.
 #[derive(Debug, Default)]
 pub struct Store {
     values: Mutex<HashMap<Bytes, Value>>,
@@ -25,7 +25,7 @@ enum Value {
     List(VecDeque<Bytes>),
 }
 
-/// The action of the session after a request.
+/// The session's action after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum After {
@@ -56,8 +56,8 @@ impl Store {
     }
 
     fn values(&self) -> MutexGuard<'_, HashMap<Bytes, Value>> {
-        // A request that panics while it holds the lock cannot leave the map inconsistent, so a
-        // poisoned lock is usable.
+        // The map is consistent even after a panic of a thread that held the lock, so ignore the
+        // poisoning.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,8 +184,7 @@ impl Store {
     }
 }
 
-/// Copies a received value. Without the copy, the value would keep the whole receive buffer
-/// allocated.
+/// Copies a received value. A reference to the value would keep the whole receive buffer allocated.
 fn kept(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }

@@ -26,14 +26,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 
-/// The time within which a client must send the header of a request.
+/// The time limit for receiving the header of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 
-/// The number of bytes that [`Pattern`] returns per frame.
+/// The number of bytes per frame of a [`Pattern`].
 const PIECE: usize = 64 * 1024;
 
-/// The byte values 0 to 255, twice. [`Pattern`] copies each row of 256 bytes from here, starting at
-/// an offset that depends on the row.
+/// The byte values 0 to 255, twice. [`Pattern`] copies each row of 256 bytes from this array,
+/// starting at an offset that depends on the row.
 const RAMP: [u8; 512] = {
     let mut ramp = [0; 512];
     let mut at = 0;
@@ -44,14 +44,14 @@ const RAMP: [u8; 512] = {
     ramp
 };
 
-/// The type for request and response bodies of all kinds.
+/// The type of all request and response bodies.
 pub type AnyBody = BoxBody<Bytes, hyper::Error>;
 
 /// The number of requests that this process has answered.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
 /// Serves one connection with HTTP/1 or HTTP/2 until the client closes it or `stop` is cancelled.
-/// Then completes the requests that have already started.
+/// Then completes the requests in progress.
 ///
 /// # Errors
 ///
@@ -87,8 +87,8 @@ fn answer(request: Request<Incoming>) -> Response<AnyBody> {
             let answered = ANSWERED.load(Ordering::Relaxed);
             text(StatusCode::OK, format!("{answered}\n"))
         }
-        // hyper sends the body back while it arrives. While the client does not receive, hyper also
-        // stops reading the body.
+        // hyper sends the body back while it arrives. If the client does not read the response,
+        // hyper stops reading the request.
         (&Method::POST, "/echo") => Response::new(request.into_body().boxed()),
         (&Method::GET, path) => {
             let count = path.strip_prefix("/bytes/").map(str::parse);
@@ -123,7 +123,8 @@ pub fn whole(bytes: impl Into<Bytes>) -> AnyBody {
     body.map_err(|never| match never {}).boxed()
 }
 
-/// A body that is generated while it is sent. Each byte depends on its position in the body.
+/// A body that is generated while it is sent. The value of each byte depends on its position in the
+/// body.
 #[derive(Debug)]
 pub struct Pattern {
     at: u64,
@@ -137,7 +138,7 @@ impl Pattern {
         Self { at: 0, len }
     }
 
-    /// Returns the bytes of a body at the positions from `at` to `end`, excluding `end`.
+    /// Returns the bytes of a body from position `at` up to, but excluding, position `end`.
     #[must_use]
     pub fn piece(at: u64, end: u64) -> Bytes {
         let mut piece = Vec::with_capacity((end - at) as usize);
@@ -179,8 +180,8 @@ impl Body for Pattern {
     }
 }
 
-/// The client of a connection. With HTTP/2, several handles can send requests on one connection
-/// concurrently.
+/// The client of a connection. With HTTP/2, several handles can send requests concurrently on one
+/// connection.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Client {
@@ -205,8 +206,8 @@ impl Client {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new());
             let (client, connection) = builder.handshake(stream).await?;
-            // The error of the connection task is ignored, because the caller that waits for a
-            // response gets the error as well.
+            // Ignore the error of this task: the caller that waits for a response gets the error,
+            // too.
             tokio::spawn(connection);
             Ok(Self::Http2(client))
         } else {

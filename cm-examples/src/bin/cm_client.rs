@@ -1,8 +1,8 @@
 //! The client of `cm_server`. It connects, sends messages of several sizes, checks each byte of the
 //! replies, and prints the round-trip times.
 //!
-//! It also prints the events of the connection manager on the active side: ADDR_RESOLVED,
-//! ROUTE_RESOLVED, ESTABLISHED, DISCONNECTED.
+//! It also prints the connection manager events of the active side: ADDR_RESOLVED, ROUTE_RESOLVED,
+//! ESTABLISHED, DISCONNECTED.
 
 use std::{
     error::Error,
@@ -99,7 +99,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends `count` messages, and waits for the reply after each.
+/// Sends `count` messages, and waits for the reply to each message before it sends the next one.
 fn round_trips(
     endpoint: &Endpoint,
     size: usize,

@@ -1,8 +1,8 @@
-//! A short message server: it listens, accepts connections, checks each byte of a message, and
-//! sends the message back.
+//! A minimal message server: it listens, accepts connections, checks each byte of the messages, and
+//! sends the messages back.
 //!
-//! It also prints the events of the connection manager on the passive side: CONNECT_REQUEST,
-//! ESTABLISHED, DISCONNECTED. Start `cm_server` first, and then `cm_client` on another host.
+//! It also prints the connection manager events of the passive side: CONNECT_REQUEST, ESTABLISHED,
+//! DISCONNECTED. Start `cm_server` first, and then `cm_client` on another host.
 
 use std::{error::Error, net::SocketAddr, process::ExitCode, thread};
 
@@ -74,8 +74,8 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
                 false
             }
         });
-        // A server without the option `--connections` runs without end, so it drops the thread
-        // handles: otherwise their number would grow.
+        // Without the option `--connections`, the server runs forever. It then drops the thread
+        // handles, because their number would grow without limit.
         if options.connections.is_some() {
             sessions.push(session);
         }

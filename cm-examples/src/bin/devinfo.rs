@@ -2,9 +2,9 @@
 //! program `ibv_devinfo`, or as JSON.
 //!
 //! The program opens each device, and queries its capabilities, the state of each port, and the
-//! port's table of *global identifiers* (GIDs). On RoCE, the table has each address of the network
-//! interface, once for each RoCE version. A connection refers to its own GID by the index in the
-//! table. Therefore many programs have an option for the index.
+//! port's table of *global identifiers* (GIDs). On RoCE, the table contains each address of the
+//! network interface once for each RoCE version. A connection selects its local GID by the index in
+//! this table. Therefore RDMA programs often have an option for the index.
 
 use std::process::ExitCode;
 
@@ -112,13 +112,13 @@ impl Sheet {
         }
     }
 
-    /// Adds an attribute that the text always contains.
+    /// Adds an attribute that is always printed.
     fn add(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         self.lines.push((key.into(), text.to_string()));
         self.object.insert(key.into(), value.into());
     }
 
-    /// Adds an attribute that the text contains only with `--verbose`.
+    /// Adds an attribute that is printed as text only with `--verbose`.
     fn detail(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         if self.verbose {
             self.lines.push((key.into(), text.to_string()));
@@ -126,13 +126,13 @@ impl Sheet {
         self.object.insert(key.into(), value.into());
     }
 
-    /// Adds a numeric attribute that the text contains only with `--verbose`.
+    /// Adds a numeric attribute that is printed as text only with `--verbose`.
     fn limit(&mut self, key: &str, number: impl Into<u64>) {
         let number = number.into();
         self.detail(key, number, number);
     }
 
-    /// Returns the lines of text. The keys start at the column `indent`, and the values at
+    /// Returns the lines of text. Keys start at the column `indent`, and values at the column
     /// `column`.
     fn lines(&self, indent: usize, column: usize) -> impl Iterator<Item = String> {
         self.lines.iter().map(move |(key, text)| {

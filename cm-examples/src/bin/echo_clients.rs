@@ -1,8 +1,8 @@
-//! A load generator for the echo servers: one process with many connections. Some of the clients
-//! only send and never receive their replies.
+//! A load generator for the echo servers: one process with many connections. Some connections only
+//! send and never receive their replies.
 //!
-//! The servers `echo_threads`, `echo_group` and `echo_epoll` continue to serve the other clients.
-//! Start a server, and then this program on another host.
+//! The servers `echo_threads`, `echo_group` and `echo_epoll` continue to serve the other
+//! connections. Start a server, and then this program on another host.
 
 use std::{
     collections::HashMap,
@@ -47,11 +47,11 @@ struct Options {
     debug: bool,
 }
 
-/// The number of threads that open connections concurrently.
+/// The number of threads that open connections.
 const OPENERS: usize = 8;
 
-/// The time limit of a send on a connection that does not receive. When it is over, the window
-/// counts as full.
+/// The time limit of a send on a connection that does not receive. If it expires, the window is
+/// considered full.
 const REFUSED: Duration = Duration::from_millis(500);
 
 /// The time limit for a reply.
@@ -133,8 +133,8 @@ fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
     })
 }
 
-/// Sends messages until the window is full. This connection never receives its replies, so the
-/// server stops receiving from it. Returns the number of messages sent.
+/// Sends messages until the window is full. The client does not receive the replies, so the server
+/// stops receiving from this connection. Returns the number of messages sent.
 fn fill_window(client: &Endpoint, size: usize) -> Result<u64> {
     let message = vec![0; size];
     for sent in 0.. {

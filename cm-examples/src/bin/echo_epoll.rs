@@ -1,15 +1,15 @@
 //! An echo server that serves many clients with one thread and an event loop: epoll, through the
 //! library mio.
 //!
-//! Each connection has two file descriptors: one is readable when messages have arrived, the other
-//! when a send is possible. The listener has a descriptor for new connections. When a reply does
-//! not fit the client's window, the server keeps the message, and receives no more messages from
-//! that client until the send is possible. A client that does not receive its replies therefore
-//! fills its own window and waits. Other clients are not affected.
+//! Each connection has two file descriptors. One is readable when messages have arrived, and the
+//! other when a send is possible. The listener has a descriptor for new connections. If a reply
+//! does not fit into the client's window, the server keeps the message, and receives no further
+//! messages from that client until a send is possible. A client that does not receive its replies
+//! therefore fills its own window and waits. Other clients are not affected.
 //!
 //! mio is edge-triggered, so the server registers both descriptors. A level-triggered loop would
-//! watch only one of them at a time: the first while the server receives, the second while a reply
-//! waits.
+//! register only one of them at a time: the first while the server receives, the second while a
+//! reply waits.
 //!
 //! `echo_threads` and `echo_group` are the same server with threads and with channels. The client
 //! is `echo_clients`.
@@ -31,12 +31,12 @@ struct Program {
     options: Options,
 }
 
-/// The token of the listener. The token of a client is the number of its connection.
+/// The token of the listener. The token of a client is its connection number.
 const LISTENER: Token = Token(usize::MAX);
 
 struct Client {
     endpoint: Endpoint,
-    /// The received message whose reply waits until a send is possible.
+    /// The received message whose reply is waiting until a send is possible.
     waiting: Option<Message>,
 }
 
@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// Registers both descriptors of the connection. If a message has already arrived, mio reports
-    /// an event at once.
+    /// an event immediately.
     fn watch(&self, registry: &Registry, token: Token) -> Result<()> {
         for interest in [Interest::Readable, Interest::Writable] {
             let fd = self.endpoint.event_fd(interest)?.as_raw_fd();
@@ -114,8 +114,8 @@ impl Client {
         Ok(())
     }
 
-    /// Deregisters both descriptors. Call this before the drop of the endpoint, because the drop
-    /// closes the descriptors.
+    /// Deregisters both descriptors. Must be called before the endpoint is dropped, because the
+    /// drop closes the descriptors.
     fn unwatch(&self, registry: &Registry) -> Result<()> {
         for interest in [Interest::Readable, Interest::Writable] {
             let fd = self.endpoint.event_fd(interest)?.as_raw_fd();
@@ -124,7 +124,8 @@ impl Client {
         Ok(())
     }
 
-    /// Replies to messages while sends are possible. Returns `false` if the connection has ended.
+    /// Receives messages and replies to them, while sends are possible. Returns `false` if the
+    /// connection has ended.
     fn serve(&mut self) -> bool {
         loop {
             let message = match self.waiting.take() {

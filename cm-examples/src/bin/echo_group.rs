@@ -2,10 +2,10 @@
 //! the next event, never for one client.
 //!
 //! A `Group` is one channel for the completions of all connections, and `established` is the
-//! channel of new connections. When a reply does not fit the client's window, the server keeps the
-//! message, and thereby a credit of that client. It sends the reply when `Completion::Room`
-//! arrives. A client that does not receive its replies therefore fills its own window and waits.
-//! Other clients are not affected.
+//! channel for new connections. If a reply does not fit into the client's window, the server keeps
+//! the message, which holds back a credit of that client. The server sends the reply when
+//! `Completion::Room` arrives. A client that does not receive its replies therefore fills its own
+//! window and waits. Other clients are not affected.
 //!
 //! `echo_threads` and `echo_epoll` are the same server with threads and with an event loop. The
 //! client is `echo_clients`.
@@ -34,7 +34,7 @@ struct Program {
 
 struct Client {
     endpoint: Endpoint,
-    /// The received messages whose replies wait until a send is possible, oldest first.
+    /// The received messages whose replies are waiting until a send is possible, oldest first.
     waiting: VecDeque<Message>,
 }
 
@@ -102,8 +102,8 @@ impl Client {
 
     fn receive(&mut self, message: Message) {
         self.waiting.push_back(message);
-        // If other messages were waiting before, `Completion::Room` will follow, and then `answer`
-        // sends the replies.
+        // If earlier messages are waiting, `Completion::Room` will arrive and cause a call of
+        // `answer`.
         if self.waiting.len() == 1 {
             self.answer();
         }
@@ -112,7 +112,7 @@ impl Client {
     fn answer(&mut self) {
         while let Some(message) = self.waiting.front() {
             match self.endpoint.try_send(message) {
-                // The drop of the message returns its credit to the client.
+                // Dropping the message returns its credit to the client.
                 Ok(()) => drop(self.waiting.pop_front()),
                 Err(refused) if refused.is_full() => return,
                 // The connection has ended. A completion reports the reason.

@@ -1,8 +1,8 @@
 //! A client of an echo server that continues after a restart of the server.
 //!
-//! The client keeps each question until its answer arrives. When it loses the connection, it
-//! connects again and repeats the questions that have no answer yet. Start `echo_threads` on one
-//! host and this program on another, and then kill the server and start it again.
+//! The client keeps each question until its answer arrives. After the loss of the connection, it
+//! connects again and repeats the questions without an answer. To try it, start `echo_threads` on
+//! one host and this program on another. Then kill the server and start it again.
 
 use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, thread, time::Duration};
 
@@ -32,7 +32,7 @@ struct Options {
     debug: bool,
 }
 
-/// The questions that have no answer yet, by their numbers.
+/// The questions without an answer, by number.
 type Open = BTreeMap<u64, Vec<u8>>;
 
 fn main() -> ExitCode {
@@ -63,8 +63,8 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Sends a question. Waits while the client is connecting. If the connection is lost meanwhile, the
-/// question stays in `Open`, and the client repeats it.
+/// Sends a question. Waits while the client is connecting. If the connection is lost during the
+/// send, the question stays in `Open`, and the client repeats it later.
 fn ask(client: &Persistent, number: u64, question: &[u8]) -> Result<()> {
     match client.send(Outgoing::from(question).with_id(number)) {
         Ok(()) | Err(Error::NotConnected) => Ok(()),
@@ -82,8 +82,8 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
                 .first_chunk()
                 .ok_or("the answer is too short for a number")?;
             let number = u64::from_le_bytes(*number);
-            // If the client has repeated a question, the server can answer it twice. The second
-            // answer has no entry in `open`.
+            // The server answers a repeated question twice, if it had received the question the
+            // first time. The second answer has no entry in `open`.
             if let Some(question) = open.remove(&number)
                 && *answer != *question
             {
@@ -97,14 +97,14 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
             unacknowledged,
         } => {
             println!("lost: {reason}; {unacknowledged:?} may not have arrived");
-            // The server can have ended after it received a question and before it answered it. So
-            // the client repeats all open questions, not only the unacknowledged ones.
+            // The server may have acknowledged a question and ended before it answered. Therefore
+            // repeat all open questions, not only the unacknowledged ones.
             for (number, question) in open {
                 ask(client, *number, question)?;
             }
         }
-        // Other events, such as an acknowledgement, do not close a question: only its answer shows
-        // that the server has processed it.
+        // Ignore other events, such as acknowledgements. Only the answer shows that the server has
+        // processed a question.
         _ => {}
     }
     Ok(())

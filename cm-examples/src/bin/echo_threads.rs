@@ -1,8 +1,8 @@
-//! An echo server that serves each client in a thread of its own. This is the simplest design.
+//! An echo server that serves each client in its own thread. This is the simplest design.
 //!
-//! A client that does not receive its replies blocks its own thread in `send`. The message that the
-//! thread is replying to and the messages behind it stay in their receive buffers. Their number is
-//! at most the client's window; then the client waits.
+//! A client that does not receive its replies blocks its thread in `send`. The message being echoed
+//! and the messages after it stay in their receive buffers. When they fill the client's window, the
+//! client waits, too.
 //!
 //! `echo_group` and `echo_epoll` are the same server with one thread. The client is `echo_clients`.
 //! SIGUSR1 prints statistics. After SIGINT or SIGTERM, the server waits until the clients finish.
@@ -23,7 +23,7 @@ struct Program {
     options: Options,
 }
 
-/// The stack size of each thread in bytes. A thread that only echoes uses much less.
+/// The stack size of each thread in bytes. An echo thread needs much less.
 const STACK: usize = 128 << 10;
 
 fn main() -> ExitCode {

@@ -1,11 +1,11 @@
 //! Sends datagrams to a multicast group, or receives its datagrams. It interoperates with the C
 //! program of the same name.
 //!
-//! Run `mckey -m 239.1.2.3 -b ADDR` on some hosts, with the host's own address as ADDR, and `mckey
-//! -m 239.1.2.3 -b ADDR -s` on another. A host joins the group by its IP address. The connection
-//! manager converts the address to a multicast GID. It returns the path to the group, the queue
-//! pair number of multicast, and the queue key of the group. A datagram to the group arrives at
-//! each queue pair that has joined the group.
+//! Run `mckey -m 239.1.2.3 -b ADDR` on some hosts, and `mckey -m 239.1.2.3 -b ADDR -s` on another.
+//! ADDR is an address of the host itself. A host joins the group by its IP address. The connection
+//! manager converts the address to a multicast GID. It returns the path to the group, the multicast
+//! queue pair number, and the queue key of the group. A datagram to the group arrives at each queue
+//! pair that has joined the group.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -59,18 +59,17 @@ struct Options {
 }
 
 impl Options {
-    /// Returns the number of datagrams of each queue pair. It is 0 if the size of a datagram is 0.
+    /// Returns the number of datagrams per queue pair, which is 0 if the size of a datagram is 0.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }
 }
 
-/// The time limit of a step of the connection manager, and that of one attempt to resolve an
-/// address.
+/// The time limit of each connection manager step, and of one attempt to resolve an address.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
-/// A pause after the join. Switches need time to learn the members of a group, and do not report
-/// when they are done.
+/// The pause after joining the group. Switches need time to learn the members of the group, and do
+/// not report that they have learned them.
 const SWITCHES: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
@@ -136,7 +135,7 @@ fn run(options: &Options) -> Result<()> {
         } else {
             println!("receiving data transfers");
             for datagrams in &mut all {
-                // Waits without a time limit, because the sender can start at any time.
+                // Wait without a time limit, because the sender can start at any time.
                 datagrams.wait_received(Duration::MAX)?;
             }
         }

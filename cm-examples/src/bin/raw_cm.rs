@@ -43,7 +43,7 @@ use rdmsg::{
 
 /// The time limit of each wait.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
-/// The length of the longest message in bytes. Each receive has room for one message.
+/// The maximum length of a message in bytes. Each receive has room for one message.
 const LARGEST: usize = 64 * 1024;
 /// The number of posted receives: one for the next message while the program reads the last one.
 const RECEIVES: usize = 2;
@@ -146,7 +146,7 @@ fn request(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the parameters of both sides. A message that finds no posted receive is an error.
+/// Returns the parameters of both sides. A send fails if the peer has no posted receive.
 fn connection_wanted() -> ConnParam {
     ConnParam {
         rnr_retry_count: 0,
@@ -154,7 +154,7 @@ fn connection_wanted() -> ConnParam {
     }
 }
 
-/// Waits for the connection manager's next event and logs it. Fails if it is not `wanted`.
+/// Waits for the connection manager's next event, and logs it. Fails if its type is not `wanted`.
 fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     let Some(event) = events.wait_event(TIME_LIMIT)? else {
         return Err(format!("{wanted} did not arrive within {TIME_LIMIT:?}").into());
@@ -167,32 +167,32 @@ fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     }
 }
 
-/// A connection and its objects. Each object keeps those alive that it needs.
+/// A connection and its objects. Each object keeps the objects alive on which it depends.
 struct Connection {
     id: CmId,
     events: EventChannel,
     qp: QueuePair,
     cq: CompletionQueue,
-    /// Its file descriptor is readable when the completion queue has a completion.
+    /// The channel whose descriptor is readable when the completion queue contains a completion.
     done: CompletionChannel,
     /// One slot for each receive, and one for the send.
     memory: MemoryRegion,
-    /// Whether the send has not completed: the device may still read its slot.
+    /// Whether the send has not completed yet. Until then, the device may still read its slot.
     sending: bool,
     /// The slot and the length of a received message. There is at most one, because each side sends
-    /// its next message after it has taken the last one of the peer.
+    /// its next message only after it has processed the peer's last message.
     received: Option<(usize, usize)>,
 }
 
 impl Connection {
-    /// Creates all objects that the id needs before it connects or accepts.
+    /// Creates the objects that the id needs before it connects or accepts.
     fn prepare(mut id: CmId, events: EventChannel) -> Result<Self> {
         let device = id.verbs().ok_or("the device was removed")?;
         let pd = ProtectionDomain::new(&device)?;
         let memory = MemoryRegion::new(&pd, (RECEIVES + 1) * LARGEST, AccessFlags::LOCAL_WRITE)?;
         let done = CompletionChannel::new(&device)?;
         let cq = CompletionQueue::new(&device, RECEIVES as u32 + 1, Some((&done, 0)))?;
-        // By default, a queue has room for one request.
+        // The default capacity of each queue is one request.
         let cap = QpCap {
             max_recv_wr: RECEIVES as u32,
             ..QpCap::default()
@@ -224,7 +224,7 @@ impl Connection {
         Ok(self.qp.post_recv(&[RecvWr::new(place as u64, room)])?)
     }
 
-    /// Sends a message. The device may read the slot until the send completes.
+    /// Sends a message. The device may read its slot until the send completes.
     fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.sending {
             if !self.progress()? {
@@ -254,8 +254,8 @@ impl Connection {
         }
     }
 
-    /// Waits for a completion or an event. Returns whether the connection continues. Polls after
-    /// `req_notify` and before the wait: otherwise a completion in between would cause no event.
+    /// Waits for a completion or an event. Returns whether the connection continues. Polls between
+    /// `req_notify` and the wait, because earlier completions cause no event.
     fn progress(&mut self) -> Result<bool> {
         self.cq.req_notify(false)?;
         if self.take_completions()? {
@@ -279,13 +279,13 @@ impl Connection {
         }
     }
 
-    /// Takes all completions from the queue. Returns whether the queue had any.
+    /// Removes all completions from the queue. Returns whether the queue contained any.
     fn take_completions(&mut self) -> Result<bool> {
         let mut completions = [WorkCompletion::default(); RECEIVES + 1];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
             let success = match completion.result() {
-                // The device flushed the request: the connection ends, and an event follows.
+                // The device has flushed the request, because the connection has ended.
                 Err(error) if error.status == WcStatus::WR_FLUSH_ERR => continue,
                 result => result?,
             };

@@ -5,19 +5,19 @@
 //! manager: both sides exchange the addresses of their queue pairs and buffers over TCP.
 //!
 //! 1. SEND: the server sends a text, and the client has posted a receive for it. Both programs take
-//!    part.
+//! part.
 //! 2. READ: the server writes another text to its buffer, and the client reads that buffer. The
-//!    server's processor takes no part.
+//! server's processor takes no part.
 //! 3. WRITE: the client writes a text to the server's buffer. The server reads its buffer later.
 //!
 //! The server takes no part in steps 2 and 3, so it does not know when it can read or change its
 //! buffer. Before and after each step, both sides therefore send a byte over TCP and wait for the
-//! byte of the other side.
+//! byte from the other side.
 //!
 //! Neither side sends the length of its buffer. In copies of the classic program, the buffer has
-//! 16, 18 or 21 bytes, the length of their first text. The texts of this program fit the shortest
-//! buffer, and its own buffer is larger. The client assumes that the server's buffer is as long as
-//! the server's message. With `--len`, this program behaves like those copies.
+//! 16, 18 or 21 bytes, which is the length of their first text. The texts of this program fit into
+//! the shortest buffer, and its own buffer is larger. The client assumes that the server's buffer
+//! is as long as the server's message. With `--len`, this program behaves like those copies.
 
 use std::{
     net::TcpStream,
@@ -63,14 +63,14 @@ struct Options {
     len: Option<usize>,
 }
 
-/// The texts for SEND, READ and WRITE, without and with `--len`.
+/// The texts for SEND, READ and WRITE: `TEXTS` without `--len`, and `CLASSIC` with `--len`.
 const TEXTS: [&str; 3] = ["SEND operation ", "READ operation ", "WRITE operation"];
 const CLASSIC: [&str; 3] = [
     "SEND operation ",
     "RDMA read operation ",
     "RDMA write operation",
 ];
-/// The length in bytes of each text in `TEXTS`, including a zero byte at its end.
+/// The length in bytes of each text in `TEXTS`, including a terminating zero byte.
 const LEN: usize = 16;
 /// The length of the buffer in bytes, without `--len`.
 const ROOM: usize = 4096;
@@ -96,7 +96,7 @@ fn run(options: &Options) -> Result<()> {
         theirs.addr, theirs.rkey
     );
     if options.host.is_some() {
-        // The client posts the receive now, before the server can send.
+        // Post the receive now, before the server is able to send.
         side.qp
             .post_recv(&[RecvWr::new(0, Sge::new(&side.memory, ..))])?;
     }
@@ -110,8 +110,8 @@ fn run(options: &Options) -> Result<()> {
         rnr_retry: 0,
     };
     port.connect(&side.qp, &peer, &terms)?;
-    // A message to a queue pair that is not ready is lost, so both sides wait until both queue
-    // pairs are ready.
+    // A message to a queue pair that is not ready is lost, so wait until both queue pairs are
+    // ready.
     synchronise(&stream, b'Q')?;
     match options.host {
         Some(_) => side.client(&stream, theirs),
@@ -119,14 +119,15 @@ fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Reports to the peer that this side has reached a point, and waits until the peer has reached it.
+/// Reports to the peer that this side has reached a point, and waits until the peer has reached the
+/// same point.
 fn synchronise(stream: &TcpStream, point: u8) -> Result<()> {
     tell(stream, &[point])?;
     hear::<1>(stream, "the byte that ends the step").map(drop)
 }
 
 /// Parses the peer's record: the address and the key of its buffer, its queue pair number, and the
-/// LID and the GID of its port, in network byte order.
+/// LID and the GID of its port. All are in network byte order.
 fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
     let number = |at: usize, len: usize| {
         let bytes = record[at..at + len].iter();
@@ -150,12 +151,12 @@ fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
     Ok((peer, buffer))
 }
 
-/// A queue pair and its only buffer, which the peer can read and write.
+/// A queue pair and its buffer, which the peer can read and write.
 struct Side {
     qp: QueuePair,
     cq: CompletionQueue,
     memory: MemoryRegion,
-    /// The length of each transfer in bytes, if `--len` is set.
+    /// The length of each transfer in bytes, if `--len` is given.
     len: Option<usize>,
     texts: [&'static str; 3],
 }
@@ -182,7 +183,7 @@ impl Side {
         })
     }
 
-    /// Returns the record of this side in the format that [`parse`] describes.
+    /// Returns this side's record in the format described at [`parse`].
     fn record(&self, port: &Port) -> [u8; 34] {
         let mut record = [0; 34];
         record[..8].copy_from_slice(&self.memory.addr().to_be_bytes());
@@ -198,7 +199,7 @@ impl Side {
         self.put(self.texts[0], len);
         let message = Sge::new(&self.memory, ..len);
         self.qp.post_send(&[SendWr::send(0, message)])?;
-        // Devices report different statuses for this error. The second one is that of soft-RoCE.
+        // The status for this error depends on the device. Soft-RoCE reports the second one.
         self.complete("SEND", |status| match status {
             WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
                 format!("the client's buffer is shorter than this message of {len} bytes")
@@ -208,8 +209,8 @@ impl Side {
         self.put(self.texts[1], len);
         let read = self.text();
         synchronise(stream, b'R')?;
-        // Meanwhile the client reads and writes this buffer. The server learns only that the client
-        // has finished.
+        // During this step, the client reads and writes this buffer. The server learns only that
+        // the client has finished.
         synchronise(stream, b'W')?;
         if self.show("Contents of server buffer") == read {
             return Err("the client has not written to the buffer".into());
@@ -265,13 +266,13 @@ impl Side {
         Err(format!("{what}: not completed within {TIME_LIMIT:?}").into())
     }
 
-    /// Writes a text of up to `len` bytes to the buffer, and fills the rest of the buffer with
+    /// Writes a text to the first `len` bytes of the buffer, and fills the rest of the buffer with
     /// zeros.
     fn put(&self, text: &str, len: usize) {
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(self.memory.len(), 0);
-        // With `--len`, the text fills the buffer without a zero byte at its end, as in the classic
-        // program.
+        // With `--len`, the text fills the buffer and has no terminating zero byte, as in the
+        // classic program.
         if self.len.is_none() {
             bytes[len - 1..].fill(0);
         }

@@ -1,6 +1,6 @@
-//! The client of the shortest RDMA program: it exchanges one message. Each call of the connection
-//! manager waits until its step is complete, so the program handles no events. It interoperates
-//! with the C program `rdma_server`.
+//! The client of the shortest RDMA program: it exchanges one message. Each connection manager call
+//! waits until its step is complete, so the program handles no events. It interoperates with the C
+//! program `rdma_server`.
 //!
 //! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The client sends 16 bytes,
 //! and receives 16 bytes.
@@ -37,8 +37,7 @@ fn run(options: &Options) -> Result<()> {
     // `create_ep` resolves the address and the route.
     let mut id = CmId::create_ep(&info)?;
     let mut exchange = Exchange::new(&mut id)?;
-    // The server may send as soon as the connection is established, so the receive is posted
-    // before.
+    // Post the receive first, because the server may send as soon as the connection is established.
     exchange.post_receive()?;
     id.connect(&ConnParam::default())?;
     exchange.send()?;

@@ -1,6 +1,6 @@
-//! The server of the shortest RDMA program: it exchanges one message. Each call of the connection
-//! manager waits until its step is complete, so the program handles no events. It interoperates
-//! with the C program `rdma_client`.
+//! The server of the shortest RDMA program: it exchanges one message. Each connection manager call
+//! waits until its step is complete, so the program handles no events. It interoperates with the C
+//! program `rdma_client`.
 //!
 //! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The server receives 16 bytes
 //! from one client, and sends 16 bytes back.
@@ -40,8 +40,7 @@ fn run(options: &Options) -> Result<()> {
     listener.listen(0)?;
     let mut id = listener.get_request()?;
     let mut exchange = Exchange::new(&mut id)?;
-    // The client may send as soon as the connection is established, so the receive is posted
-    // before.
+    // Post the receive first, because the client may send as soon as the connection is established.
     exchange.post_receive()?;
     id.accept(&ConnParam::default())?;
     exchange.wait_received()?;

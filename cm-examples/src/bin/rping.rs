@@ -1,5 +1,5 @@
-//! The ping of RDMA: the client sends the address of its memory. The server reads and writes that
-//! memory without the client's processor. It interoperates with the C program of the same name.
+//! RDMA ping: the client sends the address of its memory. The server reads and writes this memory
+//! without the client's processor. It interoperates with the C program of the same name.
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another.
 //!
 //! For each ping:
@@ -9,7 +9,7 @@
 //! 3. The client sends the address, the remote key and the size of its second buffer.
 //! 4. The server WRITEs the text to it and confirms this. The client compares both buffers.
 //!
-//! The peer can send any size, so the server checks the size against its buffer before it reads.
+//! The client can send any size, so the server compares it with its own buffer before the READ.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -89,7 +89,7 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    // 0 selects the kernel's maximum. The kernel drops further requests, and clients retry late.
+    // 0 selects the kernel's maximum. The kernel drops further requests, and clients retry later.
     listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {
@@ -103,7 +103,7 @@ fn serve(options: &Options) -> Result<()> {
         if !options.persistent {
             return answer();
         }
-        // The threads run concurrently. An error of one client does not affect the others.
+        // Each client has its own thread. An error of one client does not affect the others.
         let serving = thread::Builder::new().spawn(move || end("rping", answer()));
         if let Err(error) = serving {
             eprintln!("rping: cannot start a thread for a client: {error}");
@@ -112,7 +112,7 @@ fn serve(options: &Options) -> Result<()> {
 }
 
 fn answer(mut id: CmId, options: &Options) -> Result<()> {
-    // Each connection has its own event channel, so that its thread gets no events of others.
+    // The connection has its own event channel, so its thread gets no events of other connections.
     let events = EventChannel::new()?;
     id.migrate(&events)?;
     Side::new(id, events, options)?.answer(options.verbose)
@@ -133,10 +133,10 @@ const REQUEST: u64 = 1;
 /// One side of a connection, and its memory.
 struct Side {
     connection: Connection,
-    /// The last message from the peer, and the message to the peer.
+    /// The last message from the peer, and the next message to the peer.
     heard: MemoryRegion,
     said: MemoryRegion,
-    /// The client's first buffer, which the server reads, and the buffer for writes and reads.
+    /// The client's first buffer, which the server reads, and the target of the READ or WRITE.
     start: MemoryRegion,
     data: MemoryRegion,
     /// Whether a send, READ or WRITE has not completed yet.
@@ -190,7 +190,7 @@ impl Side {
             }
             self.tell(Claim::default())?;
             let Some(sink) = self.receive()? else { break };
-            // The client's buffer must have room for the text and its zero byte.
+            // Truncate the text if it and its zero byte do not fit into the client's buffer.
             let len = sink.size().min(text.len() + 1);
             self.post(SendWr::write(REQUEST, Sge::new(&data, ..len), sink.into()))?;
             self.tell(Claim::default())?;
@@ -234,7 +234,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // The peer's reply can arrive before the completion of the message it replies to.
+        // Wait for the last send to complete: the peer's reply can arrive before its completion.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)
@@ -247,13 +247,13 @@ impl Side {
         self.post(SendWr::send(REQUEST, Sge::new(&said, ..)))
     }
 
-    /// Returns the next message of the peer, or `None` if the peer has disconnected.
+    /// Returns the next message from the peer, or `None` if the peer has disconnected.
     fn receive(&mut self) -> Result<Option<Claim>> {
         self.until(|side| side.received.is_some())?;
         Ok(self.received.take())
     }
 
-    /// Returns the local buffer, if it has room for the peer's memory.
+    /// Returns the local buffer if it is at least as large as the peer's memory.
     fn room_for(&self, claim: Claim) -> Result<MemoryRegion> {
         let (size, room) = (claim.size(), self.data.len());
         if (1..=room).contains(&claim.size()) {
@@ -282,14 +282,14 @@ impl Side {
             let mut bytes = [0; Claim::LEN];
             self.heard.copy_out(0, &mut bytes);
             self.received = Some(Claim::from_bytes(bytes));
-            // The receive is posted before any reply, because the peer may send after the reply.
+            // Post the receive before any reply: the peer may send as soon as it gets the reply.
             self.post_receive()?;
         }
         Ok(true)
     }
 }
 
-/// Returns parameters that permit one READ at a time in each direction.
+/// Returns parameters that allow one READ at a time in each direction.
 fn one_at_a_time() -> ConnParam {
     ConnParam {
         responder_resources: 1,

@@ -1,6 +1,6 @@
-//! The speed of a byte stream over RDMA or over TCP, with the same code. The program interoperates
+//! Measures byte streams over RDMA or TCP, with the same code for both. The program interoperates
 //! with the C program of the same name, whose stream is librdmacm's `rsocket`. With `-T s`, it
-//! interoperates with any `rstream` over TCP, also under `librspreload.so`.
+//! interoperates with any `rstream` over TCP, even under `librspreload.so`.
 //!
 //! Run `rstream` on one host and `rstream -s ADDR` on another. The program uses the stream like a
 //! TCP stream: it connects or accepts, and then reads and writes. But a write goes directly into
@@ -8,7 +8,7 @@
 //!
 //! Each test repeats transfers from the client to the server and back. By default, the program
 //! opens two connections: one for the latency tests, with one transfer at a time, and one for the
-//! bandwidth tests, with many transfers in a row.
+//! bandwidth tests, with many consecutive transfers.
 
 use std::{
     io::{self, Read, Write},
@@ -157,7 +157,8 @@ impl Options {
             return None;
         }
         let mut config = Config::default();
-        // The kernel doubles the requested buffer size of a TCP socket, so this doubles it as well.
+        // The kernel doubles the requested buffer size of a TCP socket, so double the size for
+        // RDMA, too.
         config.send_buffer = 2 * self.buffer as usize;
         config.receive_buffer = 2 * self.buffer as usize;
         config.inline = self.inline.unwrap_or(plan.inline);
@@ -169,11 +170,13 @@ impl Options {
 struct Side {
     socket: Socket,
     is_client: bool,
-    /// Whether to wait before each call. Otherwise calls wait only if they would block.
+    /// Whether to wait for the socket before each call. Otherwise, wait only if the call would
+    /// block.
     wait_first: bool,
     verify: bool,
     buffer: Vec<u8>,
-    /// The next byte to send, and the next byte to receive, if the test checks each byte.
+    /// The value of the next byte to send and of the next byte to receive, if the test checks each
+    /// byte.
     sent: u8,
     received: u8,
 }
@@ -206,11 +209,11 @@ impl Side {
                 .map_err(|error| format!("{}: {error}: {hint}", test.name))?;
         }
         if !self.is_client && self.socket.wait_readable(TIME_LIMIT).is_ok() {
-            // The client ends the connection when it has read everything. Some clients stop reading
-            // earlier, so an error is ignored.
+            // Wait until the client ends the connection. Ignore an error, because some clients stop
+            // reading early.
             let _ = self.socket.read(&mut self.buffer);
         }
-        // The error is ignored, because the peer may have closed the connection already.
+        // Ignore an error, because the peer may already have closed the connection.
         let _ = self.socket.shutdown();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Many connections on one event channel, with messages on each. It interoperates with C's program.
+//! Many connections on one event channel, each with messages. Interoperates with C's `ucmatose`.
 //!
 //! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. One thread handles
 //! the events of all connections. An event contains the context of its id: here the index of the
@@ -65,10 +65,10 @@ struct Options {
     migrate: bool,
 }
 
-/// The longest time without an event, and the time limit to resolve an address or a route.
+/// The maximum time without an event, and the time limit to resolve an address or a route.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
-/// The hint in an error about missing messages or connections.
+/// The hint in errors about missing messages or connections.
 const SAME: &str = "-c, -C and -S must be the same on both sides";
 
 fn main() -> ExitCode {
@@ -142,7 +142,7 @@ fn connect(options: &Options, server: &str) -> Result<()> {
 }
 
 impl Options {
-    /// Returns the number of messages in each direction. It is 0 if the size of a message is 0.
+    /// Returns the number of messages in each direction, which is 0 if the size of a message is 0.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }
@@ -164,7 +164,7 @@ impl Options {
 struct Connections {
     options: Options,
     events: EventChannel,
-    /// The ids that are not connected yet. The index is the number of the connection.
+    /// The ids that are not connected yet. The index is the connection number.
     resolving: Vec<Option<CmId>>,
     connections: Vec<Transfer>,
     established: u16,
@@ -183,7 +183,7 @@ impl Connections {
         })
     }
 
-    /// Waits for the next event, and performs the next step of the connection that the event names.
+    /// Waits for the next event, and performs the next step of that event's connection.
     fn handle(&mut self, time_limit: Duration) -> Result<()> {
         let Some(mut event) = self.events.wait_event(time_limit)? else {
             if time_limit == Duration::MAX {
@@ -261,7 +261,7 @@ impl Connections {
                     last = Instant::now();
                     continue;
                 }
-                // The messages are in flight, so the thread polls and does not sleep.
+                // Poll instead of sleeping, because the messages are in flight.
                 thread::yield_now();
                 let event = self.events.poll_event()?;
                 if event.is_some() || last.elapsed() > TIME_LIMIT {
@@ -277,7 +277,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Moves all connections to another event channel, if the option is set.
+    /// Moves all connections to another event channel, if the option `-m` is given.
     fn migrate(&mut self) -> Result<()> {
         if self.options.migrate {
             println!("migrating to new event channel");

@@ -3,9 +3,9 @@
 //!
 //! Run `udaddy` on one host and `udaddy -s ADDR` on another. The programs establish no connection.
 //! The connection manager only returns the path to the server, the server's queue pair number, and
-//! the queue key that each datagram must contain. The client needs these to send. The server learns
-//! the path to the client from the received datagrams: each begins with a header that contains the
-//! sender's address, and its immediate data are the sender's queue pair number.
+//! the queue key that each datagram must contain. The client needs all three to send. The server
+//! learns the path to the client from received datagrams: each begins with a header that contains
+//! the sender's address, and its immediate data is the sender's queue pair number.
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -54,9 +54,9 @@ struct Options {
     port_space: Option<PortSpace>,
 }
 
-/// The port of the server, which no option changes.
+/// The port of the server. No option changes it.
 const PORT: u16 = 7174;
-/// The time limit of a step of the connection manager, and of the wait for the first datagram.
+/// The time limit of each connection manager step, and of the wait for the first datagram.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -88,8 +88,7 @@ fn serve(options: &Options) -> Result<()> {
             return Err(format!("{}: {}", event.event(), event.cm_status()).into());
         };
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
-        // The connection manager does not know the queue pair of a datagram id, so the server
-        // passes the queue pair number.
+        // The connection manager does not know the queue pair of a datagram id, so pass its number.
         let param = ConnParam {
             qp_num: datagrams.qp_num(),
             ..ConnParam::default()
@@ -146,7 +145,8 @@ fn ask(options: &Options, server: &str) -> Result<()> {
 }
 
 impl Options {
-    /// Returns the number of datagrams in each direction. It is 0 if the size of a datagram is 0.
+    /// Returns the number of datagrams in each direction, which is 0 if the size of a datagram is
+    /// 0.
     fn count(&self) -> u32 {
         if self.size > 0 { self.count } else { 0 }
     }

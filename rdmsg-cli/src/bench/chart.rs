@@ -77,8 +77,8 @@ fn draw(plot: &Plot, width: usize) -> Grid {
             .map(|(x, y)| (x_range.place(*x), y_range.place(*y)))
             .collect()
     };
-    // Later drawing overwrites earlier drawing, so points hide lines, and the first series hides
-    // the others.
+    // Draw the points after the lines, and the first series last, because later drawing overwrites
+    // earlier drawing.
     for series in plot.series.iter().rev() {
         for pair in places(series).windows(2) {
             let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
@@ -107,8 +107,8 @@ fn column(place: f64, width: usize) -> usize {
     (place.clamp(0.0, 1.0) * (width - 1) as f64).round() as usize
 }
 
-/// Returns the character that marks a series' points, so that the series differ without colours,
-/// too.
+/// Returns the character that marks the points of a series. It distinguishes the series without
+/// colours.
 fn mark(number: usize) -> char {
     ['●', '○', '■', '□', '▲', '△', '◆', '◇'][number % 8]
 }

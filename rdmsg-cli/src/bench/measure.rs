@@ -17,7 +17,7 @@ use crate::{
     stop::Stop,
 };
 
-/// The number of short messages that are sent between two reads of the clock.
+/// The number of short messages to send between two reads of the clock.
 const BATCH: u64 = 16;
 
 /// The result of one point of the plan.
@@ -28,7 +28,7 @@ pub(super) struct Measured {
     pub(super) messages: u64,
     /// The rate of all connections together.
     pub(super) messages_per_second: f64,
-    /// The round-trip times, or an empty collection if the test does not measure latency.
+    /// The round-trip times. Empty unless the test measures latency.
     pub(super) times: Times,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn measure(
             let ended = worker?.join().map_err(|_| anyhow!("a thread panicked"));
             ended.and_then(|part| part)
         });
-        // All threads are joined, even if an earlier one has failed.
+        // Join all threads before returning the error of one of them.
         ended.collect::<Vec<Result<Part>>>()
     });
     let mut measured = Measured {
@@ -129,7 +129,7 @@ impl Worker<'_> {
                 self.send(time)
             }
         };
-        // Without the abort, the close of a failed connection would wait for the peer.
+        // Abort a failed connection, because its close would wait for the peer.
         ended.inspect_err(|_| self.endpoint.abort(0))
     }
 

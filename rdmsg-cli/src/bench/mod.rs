@@ -33,7 +33,7 @@ use self::{
 };
 use crate::{doctor, live::Live, open_files::raise_open_files, service, stop::Stop, styled};
 
-/// The members of the output as JSON, in their order.
+/// The JSON output. Its members are printed in this order.
 #[derive(Serialize)]
 struct Json<'a> {
     peer: &'a str,

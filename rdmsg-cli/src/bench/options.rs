@@ -92,8 +92,8 @@ pub(super) enum Test {
 }
 
 impl Options {
-    /// Returns the transports to compare. Without a choice these are RDMA, if this host has a
-    /// device, and TCP.
+    /// Returns the transports to compare. The default is RDMA and TCP, or only TCP if this host has
+    /// no RDMA device.
     pub(super) fn carriers(&self, has_device: bool) -> Vec<Carrier> {
         match (&*self.carriers, has_device) {
             ([], true) => vec![Carrier::Rdma, Carrier::Tcp],
@@ -102,7 +102,7 @@ impl Options {
         }
     }
 
-    /// Whether the command line chooses no transport.
+    /// Returns whether the command line selects no transport.
     pub(super) fn leaves_carriers_open(&self) -> bool {
         self.carriers.is_empty()
     }

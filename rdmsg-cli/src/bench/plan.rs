@@ -15,7 +15,7 @@ pub(super) struct Point {
 }
 
 impl Plan {
-    /// `has_device` is whether this host has an RDMA device.
+    /// Creates the plan for these options. `has_device` is true if this host has an RDMA device.
     pub(super) fn new(options: &Options, has_device: bool) -> Self {
         let carriers = options.carriers(has_device);
         let mut points = Vec::new();
@@ -44,7 +44,7 @@ impl Plan {
         &self.0
     }
 
-    /// Returns the transports of the plan, each once.
+    /// Returns the distinct transports of the plan.
     pub(super) fn carriers(&self) -> Vec<Carrier> {
         let mut carriers = Vec::new();
         for point in &self.0 {

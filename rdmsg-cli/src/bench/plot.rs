@@ -4,7 +4,7 @@ use crate::{
     measure::{Size, bytes_per_second, micros, per_second},
 };
 
-/// A plot: lines of points in a plane with two logarithmic axes.
+/// A plot of one or more series, with two logarithmic axes.
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
     pub(super) title: String,
@@ -28,7 +28,7 @@ pub(super) struct Series {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The range of an axis.
+/// The range of values on an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Range {
     pub(super) least: f64,
@@ -36,7 +36,7 @@ pub(super) struct Range {
 }
 
 impl Plot {
-    /// Returns a plot for each test that has a line with more than one point.
+    /// Returns a plot for each test that has a series of at least two points.
     pub(super) fn all(results: &Results) -> Vec<Self> {
         let tests = [Test::Latency, Test::Bandwidth, Test::Rate];
         let plots = tests.map(|test| Self::of_test(test, results));
@@ -52,8 +52,8 @@ impl Plot {
         let mut sizes: Vec<u64> = of_test().map(|(point, _)| point.size.0).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        // The horizontal axis shows the sizes, and each number of connections has a line. If only
-        // one size was measured, the axis shows the numbers of connections.
+        // The horizontal axis shows the message sizes, with one series for each number of
+        // connections. If only one size was measured, the axis shows the numbers of connections.
         let across = if sizes.len() > 1 {
             XAxis::Sizes
         } else {
@@ -142,7 +142,8 @@ impl Plot {
     }
 
     /// Returns the ticks of the vertical axis: 1, 2 and 5 times each power of ten in the range, or
-    /// the powers alone if the range is wide. For bytes they are powers of 2, or of 8.
+    /// only the powers of ten if the range is wide. For bandwidths, the ticks are powers of 2, or
+    /// powers of 8 if the range is wide.
     pub(super) fn ticks_up(&self) -> Vec<(f64, String)> {
         let Range { least, most } = self.y_range();
         if self.test == Test::Bandwidth {
@@ -208,7 +209,7 @@ impl Range {
         }
     }
 
-    /// Returns the position of a value in the range, from 0 to 1, on a logarithmic scale.
+    /// Returns the position of a value in the range on a logarithmic scale, from 0 to 1.
     pub(super) fn place(self, value: f64) -> f64 {
         let whole = (self.most / self.least).ln();
         if whole > 0.0 {
@@ -227,8 +228,8 @@ pub(super) mod testing {
     };
     use crate::measure::Times;
 
-    /// Returns plots of bandwidths that double with the size. The bandwidth over RDMA is twice that
-    /// over TCP.
+    /// Returns plots of a bandwidth that doubles with the message size. RDMA has twice the
+    /// bandwidth of TCP.
     pub(in super::super) fn plots() -> Vec<Plot> {
         let mut all = Vec::new();
         for (carrier, factor) in [(Carrier::Rdma, 2.0), (Carrier::Tcp, 1.0)] {

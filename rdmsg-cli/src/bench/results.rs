@@ -14,7 +14,7 @@ use crate::{live::Live, measure::Summary, stop::Stop};
 #[derive(Debug, Default)]
 pub(super) struct Results(Vec<(Point, Result<Measured, String>)>);
 
-/// The members of a point as JSON, in their order.
+/// A point as JSON. Its members are printed in this order.
 #[derive(Debug, Serialize)]
 pub(super) struct PointJson<'a> {
     test: &'static str,
@@ -28,7 +28,8 @@ pub(super) struct PointJson<'a> {
     messages_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_per_second: Option<f64>,
-    /// `None` for tests other than latency, and `Some(None)` if no time was measured.
+    /// The round-trip times in µs. `None` for tests other than latency, and `Some(None)` if no time
+    /// was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_us: Option<Option<Summary>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,8 +50,8 @@ impl Results {
             if stop.is_requested() {
                 break;
             }
-            // If a point has failed, points with the same transport and number of connections are
-            // skipped, because they would fail, too.
+            // After a failed point, skip the points with the same transport and number of
+            // connections, because they would also fail.
             let failed = this.0.iter().any(|(other, result)| {
                 result.is_err()
                     && (other.carrier, other.connections) == (point.carrier, point.connections)
@@ -64,7 +65,7 @@ impl Results {
             if let Err(error) = &result {
                 live.line(format_args!("{point}: {error:#}"))?;
             }
-            // A measurement that a signal has cut short is not recorded.
+            // Discard a measurement that a signal has interrupted.
             if !stop.is_requested() {
                 this.0
                     .push((*point, result.map_err(|error| format!("{error:#}"))));

@@ -87,7 +87,7 @@ fn text_of(point: &Point, measured: &Measured) -> String {
     }
 }
 
-/// Compares the result of the first transport with that of the second, as a text with a colour.
+/// Returns a text, with its colour, that compares the results of two transports.
 fn compare(test: Test, ours: &Measured, other: &Measured) -> (Style, String) {
     let value = |measured: &Measured| match test {
         Test::Latency => measured
@@ -101,7 +101,7 @@ fn compare(test: Test, ours: &Measured, other: &Measured) -> (Style, String) {
         Test::Latency => ["shorter", "longer"],
         Test::Bandwidth | Test::Rate => ["more", "less"],
     };
-    // A difference below 10 % is not shown, because the next run may reverse it.
+    // Ignore differences below 10 %, because the next run may reverse them.
     if ratio > 1.1 {
         (
             AnsiColor::Green.on_default(),

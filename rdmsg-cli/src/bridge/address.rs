@@ -13,13 +13,13 @@ pub(crate) struct Address {
 /// The protocol that is used at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// Plain TCP, to a program that does not use rdmsg.
+    /// Plain TCP, for a program that does not use rdmsg.
     Plain,
-    /// A stream of rdmsg over RDMA.
+    /// An rdmsg stream over RDMA.
     Rdma,
-    /// A stream of rdmsg, over RDMA if a device serves the address, and otherwise over TCP.
+    /// An rdmsg stream over RDMA if a device serves the address, and over TCP otherwise.
     Rdmsg,
-    /// A stream of rdmsg over TCP.
+    /// An rdmsg stream over TCP.
     RdmsgTcp,
 }
 
@@ -56,7 +56,7 @@ impl Address {
         &self.place
     }
 
-    /// Returns an address with the same scheme and another host and port.
+    /// Returns an address with the same scheme, and with `place` as its host and port.
     pub(super) fn at(&self, place: impl fmt::Display) -> Self {
         Self {
             scheme: self.scheme,
@@ -71,7 +71,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The text that error messages contain to explain the forms of an address.
+/// The explanation of address forms in error messages.
 const FORMS: &str = "an address is tcp://HOST:PORT for a plain TCP socket, or a stream of rdmsg: \
      rdma://HOST:PORT, rdmsg://HOST:PORT or rdmsg+tcp://HOST:PORT";
 

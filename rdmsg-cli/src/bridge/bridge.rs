@@ -31,14 +31,14 @@ use super::{
     target::{Target, connect_plain, connect_rdmsg, find_rdma},
 };
 
-/// The pause after a failed accept, for example because the process has reached its limit on open
-/// files.
+/// The pause after a failed accept. An accept fails, for example, if the process has reached its
+/// limit on open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The time limit for ending the connections that are reset.
+/// The time limit for resetting the remaining connections.
 const RESET_LIMIT: Duration = Duration::from_secs(2);
 
-/// Accepts connections, and carries their bytes to and from the target.
+/// Accepts connections, and forwards their bytes to and from the target.
 #[derive(Debug)]
 pub(super) struct Bridge {
     listening: Listening,
@@ -54,14 +54,14 @@ pub(super) struct Bridge {
 struct Shared {
     target: Target,
     counters: Arc<Counters>,
-    /// The number of reports that were requested and not printed yet.
+    /// The number of requested reports that are not printed yet.
     reports: AtomicU32,
     /// Notified after all requested reports were printed.
     printed: Notify,
 }
 
 impl Bridge {
-    /// Starts to listen, and prints the address of the listener.
+    /// Starts listening, and prints the address of the listener.
     pub(super) async fn start(options: &Options) -> Result<Self> {
         let Options { listen, to, .. } = options;
         let engine = Engine::shared().context("cannot start")?;
@@ -92,7 +92,7 @@ impl Bridge {
         })
     }
 
-    /// Runs until a signal ends the bridge and all its connections have ended.
+    /// Runs until a signal ends the bridge, and then ends all connections.
     pub(super) async fn run(mut self, mut signals: Signals) -> Result<ExitCode> {
         let ended = self.accept(&mut signals).await;
         let Self {
@@ -140,7 +140,7 @@ impl Bridge {
         }
     }
 
-    /// Starts to carry a connection, unless the maximum number of connections is open.
+    /// Starts forwarding the bytes of a connection, or refuses it if `max_connections` are open.
     fn admit(&mut self, incoming: Incoming) {
         if let Some(open) = self.shared.counters.open(self.max_connections) {
             let shared = Arc::clone(&self.shared);
@@ -165,7 +165,7 @@ impl Bridge {
 }
 
 impl Shared {
-    /// Connects to the target, and carries the connection's bytes until the connection ends.
+    /// Connects to the target, and forwards the connection's bytes until the connection ends.
     async fn serve(self: Arc<Self>, incoming: Incoming, open: Open) {
         let (peer, session) = self.connect(incoming).await;
         let mut session = match session {
@@ -196,7 +196,7 @@ impl Shared {
         drop(open);
     }
 
-    /// Connects to the target. Returns the peer's address and the connected pair of ends.
+    /// Connects to the target. Returns the peer's address and the session.
     async fn connect(&self, incoming: Incoming) -> (SocketAddr, io::Result<Session>) {
         let flow = |plain_is_target| Flow::new(&self.counters, plain_is_target);
         match (incoming, &self.target) {
@@ -229,8 +229,9 @@ impl Shared {
         }
     }
 
-    /// Prints the counters on a thread of its own, because a slow reader of stdout may block the
-    /// thread. Requests that arrive while it prints cause one more line.
+    /// Prints the counters from a separate thread, because writing to stdout blocks while its
+    /// reader is slow. All requests that arrive while the thread prints are answered by one more
+    /// line.
     fn report(self: &Arc<Self>) {
         if self.reports.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -271,8 +272,8 @@ impl Shared {
     }
 }
 
-/// Waits until all connections have ended, but at most for the time `drain`. Returns the exit
-/// status of the process.
+/// Waits until all connections have ended, for at most the time `drain`. Returns the exit status of
+/// the process.
 async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,
@@ -314,7 +315,7 @@ async fn tick(interval: &mut Option<Interval>) {
     }
 }
 
-/// Prints a line to stdout and flushes it. Ignores an error, which means that the reader has gone.
+/// Prints a line to stdout and flushes it. Ignores errors: the reader of a pipe may have exited.
 fn print(line: std::fmt::Arguments<'_>) {
     let mut out = stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

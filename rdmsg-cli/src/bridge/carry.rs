@@ -23,25 +23,25 @@ use super::{
     session::{Plain, Rdmsg, Session},
 };
 
-/// The maximum number of bytes of a connection that this program holds for the stream. While the
-/// plain end has no bytes to read, it holds no buffer.
+/// The size in bytes of the buffer between a connection's plain end and its stream. The connection
+/// has no buffer while the plain end has no bytes to read.
 ///
-/// Together with the headers of a frame, of TCP and of IP, a piece of this length fits into 64 KiB.
-/// That is the longest segment on loopback, and the longest that the kernel passes to a network
-/// card. A longer piece would need a second segment.
+/// With the headers of the frame, of TCP and of IP, a full buffer fits into 64 KiB. This is the
+/// maximum length of a segment on loopback, and of a segment that the kernel passes to a network
+/// card. A larger buffer would need a second segment.
 const PIECE: usize = 60 * 1024;
 
-// Over TCP each piece is sent as one eager frame.
+// Each buffer must fit into one eager frame over TCP.
 const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 
-/// The interval at which a blocked write to a plain end checks whether the other end still exists.
+/// The interval at which a blocked write to the plain end checks whether the stream has failed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Carries bytes in both directions until both have ended.
+/// Forwards bytes in both directions until both directions have ended.
 ///
-/// A direction reads again only after its last bytes were taken, so a slow reader stops the writer.
-/// One task carries both directions, so no bytes move between threads. The task watches each end
-/// for a failure, even while it does not read from that end.
+/// Each direction writes all bytes of a read before its next read, so a slow reader blocks the
+/// writer. One task forwards both directions, so no bytes move between threads. The task detects a
+/// failure of each end, even while it does not read from that end.
 pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
     let Session { plain, rdmsg, flow } = session;
     let Plain { socket, .. } = plain;
@@ -71,8 +71,8 @@ pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
     }
 }
 
-/// Carries bytes from the plain socket to the stream, and then the end of file. Returns the read
-/// half of the socket, so that the caller can watch the socket for a failure.
+/// Forwards bytes and then the end of file from the plain socket to the stream. Returns the read
+/// half of the socket, so that the caller can still detect a failure of the socket.
 async fn from_plain<'a>(
     mut plain: ReadHalf<'a>,
     stream: &mut OwnedWriteHalf,
@@ -81,7 +81,8 @@ async fn from_plain<'a>(
     let mut piece = Vec::new();
     loop {
         if piece.capacity() == 0 {
-            // An idle connection holds no buffer, because there may be thousands of connections.
+            // Allocate the buffer only when there are bytes to read, because thousands of
+            // connections may be idle.
             plain.readable().await?;
             piece.reserve_exact(PIECE);
         }
@@ -109,7 +110,7 @@ async fn from_plain<'a>(
     }
 }
 
-/// Carries bytes from the stream to the plain socket, and then the end of file. It writes directly
+/// Forwards bytes and then the end of file from the stream to the plain socket. Writes directly
 /// from the buffers that the device has filled.
 async fn to_plain(
     stream: &mut OwnedReadHalf,
@@ -134,7 +135,8 @@ async fn to_plain(
     }
 }
 
-/// Writes as many bytes as possible without waiting. Returns `None` if `to` takes none.
+/// Writes without waiting, possibly only the first of the bytes. Returns `None` if the write would
+/// wait.
 async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<io::Result<usize>> {
     poll_fn(|cx| {
         Poll::Ready(match Pin::new(&mut *to).poll_write(cx, bytes) {
@@ -145,8 +147,8 @@ async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<i
     .await
 }
 
-/// Waits until the plain end takes bytes or the stream fails. No read from the stream is in
-/// progress at that time, so nothing else detects a failure of the stream.
+/// Writes bytes to the plain end. Returns an error if the stream fails during the wait. This
+/// function has to check the stream because no read from it is in progress.
 async fn write_watched(
     plain: &mut WriteHalf<'_>,
     bytes: &[u8],
@@ -166,7 +168,7 @@ async fn write_watched(
     }
 }
 
-/// Waits until the plain socket has failed, usually because the peer reset it.
+/// Waits until the plain socket fails, usually because the peer resets it.
 async fn failure_of_plain(plain: &ReadHalf<'_>) -> io::Error {
     match plain.ready(Interest::ERROR).await {
         Ok(_) => {
@@ -177,13 +179,14 @@ async fn failure_of_plain(plain: &ReadHalf<'_>) -> io::Error {
     }
 }
 
-/// Waits until a stream has failed whose bytes were all read.
+/// Waits until the stream fails. The caller has read all bytes of the stream.
 async fn failure_of_stream(endpoint: &Endpoint) -> io::Error {
     loop {
         match poll_fn(|cx| endpoint.poll_next_completion(cx)).await {
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                 if reason.is_clean() {
-                    // The peer has closed the stream. The next write returns the error.
+                    // The peer has closed the stream. The next write to the stream returns the
+                    // error.
                     return pending().await;
                 }
                 return Error::Disconnected(reason).into();

@@ -1,12 +1,12 @@
 use std::fmt;
 
-/// The reason for which a bridge ends a connection by force. The bridge aborts the rdmsg stream
-/// with the code of this reason, so that the other bridge can log the reason.
+/// The reason why a bridge aborts a connection. The abort code of the rdmsg stream identifies the
+/// reason, which the other bridge logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The bridge cannot connect to its target.
     Target,
-    /// The maximum number of connections is open.
+    /// The maximum number of connections is already open.
     Limit,
     /// The plain end failed.
     Plain,

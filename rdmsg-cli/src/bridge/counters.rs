@@ -13,29 +13,30 @@ pub(super) struct Counters {
     total: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    /// The number of bytes from the listening end to the target.
+    /// The number of bytes forwarded from the listening end to the target.
     to_target: AtomicU64,
-    /// The number of bytes from the target to the listening end.
+    /// The number of bytes forwarded from the target to the listening end.
     back: AtomicU64,
 }
 
-/// Counts the bytes of connections. `plain_is_target` states whether the plain end is the target or
-/// the listening end.
+/// Counts the bytes of a connection. `plain_is_target` is true if the plain end is the target, and
+/// false if the plain end is the listening end.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
     counters: Arc<Counters>,
     plain_is_target: bool,
 }
 
-/// Counts as one open connection until it is dropped.
+/// An open connection. Dropping this value decrements the counter of open connections.
 #[derive(Debug)]
 pub(super) struct Open(Arc<Counters>);
 
 impl Counters {
-    /// Counts a new connection. Returns `None` if `most` connections are open, and counts a refusal
-    /// instead.
+    /// Counts a new connection. If `most` connections are already open, counts a refusal instead
+    /// and returns `None`.
     pub(super) fn open(self: &Arc<Self>, most: u64) -> Option<Open> {
-        // The load and the increment need not be one step, because only one task opens connections.
+        // The load and the increment need not be one atomic operation, because only one task opens
+        // connections.
         if self.open.load(Ordering::Relaxed) >= most {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -58,12 +59,12 @@ impl Flow {
         }
     }
 
-    /// Counts bytes that came from the plain end.
+    /// Counts bytes read from the plain end.
     pub(super) fn count_from_plain(&self, bytes: usize) {
         self.count(bytes, !self.plain_is_target);
     }
 
-    /// Counts bytes that went to the plain end.
+    /// Counts bytes written to the plain end.
     pub(super) fn count_to_plain(&self, bytes: usize) {
         self.count(bytes, self.plain_is_target);
     }

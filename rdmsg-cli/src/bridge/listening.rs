@@ -10,7 +10,7 @@ use super::{
     session::{Plain, Rdmsg},
 };
 
-/// The number of connections that the kernel keeps until they are accepted.
+/// The maximum number of plain connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 4096;
 
 /// The listener of a bridge.
@@ -27,7 +27,7 @@ pub(super) enum Incoming {
     Rdmsg(Rdmsg, SocketAddr),
 }
 
-/// The reason why no connection was accepted.
+/// The error of a failed accept.
 #[derive(Debug)]
 pub(super) enum AcceptFailure {
     /// A temporary error: the next accept may succeed.
@@ -50,7 +50,7 @@ impl Listening {
         Err(advise(error)).with_context(fail)
     }
 
-    /// Looks up the name, which blocks the thread, and then listens.
+    /// Resolves the name, which blocks the thread, and then listens.
     pub(super) fn bind_rdmsg(address: &Address, config: &Config, engine: &Engine) -> Result<Self> {
         let fail = || format!("cannot listen on {address}");
         let places = address.place().to_addresses().with_context(fail)?;
@@ -59,7 +59,7 @@ impl Listening {
             .engine(engine)
             .backlog(WAITING)
             .half_open(WAITING)
-            // With this option the listener is bound again if its device is removed and returns.
+            // Bind the listener again if its device is removed and added again.
             .rebind(true)
             .bind_stream(places)
             .and_then(StreamListener::from_std)
@@ -74,10 +74,11 @@ impl Listening {
         }
     }
 
-    /// Waits for the next connection. Dropping the future loses no connection.
+    /// Waits for the next connection. This method is cancel safe: dropping the future loses no
+    /// connection.
     pub(super) async fn accept(&self) -> Result<Incoming, AcceptFailure> {
         match self {
-            // The failure concerns one connection or the limit of open files, and is temporary.
+            // The error is temporary: it concerns one connection, or the limit on open files.
             Self::Plain(listener) => match listener.accept().await {
                 Ok((socket, peer)) => Ok(Incoming::Plain(Plain::new(socket), peer)),
                 Err(error) => Err(AcceptFailure::Now(error)),
@@ -101,7 +102,7 @@ fn bind(place: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Adds a remedy to an error of binding.
+/// Adds a remedy to the error of a bind.
 fn advise(error: io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {

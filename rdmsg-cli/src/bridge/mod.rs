@@ -29,17 +29,17 @@ pub(crate) use self::options::Options;
 use self::{bridge::Bridge, signals::Signals};
 use crate::{open_files::raise_open_files, statistics::export};
 
-/// The maximum number of files that a connection keeps open: the plain socket, and the descriptors
-/// of the rdmsg stream.
+/// The maximum number of open files of a connection: the plain socket and the descriptors of the
+/// rdmsg stream.
 const FILES_PER_CONNECTION: u64 = 4;
 
-/// The number of files that are open without any connection.
+/// The number of open files of the process without connections.
 const FILES_OF_PROCESS: u64 = 64;
 
 /// Runs a bridge until a signal ends it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     options.check();
-    // The signals are blocked before other threads start.
+    // Block the signals before other threads start.
     let signals = Signals::install().context("cannot handle signals")?;
     let most = raise_open_files().saturating_sub(FILES_OF_PROCESS) / FILES_PER_CONNECTION;
     if most < options.max_connections {
@@ -53,18 +53,18 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let runtime = start_runtime(options.threads).context("cannot start the runtime")?;
     let ended = runtime.block_on(async {
         let bridge = Bridge::start(options).await?;
-        // The bridge runs on a thread of the runtime, as the tasks do that it starts.
+        // Run the bridge on a worker thread of the runtime, like the tasks that the bridge starts.
         tokio::spawn(bridge.run(signals)).await?
     });
-    // The shutdown does not wait, because at most one name lookup is still running.
+    // Do not wait for blocking tasks: at most one name lookup is still running.
     runtime.shutdown_background();
     ended
 }
 
 fn start_runtime(threads: Option<usize>) -> std::io::Result<Runtime> {
     let mut builder = match threads {
-        // With one thread, the runtime runs on the calling thread, so that no task moves between
-        // threads.
+        // With one thread, the runtime runs all tasks on the calling thread, so tasks do not move
+        // between threads.
         Some(1) => Builder::new_current_thread(),
         Some(_) | None => Builder::new_multi_thread(),
     };

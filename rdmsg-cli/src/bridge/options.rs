@@ -96,35 +96,35 @@ pub(crate) struct Options {
     pub(crate) eager_size: Option<u32>,
 }
 
-/// The default eager size in bytes of connections that may use RDMA, where buffers are locked
-/// memory.
+/// The default eager size in bytes of connections that may use RDMA. Their buffers are locked
+/// memory, so it is small.
 const EAGER_SIZE: u32 = 4 << 10;
 
-/// The default eager size in bytes of connections over TCP, where a buffer uses memory only after
-/// its first use.
+/// The default eager size in bytes of connections over TCP. Their buffers use no memory before
+/// their first use, so it is large.
 pub(super) const EAGER_SIZE_OVER_TCP: u32 = 64 << 10;
 
-/// The memory of a connection for longer pieces, in bytes for each direction.
+/// The memory of a connection for messages above the eager size, in bytes for each direction.
 const LARGE_MEMORY: u64 = 256 << 10;
 
-/// The maximum length of a piece of a stream, in bytes.
+/// The maximum length in bytes of a message that carries bytes of a stream.
 const LONGEST_PIECE: u64 = 1 << 20;
 
-/// The maximum number of bytes of one direction that both bridges hold beyond the window, half of
-/// them on each side.
+/// The maximum number of bytes that both bridges hold in addition to the window, for each
+/// direction. Each bridge holds at most half of them.
 const STREAM_BUFFER: u64 = 1 << 20;
 
 /// The maximum of `Config::close_timeout`.
 const LONGEST_CLOSE: Duration = Duration::from_secs(600);
 
-/// The maximum number of pieces in flight in each direction.
+/// The maximum number of messages in flight in each direction.
 const WINDOW: u16 = 16;
 
-/// The maximum number of connection requests that wait to be accepted.
+/// The maximum number of pending connection requests.
 pub(super) const WAITING: u16 = 4096;
 
 impl Options {
-    /// Ends the program with an error if both ends are plain or both are streams of rdmsg.
+    /// Exits with an error if both ends are plain or both ends are rdmsg streams.
     pub(super) fn check(&self) {
         let plain = [&self.listen, &self.to].map(|end| end.scheme() == Scheme::Plain);
         let wrong = match plain {
@@ -142,7 +142,7 @@ impl Options {
     }
 
     /// Returns the configuration of streams with this scheme. `has_rdma` returns whether this host
-    /// has RDMA, and is called only if the result depends on that.
+    /// has RDMA; it is called only if the result depends on RDMA.
     pub(super) fn stream_config(&self, scheme: Scheme, has_rdma: impl FnOnce() -> bool) -> Config {
         let eager_size = self.eager_size.unwrap_or_else(|| match scheme {
             Scheme::Rdma => EAGER_SIZE,
@@ -159,7 +159,8 @@ impl Options {
             config.stream_buffer = STREAM_BUFFER;
             config.connect_timeout = self.connect_timeout;
             config.resume = self.resume;
-            // Closing a stream waits for the network as long as the bytes before the close do.
+            // While the stream is suspended, its close must be able to wait for the time `resume`,
+            // as the bytes before the close do.
             config.close_timeout = config.close_timeout.max(self.resume).min(LONGEST_CLOSE);
         });
         if let Some(transport) = scheme.transport() {

@@ -9,18 +9,17 @@ use tokio::net::TcpStream;
 
 use super::{carry::carry, cause::Cause, counters::Flow};
 
-/// The plain end of a connection. Dropping it resets the connection, unless the connection has
-/// ended.
+/// The plain end of a connection. Dropping it resets the connection unless `has_ended` is true.
 #[derive(Debug)]
 pub(super) struct Plain {
     pub(super) socket: TcpStream,
     pub(super) has_ended: bool,
 }
 
-/// The rdmsg end of a connection. Dropping it aborts the stream, unless the stream has ended.
+/// The rdmsg end of a connection. Dropping it aborts the stream unless `has_ended` is true.
 #[derive(Debug)]
 pub(super) struct Rdmsg {
-    // These halves are dropped after the abort, so dropping them has no effect.
+    // Dropping these halves has no effect, because `drop` has already aborted the stream.
     pub(super) read: OwnedReadHalf,
     pub(super) write: OwnedWriteHalf,
     pub(super) has_ended: bool,
@@ -38,9 +37,9 @@ pub(super) struct Session {
 
 impl Plain {
     pub(super) fn new(socket: TcpStream) -> Self {
-        // The first option sends pieces without a delay, and the second one detects a client that
-        // has vanished. Both calls fail only if the connection has ended already, so errors are
-        // ignored.
+        // TCP_NODELAY sends bytes without delay, and SO_KEEPALIVE detects a client that has
+        // vanished. Errors are ignored, because both calls fail only if the connection has already
+        // ended.
         let _ = socket.set_nodelay(true);
         let _ = setsockopt(&socket, sockopt::KeepAlive, &true);
         Self {
@@ -54,7 +53,7 @@ impl Drop for Plain {
     fn drop(&mut self) {
         if !self.has_ended {
             // With a linger time of 0 the kernel resets the connection when the socket is closed.
-            // The call fails only if the connection was reset already.
+            // The call fails only if the connection is already reset.
             let _ = self.socket.set_zero_linger();
         }
     }
@@ -85,13 +84,13 @@ impl Drop for Rdmsg {
 }
 
 impl Session {
-    /// Carries bytes until both directions have ended, and closes both ends. After an error the
-    /// caller drops both ends, which resets them.
+    /// Forwards bytes until both directions have ended, and then closes both ends. After an error
+    /// the caller drops both ends, which resets them.
     pub(super) async fn run(&mut self) -> io::Result<()> {
         carry(self).await.inspect_err(|_| {
             self.rdmsg.cause = Cause::Plain;
         })?;
-        // If the peer does not confirm the bytes, this call fails, and the plain end is reset.
+        // The close fails if the peer does not confirm all bytes. The plain end is then reset.
         let endpoint = self.rdmsg.endpoint().clone();
         poll_fn(|cx| endpoint.poll_close(cx)).await?;
         self.rdmsg.has_ended = true;
@@ -100,8 +99,8 @@ impl Session {
     }
 }
 
-/// Returns the text of an error. If the other bridge ended the connection, the text contains its
-/// reason.
+/// Returns the text of an error. If the other bridge aborted the connection, the text contains the
+/// reason for the abort.
 pub(super) fn explain(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(rdmsg::Error::Disconnected(reason) | rdmsg::Error::Undelivered(reason)) = inner else {

@@ -3,23 +3,23 @@ use std::{io, thread};
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::mpsc::{Receiver, channel};
 
-/// The signals that end a bridge, or request a report. A thread receives the signals and sends them
-/// to the tasks.
+/// The signals that end a bridge or request a report. A thread receives the signals and sends them
+/// to the bridge's task.
 #[derive(Debug)]
 pub(super) struct Signals(Receiver<Signal>);
 
-/// The request that a signal makes.
+/// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// The bridge ends because of the signal with this number.
+    /// End the bridge because of the signal with this number.
     End(u8),
-    /// The bridge prints its counters.
+    /// Print the counters.
     Report,
 }
 
 impl Signals {
-    /// Blocks the signals in this thread and in all threads that it starts later, so that the
-    /// signals no longer end the process. Call this while the process has only one thread.
+    /// Blocks the signals in this thread and in all threads that it starts later, so that they no
+    /// longer end the process. Call this while the process has only one thread.
     pub(super) fn install() -> io::Result<Self> {
         let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1];
         let signals: SigSet = signals.into_iter().collect();
@@ -28,7 +28,7 @@ impl Signals {
         thread::Builder::new()
             .name("rdmsg-signals".into())
             .spawn(move || {
-                // The thread ends if the bridge no longer receives.
+                // The send fails if the bridge has dropped the receiver.
                 while let Ok(signal) = signals.wait()
                     && sender.blocking_send(signal).is_ok()
                 {}
@@ -41,7 +41,8 @@ impl Signals {
         match self.0.recv().await {
             Some(Signal::SIGUSR1) => Told::Report,
             Some(signal) => Told::End(signal as u8),
-            // The thread has failed, so that no signal could end the bridge.
+            // The signal thread has failed. End the bridge, because no signal could end it any
+            // longer.
             None => Told::End(Signal::SIGTERM as u8),
         }
     }

@@ -9,7 +9,7 @@ use super::{
     session::{Plain, Rdmsg},
 };
 
-/// The target of a bridge, to which it connects.
+/// The target to which a bridge connects.
 #[derive(Debug)]
 pub(super) enum Target {
     Plain {
@@ -27,8 +27,8 @@ impl Target {
         Self::Plain { address, limit }
     }
 
-    /// Creates a target that is a stream of rdmsg. Returns an error if the address requires RDMA
-    /// and this host has none.
+    /// Creates a target for an rdmsg stream. Returns an error if the address requires RDMA and this
+    /// host has no RDMA.
     pub(super) fn rdmsg(address: Address, config: &Config, engine: &Engine) -> Result<Self> {
         if address.scheme() == Scheme::Rdma {
             find_rdma(engine).with_context(|| format!("cannot connect to {address}"))?;
@@ -44,10 +44,10 @@ impl Target {
     }
 }
 
-/// Returns an error if this host has no RDMA or this process may not use it.
+/// Returns an error if this host has no RDMA, or if this process has no permission to use it.
 pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
     let config = Config::default().with(|c| c.transport = TransportChoice::Rdma);
-    // Binding a listener needs the same permissions and libraries as connecting.
+    // Bind a listener as a test: this needs the same permissions and libraries as a connect.
     Listener::builder()
         .config(&config)
         .engine(engine)

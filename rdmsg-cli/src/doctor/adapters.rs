@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{devices::Device, finding::Finding, root::Root};
 
-/// The provider library of libibverbs for each driver of a PCI device.
+/// The libibverbs provider library for each PCI driver.
 const PROVIDERS: [(&str, &str); 9] = [
     ("mlx5_core", "mlx5"),
     ("mlx4_core", "mlx4"),
@@ -18,21 +18,21 @@ const PROVIDERS: [(&str, &str); 9] = [
     ("erdma", "erdma"),
 ];
 
-/// The properties of an adapter that sysfs shows.
+/// The properties of an adapter, read from sysfs.
 #[derive(Clone, Debug)]
 pub(super) struct Adapter {
     name: String,
-    /// The name of the PCI device's driver, for example `mlx5_core`.
+    /// The name of the PCI driver, for example `mlx5_core`.
     pub(super) driver: String,
     pub(super) firmware: Option<String>,
     /// The vendor's name for the board.
     pub(super) board: Option<String>,
-    /// The version of the interface between the driver and its library.
+    /// The version of the interface between the kernel driver and the provider library.
     abi: Option<u64>,
     slot: Slot,
-    /// The number of the adapter's interrupts.
+    /// The number of interrupts of the adapter.
     interrupts: usize,
-    /// The processors that serve the interrupts.
+    /// The processors that handle the interrupts.
     served: BTreeSet<usize>,
     /// The processors of the adapter's NUMA node. The set is empty if the host has only one node.
     local: BTreeSet<usize>,
@@ -40,15 +40,15 @@ pub(super) struct Adapter {
     processors: usize,
 }
 
-/// The speed and the width of a PCIe slot: the current values, and the maximum that the adapter
-/// supports.
+/// The speed and the width of a PCIe slot: the values in use, and the maximum values that the
+/// adapter supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Slot {
     current: [Option<String>; 2],
     most: [Option<String>; 2],
 }
 
-/// A driver or a combination of versions that is known not to work, or to work only in part.
+/// A driver, or a combination of versions, with a known problem.
 struct Known {
     driver: &'static str,
     applies: fn(&Adapter) -> bool,
@@ -57,11 +57,11 @@ struct Known {
     source: &'static str,
 }
 
-/// The known problems. Add a row for each new report; its source is printed with the finding.
+/// The known problems. For a new problem, add a row. The finding prints the source in the row.
 const KNOWN: [Known; 2] = [
     Known {
         driver: "bnxt_en",
-        // The kernel's own driver has version 1 of the interface.
+        // The driver of the mainline kernel has interface version 1.
         applies: |it| it.abi.is_some_and(|abi| abi > 1),
         finding: |it| {
             let abi = it.abi.unwrap_or(0);
@@ -95,8 +95,8 @@ pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
 }
 
 impl Adapter {
-    /// Reads the properties of the device `name`. Returns `None` if it is on no bus, so that it is
-    /// no adapter.
+    /// Reads the properties of the device `name`. Returns `None` if the device is on no bus,
+    /// because it is then not an adapter.
     pub(super) fn read(root: &Root, name: &str) -> Option<Self> {
         let at = format!("sys/class/infiniband/{name}");
         let device = format!("{at}/device");
@@ -219,7 +219,8 @@ impl Adapter {
     }
 }
 
-/// Returns the version of the interface between a device's driver and its provider library.
+/// Returns the version of the interface between the kernel driver of a device and its provider
+/// library.
 fn abi(root: &Root, device: &str) -> Option<u64> {
     let all = root.names("sys/class/infiniband_verbs");
     let at = all.into_iter().find(|name| {
@@ -229,7 +230,8 @@ fn abi(root: &Root, device: &str) -> Option<u64> {
     root.number(format!("sys/class/infiniband_verbs/{}/abi_version", at?))
 }
 
-/// Returns the processors that serve an interrupt: those in effect, or else those that are allowed.
+/// Returns the processors that handle an interrupt. If the effective set is not known, returns the
+/// allowed set.
 fn affinity(root: &Root, number: &str) -> BTreeSet<usize> {
     let at = format!("proc/irq/{number}");
     let files = ["effective_affinity_list", "smp_affinity_list"];
@@ -249,7 +251,7 @@ fn processors(list: &str) -> BTreeSet<usize> {
     ranges.flatten().collect()
 }
 
-/// Formats a list of processors such as `0-3,8`.
+/// Formats a list of processors, for example as `0-3,8`.
 fn list(processors: &BTreeSet<usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for processor in processors {
@@ -270,7 +272,7 @@ fn is_node(name: &str) -> bool {
     number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Returns the number at the start of a text such as `16.0 GT/s PCIe`, multiplied by ten.
+/// Returns ten times the number at the start of a text such as `16.0 GT/s PCIe`.
 fn number(text: &Option<String>) -> Option<u64> {
     let number: f64 = text.as_ref()?.split(' ').next()?.parse().ok()?;
     Some((number * 10.0) as u64)
@@ -346,7 +348,8 @@ mod tests {
             findings[1].what,
             "processors 0,2 serve the interrupts of mlx5_0, whose NUMA node has 4-7"
         );
-        // One of the two processors is in the adapter's NUMA node, so there is no note.
+        // One of the two processors is in the adapter's NUMA node, so there is no finding about the
+        // node.
         let findings = judged(&machine("mlx5_core", ["0\n", "4\n"]));
         assert_eq!(findings[1].state, State::Ok);
     }

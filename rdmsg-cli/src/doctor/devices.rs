@@ -11,7 +11,7 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// The driver's counters of packets that were lost or late.
+/// The driver counters of lost and late packets.
 const LOSSES: [&str; 6] = [
     "packet_seq_err",
     "out_of_sequence",
@@ -21,10 +21,10 @@ const LOSSES: [&str; 6] = [
     "retry_exceeded_err",
 ];
 
-/// The rate in Gb/s from which small packets limit the bandwidth of an adapter.
+/// The rate in Gb/s above which small packets limit the bandwidth of an adapter.
 const FAST: u64 = 40;
 
-/// The drivers of network adapters that support RDMA, with the module of their RDMA driver.
+/// The drivers of network adapters that support RDMA, each with its RDMA kernel module.
 const ADAPTERS: [(&str, &str); 7] = [
     ("mlx5_core", "mlx5_ib"),
     ("mlx4_core", "mlx4_ib"),
@@ -35,15 +35,15 @@ const ADAPTERS: [(&str, &str); 7] = [
     ("qede", "qedr"),
 ];
 
-/// An RDMA device, as sysfs shows it.
+/// An RDMA device, read from sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// Whether the device implements iWARP, which runs over TCP, so it has no RDMA packets and no
-    /// UDP port of its own.
+    /// Whether the device implements iWARP. iWARP runs over TCP, so it has no RDMA packets and no
+    /// UDP port.
     pub(super) is_iwarp: bool,
-    /// The interface on which a software device was created. It is `None` for an adapter, and if
-    /// the driver does not report the interface.
+    /// The network interface of a software device. `None` for an adapter, or if the driver does not
+    /// report the interface.
     made_on: Option<String>,
     is_software: bool,
     ports: Vec<Port>,
@@ -53,24 +53,24 @@ pub(super) struct Device {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Port {
     number: String,
-    /// The state as sysfs shows it, for example `4: ACTIVE`.
+    /// The state in the format of sysfs, for example `4: ACTIVE`.
     state: String,
-    /// The link layer as sysfs shows it: `Ethernet` or `InfiniBand`.
+    /// The link layer in the format of sysfs: `Ethernet` or `InfiniBand`.
     link_layer: String,
     gids: Vec<Gid>,
     /// The IP addresses that connections can use.
     addresses: BTreeSet<IpAddr>,
-    /// The rate in Gb/s, 0 if it is not known.
+    /// The rate in Gb/s, or 0 if it is unknown.
     rate: u64,
     losses: u64,
 }
 
-/// An entry of the port's GID table: an address from which the port sends.
+/// An entry of the GID table, which is a source address of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     index: String,
     gid: Ipv6Addr,
-    /// The type as sysfs shows it: `RoCE v2`, `IB/RoCE v1` or `iWARP`.
+    /// The type in the format of sysfs: `RoCE v2`, `IB/RoCE v1` or `iWARP`.
     kind: String,
     interface: Option<String>,
 }
@@ -101,14 +101,14 @@ impl Device {
         Self {
             is_iwarp,
             made_on: root.text(format!("{at}/parent")),
-            // An adapter has a link to its place on a bus.
+            // Only an adapter has this link, which leads to its device on a bus.
             is_software: !root.has(format!("{at}/device")),
             ports: ports.into_iter().map(read).collect(),
             name,
         }
     }
 
-    /// Returns whether the device is implemented in software, so that its packets pass through the
+    /// Returns whether the device is implemented in software. Its packets then pass through the
     /// host's network stack.
     pub(super) fn is_software(&self) -> bool {
         self.is_software
@@ -126,7 +126,7 @@ impl Device {
         }
     }
 
-    /// Returns the rate of the fastest port in Gb/s, or `None` if it is not known.
+    /// Returns the rate of the fastest port in Gb/s, or `None` if it is unknown.
     pub(super) fn rate(&self) -> Option<u64> {
         let rates = self.ports.iter().map(|port| port.rate);
         rates.max().filter(|rate| *rate > 0)
@@ -139,7 +139,7 @@ impl Device {
         of_gids.chain(self.made_on.as_deref()).collect()
     }
 
-    /// Returns the IP addresses that connections can use: those of active ports.
+    /// Returns the IP addresses of active ports, which connections can use.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let ports = self.ports.iter().filter(|port| port.is_active());
         let all: BTreeSet<IpAddr> = ports.flat_map(|port| &port.addresses).copied().collect();
@@ -264,7 +264,7 @@ impl Port {
     }
 
     /// Completes the port of an iWARP device. Its GID is the hardware address of its network
-    /// interface, and connections can use all IP addresses of that interface.
+    /// interface, and connections can use all IP addresses of the interface.
     fn of_iwarp(mut self, interfaces: &Interfaces) -> Self {
         self.addresses.clear();
         for gid in &mut self.gids {
@@ -308,7 +308,7 @@ impl Port {
 }
 
 impl Gid {
-    /// Reads an entry of the table. Returns `None` if the entry is empty.
+    /// Reads an entry of the GID table. Returns `None` if the entry is empty.
     fn read(root: &Root, port: &str, index: String) -> Option<Self> {
         let gid: Ipv6Addr = root.text(format!("{port}/gids/{index}"))?.parse().ok()?;
         let kind = root.text(format!("{port}/gid_attrs/types/{index}"));
@@ -330,7 +330,7 @@ impl Gid {
     }
 }
 
-/// Parses a rate such as `100 Gb/sec (4X EDR)`. Returns it in Gb/s.
+/// Parses a rate such as `100 Gb/sec (4X EDR)`. Returns the rate in Gb/s.
 fn gigabits(rate: &str) -> u64 {
     let number = rate
         .split(' ')
@@ -359,8 +359,8 @@ fn judge_mtu(interface: &Interface, is_fast: bool) -> Finding {
         .hint("do this on all hosts, and only if the switches forward such packets")
 }
 
-/// Returns the finding for a host without an RDMA device, unless the finding about the kernel is
-/// its cause.
+/// Returns the finding for a host without an RDMA device. Returns `None` if the finding about the
+/// kernel states the cause.
 pub(super) fn judge_none(
     kernel: &Kernel,
     around: &Surroundings,

@@ -21,7 +21,7 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// All findings about a host. `rdmsg serve` sends it on request.
+/// All findings about a host. `rdmsg serve` sends its own host's examination on request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Examination {
     /// The version of this program.
@@ -38,8 +38,8 @@ pub(crate) struct Examination {
 }
 
 impl Examination {
-    /// Examines this host. `towards` is the address from which the host sends to the peer. If
-    /// `exchange` is given, messages are exchanged over the host's devices, with this time limit.
+    /// Examines this host. `towards` is the local address of the route to the peer. If `exchange`
+    /// is `Some`, sends a message over each device, with that time limit.
     pub(crate) fn of_this_host(towards: Option<IpAddr>, exchange: Option<Duration>) -> Self {
         let root = Root::machine();
         let around = Surroundings::read(&root);
@@ -91,8 +91,8 @@ impl Examination {
         }
     }
 
-    /// Examines this host for connections over TCP alone, with messages to itself within this time
-    /// limit.
+    /// Examines this host for connections over TCP only. `timeout` is the time limit of the messages
+    /// that the host sends to itself.
     pub(super) fn for_tcp(timeout: Duration) -> Self {
         let root = Root::machine();
         Self {
@@ -109,7 +109,7 @@ impl Examination {
         }
     }
 
-    /// Reads the links again, because they are compared with those of another host, and checks the
+    /// Reads the links again, because the peer compares them with its own links, and checks the
     /// route to the peer.
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
@@ -124,7 +124,7 @@ impl Examination {
     }
 
     pub(crate) fn to_json(&self) -> String {
-        // The serialization does not fail, because all keys are texts.
+        // The serialization cannot fail, because all keys are strings.
         serde_json::to_string(self).unwrap_or_default()
     }
 
@@ -157,8 +157,8 @@ fn links(devices: &[Device], interfaces: &Interfaces) -> Vec<Link> {
     links
 }
 
-/// Returns findings about adapters that report whether they send slower when switches mark packets
-/// (ECN). Some drivers do not report that.
+/// Returns findings about whether adapters reduce their rate when switches mark packets (ECN).
+/// Ignores adapters whose driver does not report this setting.
 fn judge_ecn(root: &Root, devices: &[Device]) -> Vec<Finding> {
     let interfaces = devices.iter().flat_map(Device::interfaces);
     let of_adapters = interfaces.filter_map(|name| {

@@ -11,11 +11,10 @@ use super::{devices::Device, finding::Finding};
 
 const SUBJECT: &str = "exchange";
 
-/// The message that is sent and that has to come back.
+/// The content of the exchanged message.
 const MESSAGE: &[u8] = b"rdmsg doctor";
 
-/// For each device, sends a message from this host to itself, and checks that the message comes
-/// back.
+/// Sends a message over each device from this host to itself, and checks that the message returns.
 pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
     let with_address = devices.iter().filter_map(|device| {
         let address = device.addresses().into_iter().next()?;
@@ -40,7 +39,7 @@ pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
         .collect()
 }
 
-/// Sends a message from this host to itself over TCP, and checks that the message comes back.
+/// Sends a message over TCP from this host to itself, and checks that the message returns.
 pub(super) fn over_tcp(timeout: Duration) -> Finding {
     const SUBJECT: &str = "tcp";
     let address = Ipv4Addr::LOCALHOST;
@@ -58,7 +57,7 @@ pub(super) fn over_tcp(timeout: Duration) -> Finding {
     }
 }
 
-/// Converts the error of starting a thread.
+/// Converts the error of a failed thread start.
 fn no_thread(error: io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or_default();
     Error::Os(OsError::new("pthread_create", errno))
@@ -80,7 +79,7 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
         let message = endpoint.recv_timeout(timeout)?;
         endpoint.send_timeout(&message, timeout)?;
         drop(message);
-        // The echo thread waits until the other side has closed the connection.
+        // Wait until the other side has closed the connection.
         match endpoint.recv_timeout(timeout) {
             Err(Error::Disconnected(_)) => Ok(()),
             Err(error) => Err(error),
@@ -99,10 +98,10 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
         endpoint.close()
     });
     if asked.is_err() {
-        // The shutdown ends the accept of the echo thread, because no connection will arrive.
+        // No connection will arrive, so end the accept of the echo thread.
         engine.shutdown();
     }
-    // The error of the accepting side takes precedence, because it names the limit that is too low.
+    // Prefer the error of the accepting side, because it names the limit that is too low.
     match (asked, echo.join()) {
         (Err(error), Ok(Ok(()) | Err(Error::EngineShutDown | Error::ListenerEnded { .. }))) => {
             Err(error)

@@ -10,14 +10,14 @@ use super::{
 
 const SUBJECT: &str = "device files";
 
-/// The device files with which programs use the connection manager and the devices.
+/// The device files through which programs use the connection manager and the devices.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceFiles(Vec<DeviceFile>);
 
 #[derive(Clone, Debug)]
 struct DeviceFile {
     path: String,
-    /// The device's major and minor number, as the kernel shows them, for example `231:192`.
+    /// The major and minor device numbers, for example `231:192`.
     numbers: String,
     access: Access,
 }
@@ -30,7 +30,7 @@ enum Access {
         group: String,
     },
     Missing,
-    /// The file could not be opened for another reason.
+    /// Opening the file failed, with this error.
     Failed(String),
 }
 
@@ -43,7 +43,7 @@ impl DeviceFiles {
             .collect();
         all.insert(0, ("sys/class/misc/rdma_cm".into(), "rdma_cm".into()));
         let files = all.into_iter().filter_map(|(device, name)| {
-            // A device that the kernel does not have needs no device file.
+            // Skip a device that the kernel does not have: it needs no device file.
             let numbers = root.text(format!("{device}/dev"))?;
             let path = format!("dev/infiniband/{name}");
             Some(DeviceFile {
@@ -55,13 +55,12 @@ impl DeviceFiles {
         Self(files.collect())
     }
 
-    /// Returns whether this process may use each of the files.
+    /// Returns whether this process can open all files.
     pub(super) fn are_usable(&self) -> bool {
         self.0.iter().all(|file| file.access == Access::Granted)
     }
 
-    /// Returns one finding for each kind of problem. There is none if the kernel has no RDMA
-    /// support.
+    /// Returns one finding for each kind of problem, and none if the kernel has no RDMA support.
     pub(super) fn judge(&self, around: &Surroundings) -> Vec<Finding> {
         if self.0.is_empty() {
             return Vec::new();
@@ -125,7 +124,7 @@ impl DeviceFiles {
         if around.is_container() {
             return Some(finding.hint(in_container(&self.0)));
         }
-        // The members of the group may open the file, unless the group is that of root.
+        // The group has access, so suggest membership, except in the group root.
         if mode & 0o060 == 0o060 && group != "root" {
             return Some(
                 finding

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// The subject of the check, in one word.
+    /// The subject of the check in a few words.
     pub(crate) subject: String,
     pub(crate) state: State,
     /// The host that was checked.
@@ -14,10 +14,10 @@ pub(crate) struct Finding {
     /// The reason why the result matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
-    /// The commands that solve the problem on that host, in order.
+    /// The commands that solve the problem on the checked host, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mend: Vec<String>,
-    /// The commands that keep the solution beyond this shell or the next boot.
+    /// The commands that make the solution permanent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) keep: Vec<String>,
     /// A remedy that is not a command, or a caution about the commands.
@@ -29,23 +29,23 @@ pub(crate) struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
-    /// The subject is in order.
+    /// No problem was found.
     Ok,
     /// A fact that is useful to know.
     Note,
-    /// RDMA works, but not as well as it could.
+    /// RDMA works, but with a known weakness.
     Warning,
     /// RDMA does not work.
     Error,
 }
 
-/// One of the two hosts that are examined.
+/// One of the two examined hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Host {
-    /// The host on which the doctor runs.
+    /// The host that runs the doctor.
     Here,
-    /// The host that the command line names.
+    /// The peer on the command line.
     Peer,
 }
 
@@ -110,12 +110,12 @@ impl Finding {
     }
 }
 
-/// Returns a command that requires root. It begins with `sudo` unless this process runs as root.
+/// Returns the command with `sudo` in front, unless this process runs as root.
 pub(crate) fn as_root(command: &str) -> String {
     format!("{}{command}", sudo())
 }
 
-/// Returns a command that writes a line to a file that belongs to root.
+/// Returns a command that writes a line to a file owned by root, replacing its content.
 pub(crate) fn write_line(line: &str, file: &str) -> String {
     format!("echo '{line}' | {}tee {file}", sudo())
 }
@@ -124,7 +124,7 @@ fn sudo() -> &'static str {
     if geteuid().is_root() { "" } else { "sudo " }
 }
 
-/// Returns a number with the noun that it counts, in the singular for 1.
+/// Returns a number and its noun, in the singular for 1.
 pub(super) fn counted(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),

@@ -10,7 +10,8 @@ use super::{
     system,
 };
 
-/// Creates a software device if the host has no RDMA device, and prints the commands that it runs.
+/// Creates a software device if the host has no RDMA device. Prints each command to stderr before
+/// running it.
 pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
     let root = Root::machine();
     let interfaces = Interfaces::read(&root, &interfaces::addresses());

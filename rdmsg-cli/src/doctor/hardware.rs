@@ -10,9 +10,9 @@ pub(crate) struct Hardware {
     protocol: String,
     /// Whether the device is implemented in software.
     is_software: bool,
-    /// The name of the kernel's driver.
+    /// The name of the kernel driver.
     driver: Option<String>,
-    /// The provider library of libibverbs for this device.
+    /// The libibverbs provider library of this device.
     provider: Option<String>,
     pub(crate) firmware: Option<String>,
     /// The vendor's name for the board.
@@ -21,12 +21,12 @@ pub(crate) struct Hardware {
     rate: Option<u64>,
     /// The MTU of the network interface in bytes.
     mtu: Option<u64>,
-    /// The maximum payload of an RDMA packet in bytes. It is `None` for iWARP.
+    /// The maximum payload of an RDMA packet in bytes. `None` for iWARP.
     rdma_mtu: Option<u64>,
 }
 
 impl Hardware {
-    /// The names of the fields, in their order.
+    /// The names of the fields, in table order.
     pub(crate) const COLUMNS: [&str; 10] = [
         "device",
         "protocol",
@@ -91,7 +91,7 @@ impl Hardware {
         }
     }
 
-    /// Returns a copy in which `change` has replaced each text.
+    /// Returns a copy with `change` applied to each text.
     pub(super) fn with_texts(&self, change: fn(&str) -> String) -> Self {
         let optional = |text: &Option<String>| text.as_deref().map(change);
         Self {

@@ -4,7 +4,7 @@ use nix::ifaddrs::getifaddrs;
 
 use super::root::Root;
 
-/// The maximum number of bytes in a RoCE packet before and after its payload.
+/// The maximum size in bytes of the headers and trailers of a RoCE packet.
 const HEADERS: u64 = 96;
 
 /// The network interfaces of this host.
@@ -14,24 +14,24 @@ pub(super) struct Interfaces(Vec<Interface>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
-    /// The hardware address as the kernel shows it, for example `52:54:00:12:34:56`.
+    /// The hardware address, for example `52:54:00:12:34:56`.
     hardware: String,
     pub(super) mtu: u64,
     pub(super) is_up: bool,
-    /// Whether the other end of the cable is active.
+    /// Whether the link is up: the other end of the cable is active.
     pub(super) has_carrier: bool,
     pub(super) is_loopback: bool,
-    /// Whether the interface belongs to a network adapter, and is not a software interface.
+    /// Whether the interface belongs to a network adapter. False for software interfaces.
     is_adapter: bool,
     /// The name of the network adapter's driver.
     pub(super) driver: Option<String>,
-    /// The IP addresses, without link-local ones.
+    /// The IP addresses, except link-local addresses.
     pub(super) addresses: Vec<IpAddr>,
 }
 
 impl Interfaces {
-    /// Reads the interfaces from sysfs. `addresses` contains their IP addresses, with the
-    /// interface's name.
+    /// Reads the interfaces from sysfs. `addresses` contains interface names with their IP
+    /// addresses.
     pub(super) fn read(root: &Root, addresses: &[(String, IpAddr)]) -> Self {
         const UP: u64 = 1;
         const LOOPBACK: u64 = 8;
@@ -79,9 +79,9 @@ impl Interfaces {
         self.0.iter()
     }
 
-    /// Returns the interface on which to create a software device: the one with this address, or
-    /// else the first one that is up. Interfaces with an address come first, and among them network
-    /// adapters.
+    /// Returns the interface for a new software device: the interface with this address if it is
+    /// up. Otherwise returns another interface that is up, preferably one with an address, and then
+    /// preferably a network adapter.
     pub(super) fn for_software(&self, address: Option<IpAddr>) -> Option<&Interface> {
         let routed = address.and_then(|address| self.with_address(address));
         let fits = |interface: &&Interface| !interface.is_loopback && interface.is_up;
@@ -91,7 +91,7 @@ impl Interfaces {
         })
     }
 
-    /// Returns the first three numbers of a private network to which no interface belongs.
+    /// Returns the first three octets of a private network in which no interface has an address.
     pub(super) fn free_network(&self) -> [u8; 3] {
         let taken: Vec<[u8; 2]> = self
             .0
@@ -108,7 +108,7 @@ impl Interfaces {
 }
 
 impl Interface {
-    /// Returns the maximum payload of an RDMA packet on this interface, in bytes.
+    /// Returns the maximum payload in bytes of an RDMA packet on this interface.
     pub(super) fn rdma_mtu(&self) -> u64 {
         let fits = |mtu: &u64| *mtu + HEADERS <= self.mtu;
         let mtus = [4096, 2048, 1024, 512, 256];
@@ -116,8 +116,8 @@ impl Interface {
     }
 }
 
-/// Returns the IP addresses of this host's interfaces, with the interface's name, without
-/// link-local addresses.
+/// Returns the names of this host's interfaces with their IP addresses, except link-local
+/// addresses.
 pub(super) fn addresses() -> Vec<(String, IpAddr)> {
     let all = getifaddrs().into_iter().flatten();
     all.filter_map(|interface| {

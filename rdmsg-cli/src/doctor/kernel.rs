@@ -16,13 +16,13 @@ const WHY: &str = "the kernel's connection manager establishes connections; prog
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
     release: String,
-    /// Whether the connection manager's device exists.
+    /// Whether the device of the RDMA connection manager exists.
     has_cm: bool,
-    /// Whether the device class for verbs exists.
+    /// Whether the verbs device class exists.
     has_verbs: bool,
-    /// Whether the kernel can load the missing modules, or `None` if that is not known.
+    /// Whether the kernel can load the missing modules, or `None` if this is unknown.
     can_load: Option<bool>,
-    /// Whether the kernel can load software RoCE, or `None` if that is not known.
+    /// Whether the kernel can load software RoCE, or `None` if this is unknown.
     can_load_rxe: Option<bool>,
 }
 
@@ -49,13 +49,13 @@ impl Kernel {
         self.has_cm && self.has_verbs
     }
 
-    /// Returns whether modules are missing that the kernel does not contain. Then the finding about
-    /// the kernel is the cause of the missing devices.
+    /// Returns whether the kernel lacks modules and cannot load them. The finding about the kernel
+    /// is then the cause of missing devices.
     pub(super) fn lacks_modules(&self) -> bool {
         !self.is_ready() && self.can_load == Some(false)
     }
 
-    /// Returns whether the kernel does not contain software RoCE.
+    /// Returns whether the kernel cannot load software RoCE.
     pub(super) fn lacks_rxe(&self) -> bool {
         self.can_load_rxe == Some(false)
     }

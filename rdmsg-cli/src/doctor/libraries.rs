@@ -6,12 +6,12 @@ use super::{
 
 const SUBJECT: &str = "libraries";
 
-/// The RDMA devices that libibverbs lists for programs, with the help of its provider libraries.
+/// The RDMA devices that libibverbs lists, using its provider libraries.
 #[derive(Clone, Debug)]
 pub(super) enum Libraries {
     /// The names of the devices.
     Offer(Vec<String>),
-    /// The error of libibverbs, if it lists no devices.
+    /// libibverbs cannot list devices, because of this error.
     Failed(String),
     /// This program was built without RDMA.
     NotBuilt,
@@ -42,7 +42,7 @@ impl Libraries {
                     .because("programs use devices through librdmacm and libibverbs")
                     .mend(as_root(&install)),
             ),
-            // Another finding states already that the host has no device.
+            // Another finding already states that the host has no device.
             Self::Failed(_) => None,
             Self::Offer(names) => {
                 let unknown: Vec<&str> = devices

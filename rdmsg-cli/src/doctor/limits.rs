@@ -9,27 +9,28 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// The locked memory that a connection with the default configuration needs, in bytes.
+/// The locked memory in bytes of a connection with the default configuration.
 const CONNECTION_MEMORY: u64 = 1_269_760;
 
-/// Below this limit in bytes there is a warning, because a service has more than a few connections.
+/// The limit on locked memory, in bytes, below which the doctor warns, because a service usually
+/// has several connections.
 const FEW: u64 = 64 << 20;
 
 /// The subject of the finding about open files, which concerns all transports.
 pub(super) const OF_FILES: &str = "files";
 
-/// The number of the bit for CAP_IPC_LOCK in a capability mask.
+/// The bit number of CAP_IPC_LOCK in a capability mask.
 const IPC_LOCK: u32 = 14;
 
-/// The number of files that a connection keeps open.
+/// The number of open files of a connection.
 const FILES_A_CONNECTION: u64 = 4;
 
-/// The limits that apply to processes of this user.
+/// The resource limits of this process.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     memlock: Limit,
     files: Limit,
-    /// Whether this process may lock any amount of memory.
+    /// Whether this process can lock any amount of memory.
     may_lock: bool,
 }
 
@@ -67,7 +68,7 @@ impl Limits {
         if soft == RLIM_INFINITY {
             return Finding::ok(SUBJECT, "any amount of memory may be locked");
         }
-        // A quarter of the locked memory is reserved for receiving large messages.
+        // A quarter of the limit is reserved for receiving large messages.
         let fit = (soft - soft / 4) / CONNECTION_MEMORY;
         let what = format!(
             "{} of memory may be locked: room for {} of the default configuration",
@@ -96,8 +97,8 @@ impl Limits {
         let finding = if hard == RLIM_INFINITY {
             finding.mend("ulimit -l unlimited")
         } else {
-            // The command raises the limit of the shell in which it is run, and so of later
-            // commands in that shell.
+            // The command raises the limit of the shell in which it runs. Later commands in that
+            // shell inherit the limit.
             finding.mend(as_root("prlimit --memlock=unlimited --pid $$"))
         };
         finding
@@ -126,7 +127,7 @@ impl Limits {
 
 impl Limit {
     fn get(resource: Resource) -> Self {
-        // `getrlimit` fails only for unknown resources.
+        // `getrlimit` fails only for an unknown resource.
         let (soft, hard) = getrlimit(resource).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
         Self { soft, hard }
     }

@@ -6,9 +6,9 @@
 //! kernel  surroundings  limits  interfaces   checks of the system, which need no RDMA device
 //! devices  adapters  files  firewall
 //! libraries  hardware
-//! root          the places of /sys, /proc and /dev
+//! root          the paths of /sys, /proc and /dev
 //! exchange      sends a message from this host to itself
-//! peer          checks the way to another host, step by step
+//! peer          checks the path to another host, step by step
 //! fix           creates a software RoCE device
 //! ```
 
@@ -48,7 +48,7 @@ pub(crate) use self::{
 };
 use self::{finding::State, interfaces::Interfaces, peer::Peer, root::Root};
 
-/// Examines this host and, if a peer is given, the way to the peer.
+/// Examines this host and, if a peer is given, the path to the peer.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let peer = options.peer.as_deref().map(Peer::find).transpose()?;
     if options.fix {
@@ -67,16 +67,16 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Examines this host and the path to a peer, for the report of another command.
+/// Examines this host and the path to a peer, for the report of `rdmsg bench`.
 ///
 /// # Errors
 ///
-/// Fails if the name of the peer has no address.
+/// Fails if the peer's name does not resolve to an address.
 pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
     Ok(examine(Checked::Rdma, Some(Peer::find(peer)?), timeout))
 }
 
-/// Returns whether this host has an RDMA device, which may not work.
+/// Returns whether this host has an RDMA device. The device may not be usable.
 pub(crate) fn has_device() -> bool {
     let root = Root::machine();
     !devices::read(&root, &Interfaces::default()).is_empty()

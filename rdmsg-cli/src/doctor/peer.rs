@@ -17,26 +17,26 @@ use super::{
 };
 use crate::service::{self, Request, Unserved};
 
-/// The sizes in bytes of the messages that have to come back. Long messages fill packets, and the
-/// peer reads the longest one from this host's memory.
+/// The sizes in bytes of the messages that are sent to the peer. Longer messages fill whole
+/// packets, and the peer reads the longest message from this host's memory.
 const SIZES: [usize; 4] = [64, 4096, 16_000, 300_000];
 
 /// The number of messages of each size.
 const COUNT: u32 = 4;
 
-/// The maximum length of a text from the peer, in characters. Longer texts are cut.
+/// The maximum length of a text from the peer, in characters. Longer texts are truncated.
 const LONGEST_TEXT: usize = 500;
 
-/// The maximum length of an answer of the peer, in bytes.
+/// The maximum length of a reply from the peer, in bytes.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
-/// The maximum number of the peer's findings that are shown.
+/// The maximum number of findings of the peer to show.
 const MAX_FINDINGS: usize = 40;
 
-/// The maximum number of the peer's devices that are shown.
+/// The maximum number of devices of the peer to show.
 const MAX_DEVICES: usize = 16;
 
-/// Another host, with the route to it.
+/// Another host, and the route to it.
 #[derive(Debug)]
 pub(super) struct Peer {
     address: SocketAddr,
@@ -44,7 +44,7 @@ pub(super) struct Peer {
     route: Result<Route, String>,
 }
 
-/// The result of examining the way to a peer.
+/// The result of examining the path to a peer.
 #[derive(Debug)]
 pub(crate) struct PeerExamined {
     pub(super) address: SocketAddr,
@@ -76,7 +76,7 @@ impl PeerDescription {
 }
 
 impl Peer {
-    /// Looks up the peer's name and the route to it.
+    /// Resolves the peer's name, and determines the route to the peer.
     pub(super) fn find(name: &str) -> Result<Self> {
         let address = service::addresses(name)?;
         let address = *address.first().context("the name has no address")?;
@@ -84,12 +84,12 @@ impl Peer {
         Ok(Self { address, route })
     }
 
-    /// Returns the address from which this host sends to the peer.
+    /// Returns the local address of the route to the peer.
     pub(super) fn local(&self) -> Option<IpAddr> {
         self.route.as_ref().ok().map(|route| route.local)
     }
 
-    /// Examines the way to the peer step by step, until a step fails.
+    /// Examines the path to the peer step by step, until a step fails.
     pub(super) fn examine(
         self,
         transport: Checked,
@@ -126,8 +126,8 @@ impl Peer {
         if let (Some(link), Some(there)) = (link, &there) {
             findings.extend(self.judge_mtu(link, there));
         }
-        // The exchange is tried even if the peer did not answer over TCP, because RDMA may work
-        // although TCP does not.
+        // Try the exchange even if the peer did not reply over TCP, because RDMA may work when TCP
+        // does not.
         if let Some(link) = link.filter(|_| !is_refused) {
             self.exchange(Some(link), there.is_some(), timeout, &mut findings);
         }
@@ -189,11 +189,12 @@ impl Peer {
     }
 
     /// Requests the peer's examination of itself, and adds the peer's problems that concern the
-    /// checked transport. Also returns whether the peer refused the connection because no server
-    /// runs there.
+    /// checked transport to `findings`. Also returns whether the peer refused the connection because
+    /// no server is running.
     ///
-    /// The request uses TCP, which may work although RDMA does not. On iWARP it uses RDMA, because
-    /// the ports of iWARP are TCP ports, on which the peer's listener accepts no other connections.
+    /// The request uses TCP, which may work when RDMA does not. On iWARP it uses RDMA, because
+    /// iWARP ports are TCP ports, and the peer's iWARP listener does not accept plain TCP
+    /// connections.
     fn ask(
         &self,
         checked: Checked,
@@ -279,8 +280,7 @@ impl Peer {
             "the side with the larger MTU sends packets that the other may drop: short \
              messages arrive, but long ones do not",
         );
-        // The cache is flushed because the sender remembers for minutes that the smaller MTU has
-        // stopped packets.
+        // Flush the cache, because the sender caches the smaller path MTU for several minutes.
         let mend = |interface: &str, mtu: u64| {
             let set = format!("ip link set {interface} mtu {mtu}");
             [&set, FORGET_PATHS].map(as_root)
@@ -296,8 +296,8 @@ impl Peer {
         })
     }
 
-    /// Sends messages to the peer, over RDMA by this link or over TCP, and checks that they come
-    /// back.
+    /// Sends messages to the peer, and checks that the peer returns them. The messages use RDMA if
+    /// `link` is `Some`, and TCP otherwise.
     fn exchange(
         &self,
         link: Option<&Link>,
@@ -319,9 +319,8 @@ impl Peer {
             self.address
         );
         findings.push(Finding::ok("connection", what));
-        // A software device whose packets are longer than the MTU of its interface retries forever,
-        // and occupies a processor. So long messages are not sent if a finding reports an MTU
-        // problem.
+        // If a finding reports an MTU problem, send no long messages: a software device retries
+        // packets longer than its interface's MTU forever, and occupies a processor.
         let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
         let mut errors = findings.iter().filter(|it| it.state == State::Error);
         let told = errors.find(of_mtu).map(|it| it.subject.clone());
@@ -421,7 +420,7 @@ impl Peer {
         }
     }
 
-    /// Adds to a finding that one program may have the port over RDMA and another program over TCP.
+    /// Adds to a finding that different programs may use the port over RDMA and over TCP.
     fn of_another_program(&self, finding: Finding) -> Finding {
         let port = self.address.port();
         finding
@@ -442,7 +441,7 @@ impl Peer {
     }
 }
 
-/// Returns whether a program answers at the peer that is not a listener of rdmsg messages.
+/// Returns whether the error means that the program at the peer is not an rdmsg listener.
 fn is_of_another_program(error: &Error) -> bool {
     matches!(
         error,
@@ -456,7 +455,7 @@ fn is_of_another_program(error: &Error) -> bool {
     )
 }
 
-/// Returns whether the host answers, but no program listens on the port.
+/// Returns whether the error means that the host is up but no program listens on the port.
 fn is_refusal(error: &Unserved) -> bool {
     matches!(
         error,
@@ -467,7 +466,7 @@ fn is_refusal(error: &Unserved) -> bool {
     )
 }
 
-/// Returns the median of the times after which messages of this size come back.
+/// Returns the median round-trip time of messages of this size.
 fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration, Error> {
     let message = vec![0x5a; size];
     let mut times = Vec::new();
@@ -484,13 +483,14 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
     Ok(times[times.len() / 2])
 }
 
-/// Returns the first findings of the peer that are warnings or errors.
+/// Returns the first `MAX_FINDINGS` of the peer's findings that are warnings or errors.
 fn bad_of_peer<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Finding> {
     let bad = findings.filter(|it| it.state > State::Note);
     bad.take(MAX_FINDINGS).map(of_peer).collect()
 }
 
-/// Returns a finding of the peer without characters that could control the terminal.
+/// Returns a finding of the peer with the control characters replaced, because they could control
+/// the terminal.
 fn of_peer(finding: &Finding) -> Finding {
     let all = |texts: &[String]| texts.iter().take(5).map(|text| plain(text)).collect();
     Finding {
@@ -505,14 +505,14 @@ fn of_peer(finding: &Finding) -> Finding {
     }
 }
 
-/// Returns whether `name` is a plain interface name, which is safe in a shell command.
+/// Returns whether `name` is a valid interface name that is safe in a shell command.
 fn is_interface(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !name.starts_with('-') && (1..16).contains(&name.len()) && name.chars().all(is_plain)
 }
 
-/// Returns a text from another host. Control characters are replaced, and the text is cut to a
-/// readable length.
+/// Replaces control characters in a text from another host, and truncates the text to
+/// `LONGEST_TEXT`.
 fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
     shown.take(LONGEST_TEXT).collect()

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{styled, terminal};
 
-/// The widths of the columns for the state and for the subject, in characters.
+/// The widths of the state and subject columns, in characters.
 const COLUMNS: [usize; 2] = [7, 20];
 
 /// The result of a whole examination.
@@ -25,7 +25,7 @@ impl Report {
         Self { here, there }
     }
 
-    /// Returns the findings about this host, and then those about the way to the peer.
+    /// Returns the findings about this host, followed by the findings about the path to the peer.
     pub(crate) fn findings(&self) -> impl Iterator<Item = &Finding> {
         let there = self.there.iter().flat_map(|there| &there.findings);
         self.here.findings.iter().chain(there)
@@ -161,7 +161,7 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     for (label, commands) in [("  mend", mend), ("  keep", keep)] {
         let mut label = format!("{label}{place}");
         for command in commands {
-            // A command is printed on one line, so that the user can copy it.
+            // Print the command on one line, so that the user can copy it.
             writeln!(
                 out,
                 "{margin}{dim}{label:column$}{dim:#}{bold}{command}{bold:#}"
@@ -172,8 +172,8 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     Ok(())
 }
 
-/// Returns the text as lines of at most `width` characters, at least 30, except that a longer word
-/// has a line of its own.
+/// Wraps a text into lines of at most `width` characters; a width below 30 counts as 30. A word
+/// that is longer than a line has its own line.
 fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     let width = width.max(30);
     let mut lines: Vec<String> = Vec::new();

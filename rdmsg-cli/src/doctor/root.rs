@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder that contains sys, proc, dev and etc: the root directory, or a folder of a test.
+/// The directory that contains sys, proc, dev and etc: `/`, or a directory of a test.
 #[derive(Clone, Debug)]
 pub(super) struct Root(PathBuf);
 
@@ -25,8 +25,8 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// Returns the text of a file, without the end of its line. Returns `None` if the file cannot
-    /// be read, as for an empty entry of a GID table.
+    /// Returns the text of a file, trimmed. Returns `None` if the file cannot be read. For example,
+    /// an empty entry of a GID table cannot be read.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         Some(text.trim().to_owned())
@@ -36,8 +36,8 @@ impl Root {
         self.text(path)?.parse().ok()
     }
 
-    /// Returns the names in a folder. They are sorted by length first, so that numbers at their end
-    /// are in order.
+    /// Returns the names in a directory. Shorter names are first, so that numbers at the end of the
+    /// names are in order.
     pub(super) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder))
             .into_iter()
@@ -69,7 +69,7 @@ pub(super) mod testing {
 
     use super::Root;
 
-    /// A folder with the files of a simulated host. It is removed when this value is dropped.
+    /// A directory with the files of a simulated host. Dropping this value removes the directory.
     pub(in super::super) struct Machine(PathBuf);
 
     impl Machine {
@@ -86,7 +86,7 @@ pub(super) mod testing {
             Root::at(&self.0)
         }
 
-        /// Adds a file, and the folders that contain it.
+        /// Adds a file, and creates its parent directories.
         pub(in super::super) fn file(self, path: &str, text: &str) -> Self {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

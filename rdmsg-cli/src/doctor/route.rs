@@ -10,21 +10,20 @@ use super::{
     link::Link,
 };
 
-/// The command that makes the kernel forget the MTUs of paths that it has learned.
+/// The command that clears the path MTUs that the kernel has learned.
 pub(super) const FORGET_PATHS: &str = "ip route flush cache";
 
-/// The bytes of an RDMA packet in addition to its payload, from the IPv4 header to the end of the
-/// packet.
+/// The length in bytes of an RDMA packet without its payload, including the IPv4 header.
 const ROCE_HEADERS: u64 = 60;
 
-/// The route to another host, as the kernel knows it.
+/// The kernel's route to another host.
 #[derive(Debug)]
 pub(super) struct Route {
-    /// The address from which this host sends.
+    /// The source address of packets on this route.
     pub(super) local: IpAddr,
-    /// The maximum length of an IP packet on this route in bytes, or `None` for IPv6. It is the
-    /// interface's MTU, until a router or host on the way reports a smaller one, which the kernel
-    /// remembers for ten minutes.
+    /// The path MTU in bytes, or `None` for IPv6. It is the interface's MTU, unless a router or
+    /// host on the path has reported a smaller one. The kernel caches a reported MTU for ten
+    /// minutes.
     pub(super) mtu: Option<u64>,
 }
 
@@ -45,10 +44,10 @@ impl Route {
         })
     }
 
-    /// Returns a finding if the route's MTU is smaller than the device's packets. These have the
-    /// MTU of the interface, even if the path has a smaller one, and must not be fragmented, so
-    /// this host drops longer packets without an error. iWARP uses TCP, whose packets have the MTU
-    /// of the path, so there is no finding.
+    /// Returns a finding if the device's packets can be longer than the path MTU. RDMA packets must
+    /// not be fragmented, and their size depends on the interface's MTU only, so this host drops
+    /// longer packets without an error. Returns `None` for iWARP, because TCP adapts its packets to
+    /// the path MTU.
     pub(super) fn judge_mtu(&self, peer: IpAddr, link: &Link) -> Option<Finding> {
         if link.is_iwarp {
             return None;

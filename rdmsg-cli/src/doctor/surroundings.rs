@@ -3,7 +3,7 @@ use super::{finding::Finding, root::Root};
 /// The files that container runtimes create in the root directory of a container.
 const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
 
-/// The parts of control group names that identify containers.
+/// Substrings of the control group names of containers.
 const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 
 /// The system in which this program runs.
@@ -11,12 +11,11 @@ const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 pub(super) struct Surroundings {
     distribution: Distribution,
     is_container: bool,
-    /// The relation of RDMA devices to network namespaces, if the kernel reports it.
+    /// The assignment of RDMA devices to network namespaces, if the kernel reports it.
     namespaces: Option<Namespaces>,
 }
 
-/// The distributions that this program distinguishes, because they install packages in different
-/// ways.
+/// A Linux distribution. It determines the command that installs a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Distribution {
     Debian,
@@ -25,7 +24,7 @@ pub(super) enum Distribution {
     Other,
 }
 
-/// How the kernel assigns RDMA devices to network namespaces.
+/// The kernel's assignment of RDMA devices to network namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Namespaces {
     /// Each device is visible in all network namespaces.
@@ -40,8 +39,8 @@ impl Surroundings {
         let mode = root.text("sys/module/ib_core/parameters/netns_mode");
         Self {
             distribution: Distribution::read(root),
-            // A virtual machine may run from a container image, so the files alone do not identify
-            // a container. Process 2 is `kthreadd` only outside of containers.
+            // A virtual machine may have been started from a container image, so the files alone do
+            // not prove that this is a container. Outside of containers, process 2 is `kthreadd`.
             is_container: root
                 .text("proc/2/comm")
                 .is_none_or(|name| name != "kthreadd")
@@ -71,8 +70,8 @@ impl Surroundings {
         self.distribution
     }
 
-    /// Returns a finding about a container or about network namespaces. Returns `None` on a plain
-    /// host.
+    /// Returns a finding about a container or about network namespaces. Returns `None` outside of
+    /// containers, if devices are shared between network namespaces.
     pub(super) fn judge(&self) -> Option<Finding> {
         let exclusive = self.namespaces == Some(Namespaces::Exclusive);
         match (self.is_container, exclusive) {
@@ -121,8 +120,8 @@ impl Distribution {
         }
     }
 
-    /// Returns the command that installs a package. The package has different names on Debian and
-    /// on Fedora.
+    /// Returns the command that installs a package, given the names of the package on Debian and on
+    /// Fedora.
     pub(super) fn install(self, debian: &str, fedora: &str) -> String {
         match self {
             Self::Debian | Self::Ubuntu | Self::Other => format!("apt install {debian}"),

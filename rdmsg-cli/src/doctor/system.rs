@@ -1,11 +1,10 @@
 use std::{path::Path, process::Command};
 
-/// The folders that contain commands of the system. They are used instead of `PATH`, because the
-/// doctor may run as root, and the `PATH` of root may contain folders of other users or lack some
-/// of these folders.
+/// The directories of system commands. They replace `PATH`: the doctor may run as root, whose
+/// `PATH` may contain directories of other users or lack some of these directories.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Returns a command of the system by its absolute path, or `None` if it is not installed.
+/// Returns a system command with its absolute path, or `None` if it is not installed.
 pub(crate) fn command(name: &str) -> Option<Command> {
     let mut paths = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
     paths.find(|path| path.exists()).map(Command::new)

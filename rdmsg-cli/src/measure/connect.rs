@@ -8,8 +8,8 @@ use crate::{
     service::{self, Request},
 };
 
-/// Connects to `rdmsg serve` and sends it the request, which it grants. A lost connection waits for
-/// the time `resume` to be resumed.
+/// Connects to `rdmsg serve` and requests a service. `resume` is the time for which a lost
+/// connection can be resumed.
 pub(crate) fn connect(
     peer: &[SocketAddr],
     carrier: Carrier,

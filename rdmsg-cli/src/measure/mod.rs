@@ -1,4 +1,4 @@
-//! Code that `ping` and `bench` share: connections to `rdmsg serve`, measured times, and units.
+//! Code shared by `ping` and `bench`: connections to `rdmsg serve`, measured times, and units.
 
 mod connect;
 mod times;

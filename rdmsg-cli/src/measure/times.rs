@@ -2,16 +2,17 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// One hour in nanoseconds. Longer times are recorded as one hour.
+/// One hour in nanoseconds. A longer time is recorded as one hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// The number of bits of a time that are recorded, so that the error is less than 0.1 %.
+/// The number of leading bits of a time that are recorded. The error is therefore less than 0.1 %.
 const BITS: u32 = 11;
 
 /// Measured times, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
-    /// The numbers of times with the same first `BITS` bits, from 1 ns on, at `index_of` the time.
+    /// A histogram: the number of times for each value of `index_of`. Times with the same first
+    /// `BITS` bits and the same length share an index.
     counts: Vec<u64>,
     count: u64,
     sum: u128,
@@ -30,7 +31,7 @@ pub(crate) struct Summary {
     pub(crate) mean: f64,
 }
 
-/// The number of measured times in a range from `from` to `to`, in microseconds.
+/// The number of times from `from` to `to`, both in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Bucket {
     #[serde(rename = "from_us")]
@@ -93,7 +94,8 @@ impl Times {
         })
     }
 
-    /// Returns the time that this share of the times does not exceed, in nanoseconds.
+    /// Returns the quantile in nanoseconds. For 0.99, this is the time that 99 % of the times do
+    /// not exceed.
     fn at(&self, quantile: f64) -> u64 {
         let rank = (quantile * self.count as f64).ceil() as u64;
         let mut below = 0;
@@ -106,15 +108,15 @@ impl Times {
         self.most
     }
 
-    /// Returns the recorded times in ascending order, each with its number.
+    /// Returns the recorded times in ascending order, each with the number of its occurrences.
     fn recorded(&self) -> impl Iterator<Item = (u64, u64)> {
         let all = self.counts.iter().enumerate();
         let used = all.filter(|(_, count)| **count > 0);
         used.map(|(index, count)| (greatest_of(index).min(self.most), *count))
     }
 
-    /// Returns the times as buckets whose limits grow by half, from the first bucket that is not
-    /// empty to the last one.
+    /// Returns the times as a histogram without empty buckets at either end. The upper bound of
+    /// each bucket is about 1.5 times its lower bound.
     pub(crate) fn buckets(&self) -> Vec<Bucket> {
         if self.count == 0 {
             return Vec::new();
@@ -145,8 +147,8 @@ impl Times {
     }
 }
 
-/// Returns the index of a time: below 2^BITS the time itself, and then 2^(BITS - 1) indices for
-/// each further bit.
+/// Returns the histogram index of a time. A time below 2^BITS is its own index. Each further bit of
+/// length adds 2^(BITS - 1) indices.
 fn index_of(nanos: u64) -> usize {
     let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(BITS);
     ((u64::from(shift) << (BITS - 1)) + (nanos >> shift)) as usize

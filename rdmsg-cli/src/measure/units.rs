@@ -6,7 +6,7 @@ pub(crate) struct Size(pub(crate) u64);
 
 const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
 
-/// The maximum message size of a measurement, in bytes.
+/// The maximum message size in bytes.
 const LONGEST: u64 = 1 << 30;
 
 impl FromStr for Size {
@@ -41,7 +41,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Formats a time in microseconds with three digits and a suitable unit.
+/// Formats a number of microseconds with three digits and a suitable unit.
 pub(crate) fn micros(micros: f64) -> String {
     match micros {
         micros if micros < 999.5 => format!("{} µs", digits(micros)),
@@ -51,7 +51,7 @@ pub(crate) fn micros(micros: f64) -> String {
 }
 
 impl Size {
-    /// Returns the text with a unit, such as `4 KiB`.
+    /// Returns the size with its unit, for example `4 KiB`.
     pub(crate) fn with_unit(self) -> String {
         let text = self.to_string();
         match text.strip_suffix(|unit: char| unit.is_ascii_uppercase()) {
@@ -61,7 +61,7 @@ impl Size {
     }
 }
 
-/// Formats a rate in bytes per second. The units are powers of 1024, as those of sizes.
+/// Formats a rate in bytes per second. The units are powers of 1024.
 pub(crate) fn bytes_per_second(rate: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB"];
     let mut number = rate;
@@ -70,7 +70,7 @@ pub(crate) fn bytes_per_second(rate: f64) -> String {
         number /= 1024.0;
         unit += 1;
     }
-    // Powers of 2 have no decimals: 1 GiB/s, 512 MiB/s.
+    // Print powers of 2 without decimals: 1 GiB/s, 512 MiB/s.
     let text = if number >= 1.0 && number.log2().fract() == 0.0 {
         format!("{number}")
     } else {
@@ -94,7 +94,7 @@ fn scaled(number: f64) -> String {
     format!("{} {unit}", digits(number))
 }
 
-/// Formats a number below 1000 with three digits.
+/// Formats a number below 1000 with three significant digits.
 fn digits(number: f64) -> String {
     let decimals = match number {
         number if number < 9.995 => 2,

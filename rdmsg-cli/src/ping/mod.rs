@@ -1,4 +1,4 @@
-//! `rdmsg ping` sends messages to a peer and measures the time until they come back.
+//! `rdmsg ping` sends messages to a peer and measures their round-trip times.
 //!
 //! ```text
 //! options   the command line
@@ -19,7 +19,7 @@ pub(crate) use self::options::Options;
 use self::pinger::Pinger;
 use crate::stop::Stop;
 
-/// Sends messages until the requested number has been sent or a signal arrives.
+/// Sends the requested number of messages. Stops early if a signal arrives.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     let summary = Pinger::new(options)?.run(&stop)?;

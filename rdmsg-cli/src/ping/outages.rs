@@ -5,17 +5,17 @@ use std::{
 
 use rdmsg::Endpoint;
 
-/// Records the losses of one connection that is resumed.
+/// Detects and times the outages of one connection that can be resumed.
 #[derive(Debug)]
 pub(super) struct Outages {
     looked: Instant,
-    /// The time at which this program noticed that the connection was lost, or `None` while it is
-    /// not lost.
+    /// The time at which this program detected the current outage, or `None` if the connection is
+    /// not suspended.
     since: Option<Instant>,
     resumes: u64,
 }
 
-/// A change of the connection between two checks.
+/// A change of the connection since the last check.
 #[derive(Debug)]
 pub(super) enum Change {
     Suspended,
@@ -26,7 +26,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) enum After {
     Exactly(Duration),
-    /// The outage began and ended between two checks, so it was at most this long.
+    /// The maximum duration of an outage that began and ended between two checks.
     AtMost(Duration),
 }
 
@@ -45,7 +45,7 @@ impl Outages {
         self.change(resumes, endpoint.info().is_suspended)
     }
 
-    /// Returns the number of resumptions until the last check.
+    /// Returns the number of times the connection had been resumed at the last check.
     pub(super) fn resumes(&self) -> u64 {
         self.resumes
     }

@@ -19,11 +19,11 @@ use crate::{
 /// The interval at which the pinger checks for a signal while it waits for a reply.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// If the interval between two messages is shorter than this, all messages share one line of the
-/// output, which the pinger overwrites.
+/// The shortest interval at which each message has its own output line. With a shorter interval,
+/// the pinger overwrites one line.
 const READABLE: Duration = Duration::from_millis(150);
 
-/// Sends messages to `rdmsg serve`, each after the reply to the one before.
+/// Sends messages to `rdmsg serve`, each after the reply to the previous one.
 #[derive(Debug)]
 pub(super) struct Pinger<'a> {
     options: &'a Options,
@@ -35,7 +35,7 @@ pub(super) struct Pinger<'a> {
     summary: Summary,
 }
 
-/// The result of sending a message.
+/// The result of sending one message.
 enum Outcome {
     Back(Duration),
     Stopped,
@@ -56,7 +56,7 @@ impl<'a> Pinger<'a> {
         })
     }
 
-    /// Sends messages until the number of `--count` is reached, or until a signal arrives.
+    /// Sends messages until `--count` messages have been sent or a signal arrives.
     pub(super) fn run(mut self, stop: &Stop) -> Result<Summary> {
         let mut endpoint = self.connect(self.options.transport)?;
         self.greet(&endpoint)?;
@@ -75,7 +75,7 @@ impl<'a> Pinger<'a> {
                     self.show(time)?;
                 }
                 Outcome::Stopped => {
-                    // The signal ended the wait for the reply, so the message counts as not sent.
+                    // A signal interrupted the wait for the reply, so this message is not counted.
                     self.summary.sent -= 1;
                     break;
                 }
@@ -114,8 +114,8 @@ impl<'a> Pinger<'a> {
         Ok(endpoint)
     }
 
-    /// Connects until an attempt succeeds, over the transport of the first connection, because the
-    /// measured times belong to that transport. Returns `None` if a signal arrives.
+    /// Tries to connect until an attempt succeeds. Uses the transport of the first connection, so
+    /// that all measured times are of one transport. Returns `None` if a signal arrives.
     fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
         let carrier = if self.summary.transport == Transport::Tcp.to_string() {
             Carrier::Tcp
@@ -123,8 +123,7 @@ impl<'a> Pinger<'a> {
             Carrier::Rdma
         };
         loop {
-            // While the peer is unreachable, this wait limits how often the pinger tries to
-            // connect.
+            // Wait, to limit the rate of attempts while the peer is unreachable.
             stop.wait(self.options.interval.max(CHECK_INTERVAL));
             if stop.is_requested() {
                 return Ok(None);
@@ -160,8 +159,8 @@ impl<'a> Pinger<'a> {
 
     fn send(&mut self, endpoint: &Endpoint, stop: &Stop) -> io::Result<Outcome> {
         let start = Instant::now();
-        // The start of the time limit. It moves to the present while the connection is suspended,
-        // so an outage does not use up the time limit.
+        // The time at which the time limit starts. While the connection is suspended, this is set
+        // to the current time, so that an outage does not count.
         let mut limited = start;
         let mut is_sent = false;
         loop {
@@ -204,8 +203,8 @@ impl<'a> Pinger<'a> {
         }
     }
 
-    /// Shows the time of one message: in a line of its own if the interval is at least `READABLE`,
-    /// and otherwise by updating the last line.
+    /// Shows the time of one message: on a new line if the interval is at least `READABLE`, and in
+    /// the status line otherwise.
     fn show(&mut self, time: Duration) -> io::Result<()> {
         let (number, took) = (self.summary.sent, micros(time.as_secs_f64() * 1e6));
         if self.options.interval >= READABLE {

@@ -33,7 +33,8 @@ impl Summary {
         }
     }
 
-    /// Whether each message came back and no connection ended. A resumed connection has not ended.
+    /// Returns whether all replies arrived and no connection ended. A connection that was resumed
+    /// did not end.
     pub(super) fn is_whole(&self) -> bool {
         self.connections_lost == 0 && self.times.count() == self.sent
     }
@@ -124,9 +125,8 @@ impl Summary {
     }
 }
 
-/// Returns a bar for `count`. The bar of the count `most` is `room` characters long, and the length
-/// is proportional, in steps of an eighth of a character. A `count` above 0 has at least one
-/// eighth.
+/// Returns a bar for `count`, in eighths of a character. Its length is proportional: a bar for
+/// `most` is `room` characters long. A `count` above 0 has a bar of at least one eighth.
 fn bar(count: u64, most: u64, room: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = count as u128 * room as u128 * 8 / u128::from(most.max(1));

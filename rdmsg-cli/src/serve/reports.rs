@@ -6,17 +6,18 @@ use std::{
 
 use crate::doctor::Examination;
 
-/// The time for which one examination answers all requests. An examination starts programs, so a
-/// client must not be able to cause one per request.
+/// The time for which an examination is cached. An examination starts other programs, so clients
+/// must not be able to cause one with each request.
 const AGE: Duration = Duration::from_secs(2);
 
-/// The last examination of this host. The server sends it to `rdmsg doctor` on other hosts.
+/// The last examination of this host and its time. The server sends the examination to `rdmsg
+/// doctor` on other hosts.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Mutex<Option<(Instant, Examination)>>);
 
 impl Reports {
-    /// Returns an examination of this host as JSON. It is at most `AGE` old, except that the state
-    /// of the links and the route to the peer are current.
+    /// Returns an examination of this host as JSON. The links and the route to the peer are
+    /// current; all other findings are at most `AGE` old.
     pub(super) fn for_peer(&self, peer: IpAddr) -> String {
         let mut examination = self.last();
         examination.look_towards(peer);

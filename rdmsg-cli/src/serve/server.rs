@@ -17,11 +17,11 @@ use rdmsg::{
 use super::{options::Options, reports::Reports, session};
 use crate::{say::say, stop::Stop};
 
-/// The abort code for a client that the server cannot serve: too many connections are open, or the
-/// server cannot start a thread.
+/// The abort code for a client that the server cannot serve, because too many connections are open
+/// or a thread cannot be started.
 const BUSY: u32 = 1;
 
-/// Listens, and serves each connection in a thread of its own.
+/// Listens, and serves each connection in its own thread.
 #[derive(Debug)]
 pub(super) struct Server {
     engine: Engine,
@@ -30,7 +30,7 @@ pub(super) struct Server {
     most: u64,
 }
 
-/// The state that all threads of the server share.
+/// The state shared by all threads of the server.
 #[derive(Debug)]
 struct Shared {
     open: AtomicU64,
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Starts to listen on all addresses, and prints them.
+    /// Starts listening on all addresses, and prints them.
     pub(super) fn start(options: &Options) -> Result<Self> {
         let engine = Engine::new()?;
         let mut config = Config::default();
@@ -77,7 +77,7 @@ impl Server {
         })
     }
 
-    /// Serves connections until a signal arrives, and then closes all of them.
+    /// Serves connections until a signal arrives, and then closes all connections.
     pub(super) fn run(self, stop: &Stop) -> Result<ExitCode> {
         let ended = self.accept(stop);
         self.engine.shutdown();
@@ -103,7 +103,7 @@ impl Server {
                 Ok(Err(Error::ListenerEnded { reason, .. })) => {
                     bail!("a listener has ended: {reason}")
                 }
-                // This error ends one attempt of a client to connect. The listener continues.
+                // The error concerns one connection attempt. The listener continues.
                 Ok(Err(error)) => log::info!("a connection was not established: {error}"),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => bail!("the engine has ended"),
@@ -113,8 +113,7 @@ impl Server {
 
     fn serve(&self, endpoint: &Endpoint) {
         let shared = &self.shared;
-        // Only this thread increments the counter, so the number cannot exceed `most` after this
-        // check.
+        // Only this thread increments the counter, so a check before the increment is sufficient.
         if shared.open.load(Ordering::Relaxed) >= self.most {
             let most = self.most;
             return refuse(
@@ -144,7 +143,7 @@ fn refuse(endpoint: &Endpoint, reason: fmt::Arguments<'_>) {
     endpoint.abort(BUSY);
 }
 
-/// Counts a connection as open until the value is dropped.
+/// An open connection. Dropping this value decrements the counter of open connections.
 #[derive(Debug)]
 struct Open(Arc<Shared>);
 

@@ -5,13 +5,13 @@ use rdmsg::{CloseReason, Endpoint, Error};
 use super::reports::Reports;
 use crate::service::{Answer, Request};
 
-/// The time limit for the first message of a connection, and for sending each reply to it.
+/// The time limit for receiving the request, and for sending each reply.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The abort code for a client whose first message is not a request.
 const UNKNOWN: u32 = 2;
 
-/// How a connection ended, and which service the client had requested.
+/// The reason why a connection ended, and the service that the client had requested.
 #[derive(Debug)]
 pub(super) struct Ended {
     request: Option<Request>,
@@ -61,8 +61,8 @@ fn serve_requests(
         None => {
             let said = [&[Answer::Refused.byte()][..], b"this is `rdmsg serve`"].concat();
             endpoint.send_timeout(&said, TIME_LIMIT)?;
-            // Waits until the client has received the text, because an abort drops messages that
-            // are on their way.
+            // Wait until the client has received the text, because an abort drops messages in
+            // flight.
             endpoint.flush_timeout(TIME_LIMIT)?;
             endpoint.abort(UNKNOWN);
             Err(Error::Disconnected(CloseReason::LocallyAborted))

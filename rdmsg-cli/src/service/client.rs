@@ -8,11 +8,11 @@ use rdmsg::{Endpoint, ToAddresses};
 
 use super::{Answer, PORT, Request, Unserved};
 
-/// The maximum length in bytes of the refusal text that an error shows.
+/// The maximum length in bytes of a refusal text in an error message.
 const LONGEST: usize = 200;
 
-/// Resolves `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT` to addresses. A name
-/// without a port gets the port `PORT`.
+/// Resolves `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT` to addresses. The default
+/// port is `PORT`.
 pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
     let fail = || format!("cannot look up {name}");
     let inner = name
@@ -41,8 +41,7 @@ pub(crate) fn ask(
         Some((first, said)) if *first == Answer::Granted.byte() => Ok(said.to_vec()),
         Some(_) | None => {
             endpoint.abort(0);
-            // The peer may be a program other than `rdmsg serve`, so its reply may contain any
-            // bytes.
+            // The peer may not be `rdmsg serve`, so the reply may contain any bytes.
             let words = answer.get(1..answer.len().min(LONGEST)).unwrap_or_default();
             let words = String::from_utf8_lossy(words).escape_debug().to_string();
             Err(Unserved::Refused(words))

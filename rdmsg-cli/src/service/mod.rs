@@ -1,5 +1,5 @@
-//! The services of `rdmsg serve` that other commands use. The first message of a connection names a
-//! service.
+//! The services that `rdmsg serve` provides to other commands. The first message of a connection
+//! names a service.
 
 mod client;
 mod request;

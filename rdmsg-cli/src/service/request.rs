@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr};
 
-/// The first word of a request. It contains the version of the protocol.
+/// The first word of a request, which contains the protocol version.
 const NAME: &str = "rdmsg-cli/1";
 
 /// The service that a client requests with its first message.
@@ -32,8 +32,7 @@ impl Request {
         }
     }
 
-    /// Returns the request in the first message of a connection, or `None` if the message is not a
-    /// request.
+    /// Parses the first message of a connection. Returns `None` if it is not a request.
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         std::str::from_utf8(message).ok()?.parse().ok()
     }
@@ -57,7 +56,7 @@ impl FromStr for Request {
 }
 
 impl Answer {
-    /// Returns the byte that begins the reply. The text follows it.
+    /// Returns the first byte of the reply. A text follows it.
     pub(crate) fn byte(self) -> u8 {
         match self {
             Self::Granted => b'+',

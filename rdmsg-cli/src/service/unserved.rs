@@ -2,7 +2,7 @@ use std::{error, fmt};
 
 use rdmsg::Error;
 
-/// The reason why a client did not get the service that it requested.
+/// The reason why a client did not get the requested service.
 #[derive(Clone, Debug)]
 pub(crate) enum Unserved {
     /// The connection failed.

@@ -8,7 +8,7 @@ pub(super) struct Line<'a> {
     pub(super) value: f64,
 }
 
-/// Returns the sample lines of a text in the Prometheus format. Skips comments and malformed lines.
+/// Parses the sample lines of a text in the Prometheus format. Skips comments and malformed lines.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -41,8 +41,7 @@ fn line(text: &str) -> Option<Line<'_>> {
     })
 }
 
-/// Reads the value of a label up to the closing quotation mark. Also returns the text after the
-/// quotation mark.
+/// Parses the value of a label up to the closing quotation mark. Also returns the remaining text.
 fn unescape(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.chars();

@@ -13,15 +13,15 @@ use rdmsg::crossbeam_channel::{Receiver, Select, bounded, never};
 
 use crate::stop::Stop;
 
-/// The keys that are pressed on the terminal of stdin. The drop restores the mode of the terminal.
+/// The keys pressed on the terminal of stdin. Dropping this value restores the terminal mode.
 #[derive(Debug)]
 pub(super) struct Keys {
     pressed: Receiver<u8>,
-    /// The mode of the terminal before this program changed it. `None` if it was not changed.
+    /// The terminal mode before this program changed it, or `None` if the mode is unchanged.
     before: Option<Termios>,
 }
 
-/// The event that ends a wait.
+/// The event that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waited {
     TimePassed,
@@ -32,17 +32,18 @@ pub(super) enum Waited {
 }
 
 impl Keys {
-    /// Reads the keys in a thread, if stdin is a terminal and this process is in the foreground.
-    /// The kernel stops a process in the background that changes the terminal's mode.
+    /// Starts a thread that reads the keys, if stdin is a terminal and this process is in its
+    /// foreground. A background process must not change the terminal mode, because the kernel would
+    /// stop it.
     pub(super) fn read(is_live: bool) -> Self {
         let mode = if is_live { set_mode() } else { None };
         let (sender, pressed) = bounded(8);
         let reading = mode.is_some().then(|| {
             let read = move || {
                 let mut bytes = [0; 32];
-                // An arrow key is several bytes, which arrive together.
+                // An arrow key sends several bytes, which one read returns.
                 while let Ok(1..) = io::stdin().lock().read(&mut bytes) {
-                    // The send fails if the user presses keys faster than they are handled.
+                    // Ignore keys that are pressed faster than they are handled.
                     let _ = sender.try_send(bytes[0]);
                 }
             };
@@ -65,12 +66,13 @@ impl Keys {
         self.before.is_some()
     }
 
-    /// Waits for this time, or until a signal arrives or a key is pressed. `None` is no time limit.
+    /// Waits until the time has passed, a signal arrives or a key is pressed. With `None` there is
+    /// no time limit.
     pub(super) fn wait(&self, time: Option<Duration>, stop: &Stop) -> Waited {
         let mut select = Select::new();
         select.recv(stop.channel());
         let key = select.recv(&self.pressed);
-        // The wait receives nothing, so the signal stays in the channel.
+        // These calls leave the signal in the channel.
         let ready = match time {
             Some(time) => select.ready_timeout(time).ok(),
             None => Some(select.ready()),
@@ -81,14 +83,15 @@ impl Keys {
         match ready.filter(|at| *at == key).map(|_| self.pressed.recv()) {
             Some(Ok(b'q' | b'Q')) => Waited::Quit,
             Some(Ok(_)) => Waited::Key,
-            // The terminal was closed, or there was no key.
+            // The key thread has ended, because the terminal was closed.
             Some(Err(_)) => Waited::Quit,
             None => Waited::TimePassed,
         }
     }
 }
 
-/// Makes the terminal report each key at once and show none. Returns the mode before.
+/// Sets the terminal mode: no echo, and each key is available immediately. Returns the previous
+/// mode.
 fn set_mode() -> Option<Termios> {
     let stdin = io::stdin();
     let fd = stdin.as_fd();

@@ -33,12 +33,12 @@ use crate::{stop::Stop, styled, terminal};
 /// The control sequences that move the cursor to the top left corner and clear the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
-/// The control sequences that switch to the terminal's alternate screen and hide the cursor, and
-/// that undo both.
+/// The control sequences that enter and leave the alternate screen. They also hide and show the
+/// cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// The last line of a screen.
+/// The last line of the screen.
 const HELP: &str = "q quits, any other key pauses";
 const PAUSED: &str = "paused: q quits, any other key continues";
 
@@ -73,7 +73,7 @@ fn show(options: &Options, stop: &Stop, keys: &Keys, is_live: bool) -> Result<()
                 }
                 print!("\r{HELP}\x1b[K");
                 io::stdout().flush()?;
-                // The rates of the next table are not those of the pause.
+                // Take a new first reading, so that the next rates do not include the pause.
                 before = Reading::take(options);
                 continue;
             }
@@ -81,7 +81,7 @@ fn show(options: &Options, stop: &Stop, keys: &Keys, is_live: bool) -> Result<()
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
-            // `styled::stdout` removes this sequence if it removes styles, so `print!` writes it.
+            // Use `print!`, because `styled::stdout` may remove this sequence.
             print!("{CLEAR_SCREEN}");
             io::stdout().flush()?;
         }

@@ -10,14 +10,14 @@ use super::{
     sources::{command, folders, plain, read, sockets},
 };
 
-/// The time after which a reading is cut short. Processes that do not reply delay the reading of
-/// all later ones.
+/// The time limit for reading the sockets of all processes. Later processes are skipped, because
+/// each process that does not reply delays the reading.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The state of a connection that is lost and can still be resumed.
+/// The state of a lost connection that can still be resumed.
 pub(super) const SUSPENDED: &str = "suspended";
 
-/// The counters of all connections of all processes at one moment.
+/// The counters of the connections of all processes at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) at: Instant,
@@ -25,21 +25,22 @@ pub(super) struct Reading {
     /// The number of processes that replied, including those without connections.
     pub(super) processes: usize,
     pub(super) round_trips: RoundTrips,
-    /// The numbers of connections that have ended, by reason.
+    /// The number of ended connections for each reason.
     pub(super) ended: BTreeMap<String, u64>,
 }
 
-/// The round trips of keepalive and of flushes, since the processes started.
+/// The round trips of keepalives and flushes since the processes started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RoundTrips {
-    /// The numbers of round trips that took at most the key in microseconds, by key.
+    /// A cumulative histogram: the key is a time in microseconds, and the value is the number of
+    /// round trips that took at most this time.
     within: BTreeMap<u64, u64>,
-    /// The sum of all, in seconds.
+    /// The sum of all round-trip times in seconds.
     sum: f64,
     pub(super) count: u64,
 }
 
-/// Identifies a connection. The pid is 0 for a socket of `--socket`.
+/// Identifies a connection. The pid is 0 if the socket was given with `--socket`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) pid: u32,
@@ -50,11 +51,11 @@ pub(super) struct Key {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Connection {
     pub(super) command: String,
-    /// The name that the program has given the connection, or an empty string.
+    /// The label that the program has set for the connection, or an empty string.
     pub(super) label: String,
     pub(super) peer: String,
     pub(super) transport: String,
-    /// The state, or an empty string if the process reports an unknown one.
+    /// The state, or an empty string if the reported state is unknown.
     pub(super) state: &'static str,
     pub(super) age: Duration,
     pub(super) messages: f64,
@@ -94,8 +95,8 @@ impl Reading {
             }
             match read(&path, (!is_named).then_some(pid)) {
                 Ok((pid, text)) => this.add(pid, &text),
-                // A socket in the folder mostly belongs to a killed process, so its error is not a
-                // warning.
+                // A socket in the directory that cannot be read usually belonged to a killed
+                // process, so this error is not a warning.
                 Err(error) if is_named => log::warn!("cannot read {}: {error}", path.display()),
                 Err(error) => log::info!("cannot read {}: {error}", path.display()),
             }
@@ -146,10 +147,10 @@ impl Reading {
 }
 
 impl Reading {
-    /// Adds a value that concerns all connections of a process.
+    /// Adds a value that is summed over all connections of a process.
     fn add_total(&mut self, line: &Line<'_>) {
         let label = |name| line.labels.get(name).map_or("", String::as_str);
-        // A value that is negative or no number counts as 0.
+        // The cast converts a negative value or NaN to 0.
         let count = line.value as u64;
         if line.name == "rdmsg_connections_ended_total" {
             *self.ended.entry(plain(label("reason"))).or_default() += count;
@@ -173,12 +174,13 @@ impl Reading {
 }
 
 impl RoundTrips {
-    /// Returns the mean in microseconds, or `None` without a round trip.
+    /// Returns the mean in microseconds, or `None` if there was no round trip.
     pub(super) fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum * 1e6 / self.count as f64)
     }
 
-    /// Returns the least known time, in microseconds, within which 99 % were.
+    /// Returns the smallest bound of the histogram, in microseconds, that at least 99 % of the
+    /// round trips did not exceed.
     pub(super) fn p99(&self) -> Option<u64> {
         let enough = |within: u64| within as f64 >= 0.99 * self.count as f64;
         let mut bounds = self.within.iter().filter(|_| self.count > 0);
@@ -186,7 +188,7 @@ impl RoundTrips {
     }
 }
 
-/// Returns the name of the state with this number in the Prometheus text, or an empty string.
+/// Returns the name of the state with this value in the Prometheus text, or an empty string.
 fn state(number: f64) -> &'static str {
     [(0.0, "open"), (1.0, SUSPENDED), (2.0, "ended")]
         .into_iter()
@@ -198,7 +200,7 @@ fn state(number: f64) -> &'static str {
 pub(super) mod testing {
     use super::*;
 
-    /// Returns the reading of a process with one connection, `seconds` after `start`, when the
+    /// Returns the reading of a process with one connection, taken `seconds` after `start`. The
     /// connection has sent `sent` bytes.
     pub(in super::super) fn reading(start: Instant, seconds: u64, sent: u64) -> Reading {
         let labels = "{connection=\"3\",peer=\"10.8.0.1:7471\",transport=\"RDMA\"}";

@@ -20,7 +20,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// The maximum length of a reply in bytes. The statistics of a process are much shorter.
 const LONGEST: usize = 16 << 20;
 
-/// Returns the folders that contain sockets: that of this user, or those of all users for root.
+/// Returns the directories that contain sockets: the directory of this user, or for root the
+/// directories of all users.
 pub(super) fn folders() -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::from([Export::folder()]);
     if geteuid().is_root() {
@@ -42,7 +43,8 @@ pub(super) fn folders() -> BTreeSet<PathBuf> {
     folders
 }
 
-/// Returns the sockets in a folder. The number before `.sock` in the file name is the process id.
+/// Returns the sockets in a directory, with their process ids. The file name is the process id and
+/// `.sock`.
 pub(super) fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let sockets = entries.filter_map(|entry| {
@@ -53,8 +55,8 @@ pub(super) fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     sockets.collect()
 }
 
-/// Connects to a socket without waiting, because the process that listens may not accept
-/// connections, and then a blocking connect waits as soon as the socket's queue is full.
+/// Connects to a socket without blocking. A blocking connect would wait if the socket's backlog is
+/// full and the other process does not accept connections.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -67,8 +69,8 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Checks that the process `pid` listens on the socket, and that root or this user has started it.
-/// The file name does not prove that, because any user can create a folder `/tmp/rdmsg-…`.
+/// Checks that the process `pid` listens on the socket and belongs to root or to this user. The
+/// file name is no proof, because any user can create a directory `/tmp/rdmsg-…`.
 fn check_owner(stream: &UnixStream, pid: u32) -> io::Result<()> {
     let owner = getsockopt(stream, sockopt::PeerCredentials)?;
     if u32::try_from(owner.pid()) != Ok(pid) {
@@ -86,9 +88,9 @@ fn check_owner(stream: &UnixStream, pid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the id of the process that listens on the socket, and the statistics in the Prometheus
-/// format that this process sends. Fails if `pid` is known and another process listens. The id of a
-/// process in another PID namespace is 0.
+/// Reads the statistics of the process that listens on a socket, in the Prometheus format. Also
+/// returns the id of the process, which is 0 for a process in another PID namespace. Fails if `pid`
+/// is given and is not the id of that process.
 pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<(u32, String)> {
     let start = Instant::now();
     let mut stream = connect(path)?;
@@ -124,8 +126,8 @@ pub(super) fn command(pid: u32) -> String {
     plain(name.trim())
 }
 
-/// Returns the first 60 characters of a text of another process, with `?` for each control
-/// character.
+/// Returns the first 60 characters of a text from another process, with each control character
+/// replaced by `?`.
 pub(super) fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
     shown.take(60).collect()

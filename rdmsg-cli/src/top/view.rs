@@ -14,13 +14,13 @@ use super::{
 };
 use crate::measure::{bytes_per_second, micros};
 
-/// The table of connections, with rates that are computed from two readings.
+/// The table of connections, with rates computed from two readings.
 #[derive(Debug)]
 pub(super) struct View {
     rows: Vec<Row>,
     processes: usize,
     round_trips: RoundTrips,
-    /// The numbers of connections that have ended, by reason, the largest first.
+    /// The number of ended connections for each reason, the largest number first.
     ended: Vec<(String, u64)>,
 }
 
@@ -35,7 +35,7 @@ struct Row {
     stalls: f64,
 }
 
-/// The members of the output as JSON, in their order.
+/// The JSON output. Its members are printed in this order.
 #[derive(Serialize)]
 struct ViewJson<'a> {
     processes: usize,
@@ -78,13 +78,12 @@ struct ConnectionJson<'a> {
 struct Column {
     head: &'static str,
     width: usize,
-    /// Whether the cells contain text, which is aligned to the left. Numbers are aligned to the
-    /// right.
+    /// Whether the cells contain text. Text is aligned to the left, numbers to the right.
     is_text: bool,
 }
 
-/// The heading of the column for the names that programs give their connections. The table omits
-/// the column if no connection has a name.
+/// The heading of the column with the labels of connections. The table omits the column if no
+/// connection has a label.
 const LABEL: &str = "LABEL";
 
 const COLUMNS: [Column; 14] = [
@@ -104,8 +103,8 @@ const COLUMNS: [Column; 14] = [
     Column::number("HELD", 5),
 ];
 
-/// The columns that the table omits, in this order, until the rest fits the terminal. The remaining
-/// columns fit 80 characters.
+/// The columns that the table may omit. It omits them in this order until the remaining columns fit
+/// the terminal. The other columns always fit 80 characters.
 const OMITTABLE: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
 
 impl Column {
@@ -134,8 +133,8 @@ impl Column {
     }
 }
 
-/// Returns the indices of the columns that fit a line of `width` characters. `has_labels` is
-/// whether any connection has a name.
+/// Returns the indices of the columns that fit a line of `width` characters. `has_labels` is true
+/// if any connection has a label.
 fn columns_for(width: usize, has_labels: bool) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..COLUMNS.len())
         .filter(|at| has_labels || COLUMNS[*at].head != LABEL)
@@ -166,8 +165,7 @@ impl Row {
             of.peer.clone(),
             of.transport.clone(),
             age(of.age),
-            // The table never omits this column, so each terminal shows that the connection is
-            // suspended.
+            // The state is in this column because the table never omits it.
             if self.is_suspended() {
                 SUSPENDED.to_owned()
             } else {
@@ -193,7 +191,8 @@ impl View {
         let none = Connection::default();
         let rows = now.connections.iter().map(|(key, of)| {
             let old = before.connections.get(key).unwrap_or(&none);
-            // A connection that was opened after the first reading counts from zero.
+            // A connection that is not in the first reading was opened later, so its counters
+            // started at 0.
             let rate = |now: f64, old: f64| (now - old).max(0.0) / seconds.max(1e-3);
             Row {
                 sent: rate(of.sent, old.sent),
@@ -212,8 +211,8 @@ impl View {
             Order::Held => row.of.held,
             Order::Age => row.of.age.as_secs_f64(),
         };
-        // Sorts the largest values first. Rows with equal values are in the order of their keys, so
-        // they do not swap places between two tables.
+        // Sort by value, the largest first, and then by key, so that rows with equal values do not
+        // swap between two tables.
         rows.sort_by(|one, other| by(other).total_cmp(&by(one)).then(one.key.cmp(&other.key)));
         let ended = now.ended.iter().filter(|(_, count)| **count > 0);
         let mut ended: Vec<_> = ended
@@ -228,7 +227,7 @@ impl View {
         }
     }
 
-    /// Returns the line with the round trips and the ends of connections.
+    /// Returns the line with the round trips and the reasons for ended connections.
     fn totals(&self) -> String {
         let round_trips = match (self.round_trips.mean(), self.round_trips.p99()) {
             (None, _) => "none".to_owned(),
@@ -250,7 +249,7 @@ impl View {
     }
 
     fn sum(&self, of: impl Fn(&Row) -> f64) -> f64 {
-        // `sum` of an empty iterator is -0.0, which would be printed with its sign.
+        // The sum of an empty iterator is -0.0, which would be printed with its sign.
         self.rows.iter().map(of).sum::<f64>().abs()
     }
 
@@ -287,11 +286,11 @@ impl View {
             ended: ended.collect(),
             connections: connections.collect(),
         };
-        // The serialization does not fail, because all keys are texts.
+        // The serialization cannot fail, because all keys are strings.
         serde_json::to_string(&json).unwrap_or_default()
     }
 
-    /// Writes the table, with lines of at most `width` characters, and at most `lines` lines.
+    /// Writes the table, with at most `lines` lines of at most `width` characters.
     pub(super) fn write(
         &self,
         out: &mut impl Write,
@@ -351,7 +350,7 @@ impl View {
     }
 }
 
-/// Formats a duration with two digits and a unit, except that a number of days can be longer.
+/// Formats a duration with one unit and at most two digits. Only a number of days can be longer.
 fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..100 => format!("{seconds}s"),

@@ -1,5 +1,5 @@
-//! Tests of bridges that resume their connections, which a proxy cuts. The bridges connect to each
-//! other over TCP.
+//! Tests of bridges that resume their connections. A proxy cuts the connections between the
+//! bridges, which use TCP.
 
 use std::{
     io::{Read, Write},
@@ -36,7 +36,7 @@ impl Way {
         }
     }
 
-    /// Cuts the connection between the bridges, and waits until the near bridge has noticed it.
+    /// Cuts the connection between the bridges, and waits until the near bridge reports the loss.
     fn cut(&mut self) {
         self.proxy.cut();
         await_line(&mut self.near.process, "lost its connection, and resumes");
@@ -59,7 +59,8 @@ fn bridge_of(service: SocketAddr, place: &str, more: &[&str]) -> Bridge {
     start(&listen, &to, more)
 }
 
-/// Returns both ends of a connection through the bridges, after each end has received bytes.
+/// Opens a connection through the bridges, and exchanges bytes in both directions. Returns the
+/// sockets of the client and of the service.
 fn conversation(way: &Way, service: &TcpListener) -> (TcpStream, TcpStream) {
     let mut client = connect(way.near.address);
     let (mut server, _) = service.accept().unwrap();
@@ -103,8 +104,8 @@ fn client_notices_no_cut_between_the_bridges() {
         std::thread::scope(|scope| {
             scope.spawn(|| writer.write_all(part).unwrap());
             client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
-            // The other half of the bytes is in flight, or the near bridge holds it until the
-            // connection is resumed.
+            // The other half of the bytes is in flight, or in the near bridge until the connection
+            // is resumed.
             way.cut();
             way.restore();
             client.read_exact(&mut echoed[part.len() / 2..]).unwrap();
@@ -128,7 +129,7 @@ fn half_closes_pass_behind_a_cut() {
     way.restore();
     arrives(&mut server, b"last question");
     ends(&mut server);
-    // The direction from the server to the client is still open. It passes another cut.
+    // The direction from the server to the client is still open. It survives another cut.
     way.cut();
     server.write_all(b"last answer").unwrap();
     drop(server);
@@ -157,8 +158,8 @@ fn service_reset_during_cut_resets_client() {
 #[test]
 fn client_reset_during_cut_resets_service() {
     let (service, address) = listener();
-    // The near bridge cannot report the reset, so the far bridge resets the service when its time
-    // to resume, 1 s, is over.
+    // The near bridge cannot forward the reset to the far bridge. After its resume time of 1 s, the
+    // far bridge resets the service.
     let mut way = Way::with(address, &["--resume", "600"], &["--resume", "1"]);
     let (client, mut server) = conversation(&way, &service);
     way.cut();
@@ -189,12 +190,12 @@ fn restarted_bridge_resets_the_client_and_says_why() {
     way.near
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
-    // A new client gets a connection.
+    // A new client can connect.
     conversation(&way, &service);
 }
 
 fn ends_somehow(stream: &mut TcpStream) {
-    // Depending on the state of the socket, the kernel reports the end of the stream or an error.
+    // The kernel reports the end of file or an error, depending on the socket's state.
     assert!(!matches!(stream.read(&mut [0]), Ok(1..)));
 }
 

@@ -1,5 +1,4 @@
-//! Helpers for tests of bridges: bridge processes, services behind them, and checks of how a
-//! connection ends.
+//! Helpers for tests of bridges: bridge processes, services, and checks of how a connection ended.
 
 use std::{
     env, fs,
@@ -18,13 +17,13 @@ use nix::{
 };
 use toolbox::{Bridge, Ended, TIME_LIMIT};
 
-/// Returns the address of the RDMA device, if the environment variable `LAB_ADDR` names one.
+/// Returns the address of the RDMA device in the environment variable `LAB_ADDR`, if it is set.
 pub(crate) fn device() -> Option<String> {
     env::var("LAB_ADDR").ok()
 }
 
-/// Returns the URL scheme of the connection between two bridges: RDMA if there is a device, and
-/// otherwise TCP.
+/// Returns the URL scheme of connections between two bridges: RDMA if there is a device, and TCP
+/// otherwise.
 fn scheme() -> &'static str {
     device().map_or("rdmsg+tcp", |_| "rdma")
 }
@@ -55,7 +54,7 @@ pub(crate) fn start(listen: &str, to: &str, more: &[&str]) -> Bridge {
     Bridge::start(program(), listen, to, more).unwrap()
 }
 
-/// Runs a bridge that must fail to start. Returns its output and status.
+/// Runs a bridge that must fail to start. Returns its output and exit status.
 pub(crate) fn refused(listen: &str, to: &str) -> Ended {
     Bridge::refused(program(), listen, to).unwrap()
 }
@@ -80,7 +79,7 @@ impl Service {
     }
 }
 
-/// Echoes bytes until the client closes its direction, and then closes the other direction.
+/// Echoes bytes until the client closes its sending direction, and then closes the other direction.
 fn echo(stream: &mut TcpStream) {
     if let Ok(mut writing) = stream.try_clone()
         && copy(stream, &mut writing).is_ok()
@@ -90,7 +89,7 @@ fn echo(stream: &mut TcpStream) {
     }
 }
 
-/// Connects, and sets `TIME_LIMIT` as the time limit for reads.
+/// Connects to a TCP socket. The time limit for reads is `TIME_LIMIT`.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
@@ -122,7 +121,7 @@ pub(crate) fn random(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the largest number of bytes that the kernel buffers for one direction of a connection.
+/// Returns the maximum number of bytes that the kernel buffers for one direction of a connection.
 pub(crate) fn socket_buffers() -> usize {
     let most = |what: &str| {
         let text = fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{what}")).unwrap();
@@ -132,7 +131,7 @@ pub(crate) fn socket_buffers() -> usize {
     most("rmem") + most("wmem")
 }
 
-/// Raises the limit of open file descriptors to the hard limit.
+/// Raises the soft limit on open files to the hard limit.
 pub(crate) fn raise_open_files() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();

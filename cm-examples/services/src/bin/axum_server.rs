@@ -1,5 +1,5 @@
-//! A web server that uses axum. It accepts connections over rdmsg and over plain TCP at the same
-//! time, because `axum::serve` accepts either listener.
+//! A web server that uses axum. It accepts connections over rdmsg and over plain TCP concurrently,
+//! because `axum::serve` works with either listener.
 
 use std::{net::SocketAddr, process::ExitCode};
 

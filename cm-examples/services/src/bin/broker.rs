@@ -1,9 +1,9 @@
 //! A publish-subscribe service over rdmsg messages: the broker, a publisher and a subscriber.
 //!
-//! A slow subscriber does not delay other clients. The broker keeps a queue for each subscriber,
-//! with limits on the messages and their bytes. When the queue is full, the broker drops the oldest
-//! messages, and sends the number of dropped messages before the next one. The keepalive detects a
-//! subscriber whose process or host has stopped.
+//! A slow subscriber does not delay other clients. The broker has a queue for each subscriber, with
+//! limits on the number of messages and of bytes. When the queue is full, the broker drops the
+//! oldest messages, and sends the number of dropped messages before the next message. The keepalive
+//! detects a subscriber whose process hangs or whose host has failed.
 
 use std::{
     io::{BufRead, stdin},
@@ -221,7 +221,7 @@ async fn publish_all(
         endpoint.send(&publish(topic, &message?)?).await?;
         count += 1;
     }
-    // `close` returns when the broker has received all messages.
+    // The close completes when the broker has received all messages.
     endpoint.close().await?;
     if says {
         let rate = count as f64 / start.elapsed().as_secs_f64();
@@ -241,8 +241,8 @@ async fn subscribe(
     for topic in topics {
         endpoint.send(&ToBroker::subscribe(topic)).await?;
     }
-    // The broker executes the requests of a client in order, so its answer shows that it has
-    // executed the subscriptions.
+    // The broker executes the requests of a client in order. The reply to this request therefore
+    // shows that the subscriptions are active.
     endpoint.send(&ToBroker::ask()).await?;
     let (mut received, mut missed) = (0, 0);
     while count.is_none_or(|count| received + missed < count) {

@@ -1,6 +1,6 @@
-//! Copies files to and from a server. Each part of a file is a large message, which is not copied
-//! in memory. A digest verifies the complete file. After an interruption, the next copy continues
-//! at the same place.
+//! Copies files to and from a server. Each piece of a file is one large message, sent without a
+//! copy in memory. A digest verifies the complete file. After an interruption, the next copy
+//! continues at the same position.
 
 use std::{
     net::SocketAddr,

@@ -1,5 +1,5 @@
 //! A gRPC server and client that use the unmodified tonic library. They communicate over rdmsg or
-//! over plain TCP, and the server accepts both at the same time.
+//! over plain TCP, and the server accepts both concurrently.
 //!
 //! The server passes a stream of connections to `serve_with_incoming_shutdown`, and the client
 //! passes `rdmsg::tokio::HttpConnector` to `connect_with_connector`.

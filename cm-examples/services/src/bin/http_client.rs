@@ -160,8 +160,8 @@ async fn bench(
     Ok(())
 }
 
-/// Sends requests until `left`, which all clients share, is 0. Returns the number of received
-/// bytes.
+/// Sends requests until the counter `left`, which all clients share, is 0. Returns the number of
+/// received bytes.
 async fn load(mut client: Client, program: Arc<Program>, left: Arc<AtomicU64>) -> Result<u64> {
     let mut received = 0;
     let fewer = |left: u64| left.checked_sub(1);

@@ -1,5 +1,5 @@
 //! An HTTP client that uses the connection pool of hyper-util, over rdmsg or over plain TCP. Only
-//! the connector differs.
+//! the connector depends on the transport.
 
 use std::{
     io::{Write, stdout},

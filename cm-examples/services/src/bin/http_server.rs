@@ -1,8 +1,8 @@
 //! A web server that uses the unmodified libraries hyper, for HTTP/1 and HTTP/2, and rustls, for
-//! TLS. It accepts connections over rdmsg and over plain TCP at the same time.
+//! TLS. It accepts connections over rdmsg and over plain TCP concurrently.
 //!
-//! `/` returns a greeting, `/bytes/N` returns N bytes, and `/echo` sends the body of a POST request
-//! back while it arrives.
+//! `/` returns a greeting, and `/bytes/N` returns N bytes. `/echo` streams the body of a POST
+//! request back while it arrives.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 

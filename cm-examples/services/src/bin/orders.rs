@@ -1,5 +1,6 @@
-//! A server that executes orders, and clients that continue while the server is replaced. Start a
-//! second server on the same address, and then send SIGTERM to the first one.
+//! A server that executes orders, and clients that continue while the server is replaced. To
+//! replace the server, start a second one on the same address, and then send SIGTERM to the first
+//! one.
 
 use std::{
     net::SocketAddr,
@@ -106,7 +107,7 @@ impl Program {
             };
             let client = match accepted {
                 Ok(client) => client,
-                // All clients that this listener has accepted are served.
+                // The listener is closed, and all clients that it has accepted have a task.
                 Err(Error::ListenerClosed) => break,
                 Err(error) => return Err(error.into()),
             };

@@ -1,5 +1,5 @@
 //! A client for the Redis protocol (RESP), over rdmsg or over plain TCP. It sends its arguments as
-//! one request, or runs a benchmark like `redis-benchmark`.
+//! one request, or runs a benchmark similar to `redis-benchmark`.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -92,7 +92,7 @@ async fn bench(
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for (number, client) in (0..).zip(clients) {
-        // If the requests cannot be divided equally, each of the first connections sends one more.
+        // If the division has a remainder, each of the first connections sends one more request.
         let share = requests / program.clients + u64::from(number < requests % program.clients);
         tasks.spawn(load(client, command.to_vec(), share, program.pipeline));
     }

@@ -1,10 +1,10 @@
 //! A key-value server for the Redis protocol (RESP). It serves unmodified Redis clients over plain
-//! TCP and programs over rdmsg at the same time.
+//! TCP and programs over rdmsg concurrently.
 //!
 //! One function serves both kinds of connections, because it is generic over `AsyncRead +
-//! AsyncWrite`. It executes requests in the order of their arrival, and sends the replies together
-//! if a client sends many requests at once. After a malformed request it replies with an error and
-//! ends the connection.
+//! AsyncWrite`. It executes requests in order. If a client sends many requests together, it also
+//! sends the replies together. After a malformed request it replies with an error and ends the
+//! connection.
 
 use std::{process::ExitCode, sync::Arc};
 

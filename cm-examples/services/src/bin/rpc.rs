@@ -1,5 +1,5 @@
-//! A tarpc server that stores values by their keys, and its client. Each request and each response
-//! is an rdmsg message. The module `rpc` of the library has the transport.
+//! A tarpc server that stores values by key, and its client. Each request and each response is one
+//! rdmsg message. The transport is in the module `rpc` of the library.
 
 use std::{
     net::SocketAddr,
@@ -121,8 +121,8 @@ async fn connect(connector: &Connector, address: &str) -> Result<StoreClient> {
     Ok(StoreClient::new(client::Config::default(), transport).spawn())
 }
 
-/// Serves connections until a signal arrives. Then waits up to `TIME_LIMIT` until the clients close
-/// their connections.
+/// Serves connections until a signal arrives. Then waits for the clients to close their
+/// connections, for at most `TIME_LIMIT`.
 async fn serve(listener: &Listener) -> Result<()> {
     let stop = stop_on_signals()?;
     let values = Values::default();

@@ -28,7 +28,7 @@ pub struct Hub {
     published: AtomicU64,
     delivered: AtomicU64,
     missed: AtomicU64,
-    /// The largest number of bytes that a subscriber's queue has contained.
+    /// The maximum number of bytes that any subscriber's queue has contained.
     most_waiting: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ struct Subscriber {
 }
 
 impl Hub {
-    /// Creates a broker without clients. `limits` apply to the queue of each subscriber.
+    /// Creates a broker without clients. `limits` apply to each subscriber's queue.
     #[must_use]
     pub fn new(limits: QueueLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -53,7 +53,7 @@ impl Hub {
     }
 
     /// Serves one client until it closes the connection or `stop` is cancelled. Then sends the
-    /// messages that are still in the queue of the client.
+    /// messages that are still in the client's queue.
     ///
     /// # Errors
     ///
@@ -125,8 +125,8 @@ impl Hub {
         (subscriber, tokio::spawn(sending))
     }
 
-    /// Sends the messages in the queue to a subscriber. A send waits while the subscriber's receive
-    /// window is full, and meanwhile the queue drops its oldest messages.
+    /// Sends the messages in the queue to a subscriber. While the subscriber's receive window is
+    /// full, the send waits. If the queue is also full, it drops its oldest messages.
     async fn send(
         self: Arc<Self>,
         endpoint: Endpoint,
@@ -146,8 +146,8 @@ impl Hub {
 
     fn publish(&self, topic: &str, publish: &[u8]) {
         self.published.fetch_add(1, Ordering::Relaxed);
-        // The message is copied once for all subscribers. After the copy, the received message is
-        // dropped, so the publisher's credit is returned without a wait for subscribers.
+        // Copy the message once for all subscribers, so that the received message can be dropped.
+        // This returns the publisher's credit without waiting for any subscriber.
         let message = FromBroker::published(publish);
         let subscribers = &self.subscribers;
         let subscribers = subscribers.read().unwrap_or_else(PoisonError::into_inner);
@@ -163,7 +163,7 @@ impl Hub {
         }
     }
 
-    /// Returns the statistics as a line of names and numbers.
+    /// Returns the statistics as one line: names, each followed by its number.
     #[must_use]
     pub fn statistics(&self) -> String {
         let subscribers = &self.subscribers;

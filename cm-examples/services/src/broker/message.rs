@@ -38,9 +38,9 @@ pub enum FromBroker<'a> {
         payload: &'a [u8],
     },
     /// The number of messages that the broker has dropped since the previous message, because this
-    /// subscriber received them too slowly.
+    /// subscriber was too slow.
     Missed(u64),
-    /// The statistics, as a line of names and numbers.
+    /// The statistics as one line: names, each followed by its number.
     Statistics(&'a str),
 }
 
@@ -107,8 +107,8 @@ impl<'a> FromBroker<'a> {
         }
     }
 
-    /// Converts a message from a publisher into the message for the subscribers. Only the first
-    /// byte, the type, differs.
+    /// Converts a publisher's message into the message for the subscribers. The two differ only in
+    /// the first byte, the type.
     pub(super) fn published(publish: &[u8]) -> Bytes {
         let mut message = BytesMut::from(publish);
         message[0] = MESSAGE;
@@ -126,7 +126,7 @@ impl<'a> FromBroker<'a> {
     }
 }
 
-/// Splits bytes into the topic, whose length is in the first byte, and the payload after it.
+/// Splits bytes into a topic and a payload. The first byte is the length of the topic.
 fn split(rest: &[u8]) -> Result<(&str, &[u8])> {
     let short = "the message ends within its topic";
     let (len, rest) = rest.split_first().ok_or(short)?;

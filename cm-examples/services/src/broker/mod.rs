@@ -3,8 +3,8 @@
 //!
 //! A publisher can have one receive window of messages in flight. The broker copies each message
 //! and then returns the credit, so no subscriber delays a publisher. Each subscriber has a
-//! [`Queue`] with limits on messages and bytes. If the subscriber is slow, the queue drops its
-//! oldest messages, and the broker sends their number before the next message.
+//! [`Queue`] with limits on the number of messages and of bytes. If the subscriber is slow, the
+//! queue drops its oldest messages, and the broker sends their number before the next message.
 
 mod hub;
 mod message;

@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 pub struct QueueLimits {
     /// The maximum number of messages, at least one.
     pub messages: usize,
-    /// The maximum number of bytes. A message that is longer is accepted if the queue is empty.
+    /// The maximum number of bytes. An empty queue accepts a longer message.
     pub bytes: usize,
 }
 
-/// The messages that wait to be sent to one subscriber. When a new message would exceed a limit,
-/// the queue drops its oldest messages.
+/// The pending messages of one subscriber. When a new message would exceed a limit, the queue drops
+/// its oldest messages.
 #[derive(Debug)]
 pub struct Queue {
     limits: QueueLimits,
@@ -38,11 +38,11 @@ struct State {
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Next {
-    /// The number of messages that the queue has dropped since the previous item.
+    /// The number of messages dropped since the previous item.
     Missed(u64),
     /// The oldest message in the queue.
     Message(Bytes),
-    /// The queue is empty, and no more messages follow.
+    /// The queue is empty and has ended.
     End,
 }
 
@@ -58,13 +58,12 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panics while it holds the lock cannot leave the state inconsistent, so a
-        // poisoned lock is usable.
+        // The state is consistent even after a panic of a thread that held the lock, so ignore the
+        // poisoning.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. Returns the number of older messages that the queue has dropped to make
-    /// room.
+    /// Adds a message. Returns the number of older messages dropped to make room.
     pub fn push(&self, message: Bytes) -> u64 {
         let mut state = self.state();
         let mut dropped = 0;
@@ -85,8 +84,8 @@ impl Queue {
         dropped
     }
 
-    /// Waits for the next item. Only one task at a time may call this, because a new message wakes
-    /// only one task.
+    /// Waits for the next item. Must not be called by two tasks concurrently, because a new message
+    /// wakes only one task.
     pub async fn next(&self) -> Next {
         loop {
             if let Some(next) = self.take() {
@@ -111,13 +110,13 @@ impl Queue {
         }
     }
 
-    /// Ends the queue: `next` returns the messages that are in the queue, and then [`Next::End`].
+    /// Ends the queue: `next` returns the remaining messages, and then [`Next::End`].
     pub fn end(&self) {
         self.state().over = true;
         self.changed.notify_one();
     }
 
-    /// Returns the number of messages in the queue, and the number of their bytes.
+    /// Returns the number of messages in the queue, and the number of bytes in these messages.
     pub fn len(&self) -> (usize, usize) {
         let state = self.state();
         (state.messages.len(), state.bytes)

@@ -1,8 +1,8 @@
 //! The tarpc transports of a client and of a server.
 //!
 //! The protocol needs no framing, because each request and each response is one message. serde_json
-//! encodes the messages. The cancellation of a request is a control message, so that it reaches a
-//! server whose window is full of other requests.
+//! encodes the messages. The cancellation of a request is a control message, so it reaches a server
+//! even if the receive window is full of requests.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -21,13 +21,13 @@ use rdmsg::{
 use serde::{Serialize, de::DeserializeOwned};
 use tarpc::{ClientMessage, Response};
 
-/// A transport of a client, which sends requests of type `Q` and receives answers of type `A`.
+/// The client's transport, which sends requests of type `Q` and receives responses of type `A`.
 #[derive(Debug)]
 pub struct ClientTransport<Q, A> {
     receive: ReceiveHalf,
     send: MessageSink<Vec<u8>>,
-    /// Encoded requests for which the window has no room, with their ids. tarpc limits the number
-    /// of requests in flight.
+    /// The encoded requests that do not fit into the peer's receive window yet, with their ids.
+    /// tarpc limits the number of requests in flight.
     waiting: VecDeque<(u64, Vec<u8>)>,
     values: PhantomData<fn(Q) -> A>,
 }
@@ -45,7 +45,7 @@ impl<Q, A> ClientTransport<Q, A> {
         }
     }
 
-    /// Hands the waiting requests to the connection.
+    /// Sends the waiting requests.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.waiting.is_empty() {
             ready!(self.send.poll_ready_unpin(cx))?;
@@ -56,7 +56,7 @@ impl<Q, A> ClientTransport<Q, A> {
         self.send.poll_flush_unpin(cx).map_err(io::Error::from)
     }
 
-    /// Cancels a request that was sent.
+    /// Cancels a request that was already sent.
     fn cancel(&mut self, id: u64, cancellation: Vec<u8>) -> io::Result<()> {
         match self
             .receive
@@ -65,7 +65,7 @@ impl<Q, A> ClientTransport<Q, A> {
             .send_control(&cancellation)
         {
             Ok(()) => Ok(()),
-            // The cancellation follows the requests instead.
+            // The peer takes no control message, so send the cancellation after the requests.
             Err(
                 Error::ControlMessagesNotTaken { .. }
                 | Error::ControlMessageTooLong { .. }
@@ -91,7 +91,7 @@ impl<Q, A: DeserializeOwned> Stream for ClientTransport<Q, A> {
 impl<Q: Serialize, A> Sink<ClientMessage<Q>> for ClientTransport<Q, A> {
     type Error = io::Error;
 
-    /// Is always ready, because a cancellation does not wait for the requests before it.
+    /// Never returns `Pending`, because a cancellation must not wait for the requests before it.
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut().poll_send(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -129,9 +129,9 @@ impl<Q: Serialize, A> Sink<ClientMessage<Q>> for ClientTransport<Q, A> {
     }
 }
 
-/// A transport of a server, which receives requests of type `Q` and sends answers of type `A`.
+/// The server's transport, which receives requests of type `Q` and sends responses of type `A`.
 ///
-/// It hands a limited number of requests to tarpc at a time, and holds the others in their receive
+/// It passes a limited number of requests to tarpc, and holds the other requests in their receive
 /// buffers, so that the clients wait when their windows are full. Cancellations do not wait.
 #[derive(Debug)]
 pub struct ServerTransport<Q, A> {
@@ -141,21 +141,22 @@ pub struct ServerTransport<Q, A> {
     most: usize,
     /// The deadlines of the running requests, by id.
     running: HashMap<u64, Instant>,
-    /// The requests that wait, oldest first. Each message keeps its place in the window.
+    /// The waiting requests, oldest first. Each message occupies its receive buffer until the
+    /// request runs.
     waiting: VecDeque<(ClientMessage<Q>, Message)>,
-    /// The highest id of a request that has arrived.
+    /// The highest request id received so far.
     newest: Option<u64>,
     /// The ids of requests that were cancelled before they arrived.
     cancelled: HashSet<u64>,
-    /// The task that waits until fewer requests run.
+    /// The waker of the task that waits until fewer than `most` requests run.
     reader: Option<Waker>,
-    /// Whether the client sends nothing more.
+    /// Whether the client has finished sending.
     is_over: bool,
     answers: PhantomData<fn() -> A>,
 }
 
 impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
-    /// Creates a transport over this endpoint, which runs up to `most` requests at a time.
+    /// Creates a transport over this endpoint that runs up to `most` requests concurrently.
     #[must_use]
     pub fn new(endpoint: Endpoint, most: usize) -> Self {
         let (receive, send) = endpoint.into_split();
@@ -173,17 +174,18 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
         }
     }
 
-    /// Takes the next waiting request, if fewer than `most` requests run.
+    /// Returns the next waiting request if fewer than `most` requests run.
     fn next_request(&mut self) -> Option<ClientMessage<Q>> {
         if self.running.len() >= self.most {
-            // tarpc sends no answer after the deadline of a request.
+            // tarpc sends no response after the deadline of a request, so remove requests whose
+            // deadline has passed.
             let now = Instant::now();
             self.running.retain(|_, deadline| *deadline > now);
         }
         if self.running.len() >= self.most {
             return None;
         }
-        // The message is dropped, which returns its credit.
+        // Dropping the message returns its credit.
         let (request, _message) = self.waiting.pop_front()?;
         if let ClientMessage::Request(request) = &request {
             self.running.insert(request.id, request.context.deadline);
@@ -191,7 +193,7 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
         Some(request)
     }
 
-    /// Handles a message or a control message. Returns the cancellation of a running request.
+    /// Handles a message or a control message. Returns a cancellation if its request is running.
     fn take(&mut self, message: Message) -> io::Result<Option<ClientMessage<Q>>> {
         let decoded = serde_json::from_slice(&message)?;
         match &decoded {
@@ -210,7 +212,7 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
                 self.waiting.retain(
                     |(waiting, _)| !matches!(waiting, ClientMessage::Request(it) if it.id == id),
                 );
-                // The control message may have passed its request.
+                // The cancellation may have overtaken its request, which has then not arrived yet.
                 if self.newest.is_none_or(|newest| newest < id) {
                     self.cancelled.insert(id);
                 }

@@ -1,5 +1,5 @@
-//! Tests of the unmodified libraries axum and hyper-util, with the listener and the connector of
-//! rdmsg, and with those of plain TCP.
+//! Tests of the unmodified libraries axum and hyper-util with the listener and the connector of
+//! rdmsg, and with plain TCP.
 
 use std::{net::SocketAddr, pin::pin};
 
@@ -54,8 +54,8 @@ async fn body(answer: Response<Incoming>) -> Bytes {
     answer.into_body().collect().await.unwrap().to_bytes()
 }
 
-/// Checks the responses of a server with HTTP/1 and with HTTP/2. `told` is the server address that
-/// the response must have as an extension.
+/// Checks the responses of a server with HTTP/1 and with HTTP/2. `told` is the server address
+/// expected in the extensions of the response.
 async fn check<C>(connector: C, address: SocketAddr, told: Option<PeerAddr>)
 where
     C: Connect + Clone + Send + Sync + 'static,

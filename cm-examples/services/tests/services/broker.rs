@@ -17,7 +17,7 @@ const LIMITS: QueueLimits = QueueLimits {
     bytes: 64 * 1024,
 };
 
-/// The number of messages that the test publishes, and the number of them in flight at a time.
+/// The number of messages that the test publishes, and the number of messages in flight at a time.
 const MESSAGES: u64 = 3000;
 const TOGETHER: u64 = 25;
 
@@ -48,8 +48,8 @@ fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) 
 async fn subscriber(address: SocketAddr, config: Config) -> Endpoint {
     let endpoint = endpoint(address, config).await;
     endpoint.send(&ToBroker::subscribe("news")).await.unwrap();
-    // The broker executes the requests of a client in order, so the statistics show that it has
-    // executed the subscription.
+    // The broker executes the requests of a client in order. The statistics therefore show that the
+    // subscription is active.
     statistics(&endpoint).await;
     endpoint
 }
@@ -70,7 +70,7 @@ fn number(statistics: &str, name: &str) -> u64 {
 }
 
 /// Receives the next message. Returns the number in its payload, and the number of dropped messages
-/// that the broker has reported before it.
+/// reported before it.
 async fn next(endpoint: &Endpoint) -> (u64, u64) {
     let mut missed = 0;
     loop {
@@ -122,8 +122,8 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
         assert!(number(&now, "waiting-messages") <= LIMITS.messages as u64);
         let most = number(&now, "most-waiting-bytes");
         assert!(most <= LIMITS.bytes as u64 && most > 60_000, "{now}");
-        // The slow subscriber has not lost the two messages in its receive window, the two that the
-        // broker is sending, and those in its queue. The broker has dropped all others.
+        // The slow subscriber still receives the two messages in its receive window, the two that
+        // the broker is sending, and the messages in its queue. The broker has dropped all others.
         let missed = number(&now, "missed");
         assert!(missed > MESSAGES - 200, "{now}");
         let (mut expected, mut told) = (0, 0);
@@ -141,7 +141,7 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
         slow.close().await.unwrap();
         publisher.close().await.unwrap();
         stop.cancel();
-        // The broker has ended, and the subscriber sees a normal close.
+        // The broker has ended, and has closed the connection normally.
         let end = prompt.recv().await.unwrap_err().to_string();
         assert_eq!(end, "the connection has ended: closed by the peer");
         serving.await.unwrap();

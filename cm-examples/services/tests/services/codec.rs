@@ -1,4 +1,4 @@
-//! Tests of unmodified codecs of tokio-util on streams of rdmsg and of TCP.
+//! Tests of the unmodified codecs of tokio-util on streams of rdmsg and of TCP.
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};

@@ -52,8 +52,7 @@ fn write_file(path: &Path, salt: u64) -> Vec<u8> {
     bytes
 }
 
-/// Starts to copy a file to the server, and aborts the connection when half of the file has been
-/// sent.
+/// Starts copying a file to the server, and aborts the connection after half of the file.
 async fn cut_put(address: SocketAddr, file: &Path) {
     let endpoint = connect(address).await;
     let cut = endpoint.clone();
@@ -71,7 +70,7 @@ async fn put(address: SocketAddr, file: &Path) -> Copied {
     loop {
         let endpoint = connect(address).await;
         match copy::put(&endpoint, file, "file", &mut |_, _| {}).await {
-            // The server has not noticed the end of the previous connection yet, so the part is
+            // The server has not detected the end of the previous connection yet, so the part is
             // still locked.
             Err(error) if error.to_string().contains("already received") => {}
             copied => {
@@ -98,10 +97,10 @@ fn interrupted_copy_resumes() {
         assert!(fs::read(there.join("file")).unwrap() == bytes);
         assert!(!there.join("file.part").exists());
 
-        // The following part copies the file from the server.
+        // Now copy the file from the server.
         let back = folder.path().join("back");
-        // After the abort, the client receives at most two more pieces, because `large_memory`
-        // limits the pieces in flight.
+        // `large_memory` limits the pieces in flight to two, so the client receives at most two
+        // more pieces after the abort.
         let config = Config::default().with(|c| c.large_memory = 2 * PIECE);
         let endpoint = endpoint(address, config).await;
         let cut = endpoint.clone();

@@ -1,5 +1,5 @@
-//! Tests with peers that are killed or stopped. Each service must report the lost peer within the
-//! time that the two keepalive options set.
+//! Tests with peers that are killed or stopped by a signal. Each service must report the lost peer
+//! within the time set by the two keepalive options.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use super::{
     stage::{Folder, Program, Service, bound, connect, endpoint, keepalive, run, server},
 };
 
-/// The signals that end or stop a peer, and the reason that the other peer reports for each.
+/// The signals that kill or stop a peer, each with the reason that the other side reports.
 const ENDS: [(Signal, &str); 2] = [
     (Signal::SIGKILL, "the peer disconnected without closing"),
     (Signal::SIGSTOP, "the peer gives no sign of life"),
@@ -37,7 +37,7 @@ const GRPC: &str = env!("CARGO_BIN_EXE_grpc");
 const BROKER: &str = env!("CARGO_BIN_EXE_broker");
 const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 
-/// Waits for a future within [`bound`]. The deadline moves if the machine is slow.
+/// Waits for a future to complete within [`bound`]. On a slow machine, the deadline is extended.
 async fn within_bound<T>(ending: impl Future<Output = T>) -> T {
     let mut ending = std::pin::pin!(ending);
     let mut deadline = Deadline::after(bound());
@@ -164,8 +164,8 @@ fn copy_continues_with_next_server_after_an_end() {
     }
 }
 
-/// Kills or stops a client during a request, and checks that the server reports why the connection
-/// has ended. `is_at_it` waits until the request has started.
+/// Kills or stops a client during a request, and checks that the server reports the reason for the
+/// end of the connection. `is_at_it` waits until the request has started.
 fn server_learns(
     server: (&str, &[&str]),
     client: (&str, &[&str]),
@@ -177,7 +177,7 @@ fn server_learns(
         is_at_it(&mut client);
         client.signal(signal);
         assert_eq!(server.0.hear(expected, bound()), Heard::Said, "{signal}");
-        // After the connection has ended, the server still runs, and SIGTERM ends it normally.
+        // The server still runs after the end of the connection, and exits normally on SIGTERM.
         server.signal(Signal::SIGTERM);
         let ended = server.0.finish(super::stage::TIME_LIMIT).unwrap();
         assert_eq!(ended.status, Some(0), "{}", ended.output);
@@ -208,8 +208,8 @@ fn broker_detects_subscriber_end() {
     });
 }
 
-/// Kills or stops a client between two requests, when the libraries of the server report no error.
-/// The number of the engine's connections shows that the connection has ended.
+/// Kills or stops a client between two requests. The libraries of the server report no error in
+/// this case, so the number of open connections shows that the connection has ended.
 async fn connection_ends(service: Service, engine: Engine, program: &str, words: &[&str]) {
     for (signal, _) in ENDS {
         let mut client = Program::start(program, words, service.address());

@@ -43,8 +43,8 @@ fn calls_of_each_kind_have_their_answers() {
                 assert_eq!(received, number.to_string());
             }
             assert!(numbers.next().await.is_none());
-            // The client sends each message only after it has received the reply to the previous
-            // one.
+            // The client sends each message after it has received the reply to the previous
+            // message.
             let (messages, stream) = mpsc::channel(1);
             let mut answers = client.chat(ReceiverStream::new(stream)).await.unwrap();
             for number in 0..500 {

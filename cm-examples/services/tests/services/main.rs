@@ -1,6 +1,6 @@
-//! Tests of the services in one process, and against programs that are killed or stopped. The tests
-//! use RDMA if the environment variable `LAB_ADDR` is the address of an RDMA device, and otherwise
-//! TCP.
+//! Tests of the services in one process, and against programs that are killed or stopped. If the
+//! environment variable `LAB_ADDR` is set to the address of an RDMA device, the tests use RDMA, and
+//! otherwise TCP.
 
 mod axum;
 mod broker;

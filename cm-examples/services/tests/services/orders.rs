@@ -1,4 +1,4 @@
-//! Tests of clients that outlive the restarts of their server.
+//! Tests of clients that continue when their server is restarted.
 
 use nix::sys::signal::Signal;
 use rdmsg::Transport;
@@ -7,7 +7,7 @@ use super::stage::{Program, TIME_LIMIT, place};
 
 const ORDERS: &str = env!("CARGO_BIN_EXE_orders");
 
-/// Sends SIGTERM to a program, and returns the number behind `beginning` in its output.
+/// Sends SIGTERM to a program, and returns the number that follows `beginning` in its output.
 fn end(mut program: Program, beginning: &str) -> u64 {
     program.signal(Signal::SIGTERM);
     let count = program.line(beginning).parse().unwrap();
@@ -20,7 +20,7 @@ fn end(mut program: Program, beginning: &str) -> u64 {
 #[test]
 fn each_order_is_executed_once_in_20_restarts() {
     let (mut server, address) = Program::serve(ORDERS, &["serve", "ADDR"]);
-    // Without a transport in the address, clients would fall back to TCP.
+    // The address selects the transport, because clients would otherwise fall back to TCP.
     let servers = match place().1 {
         Transport::Rdma => format!("rdma://{address}"),
         _ => format!("tcp://{address}"),

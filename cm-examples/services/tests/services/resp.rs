@@ -1,4 +1,4 @@
-//! Tests of the RESP protocol on streams of rdmsg and of TCP, also with malformed requests.
+//! Tests of the RESP protocol on streams of rdmsg and of TCP, including malformed requests.
 
 use std::sync::Arc;
 
@@ -95,8 +95,8 @@ fn pipelined_requests_are_answered_in_order() {
             for number in 1..=REQUESTS {
                 assert_eq!(client.reply().await.unwrap(), Reply::Integer(number));
             }
-            // The server receives the requests in single bytes. The last two are inline commands,
-            // as a user types them.
+            // Send the requests byte by byte. The last two requests are inline commands, which a
+            // user can type.
             let mut socket = connect(&options).await;
             for byte in b"*2\r\n$4\r\nECHO\r\n$4\r\n\r\n\r\n\r\n\r\n PING  x \r\nQUIT\n" {
                 socket.write_all(&[*byte]).await.unwrap();
@@ -137,8 +137,8 @@ fn malformed_request_ends_only_its_connection() {
                 let reply = other.ask(&["PING"]).await.unwrap();
                 assert_eq!(reply, Reply::Status("PONG".to_owned()));
             }
-            // The server answers the request before the malformed one, but not the request after
-            // it.
+            // The server replies to the request before the malformed request, but not to the
+            // request after it.
             let said = said(connect(&options).await, b"PING\r\n*x\r\nPING\r\n").await;
             let refused = "-ERR Protocol error: invalid multibulk length\r\n";
             assert_eq!(said, format!("+PONG\r\n{refused}"));

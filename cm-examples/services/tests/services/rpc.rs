@@ -1,4 +1,4 @@
-//! Tests of the unmodified tarpc library over messages of rdmsg.
+//! Tests of the unmodified tarpc library over rdmsg messages.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use super::stage::{Program, TIME_LIMIT, config, endpoint, place, run};
 
-/// Returns the context of a call with the time limit `TIME_LIMIT`. The default limit of 10 s is too
+/// Returns the context of a call with the time limit `TIME_LIMIT`. tarpc's default of 10 s is too
 /// short on a slow machine.
 fn context() -> Context {
     let mut context = context::current();
@@ -65,7 +65,7 @@ fn calls_have_their_answers_until_the_client_ends() {
 #[derive(Clone)]
 struct Waiting(mpsc::UnboundedSender<&'static str>);
 
-/// Reports the end of a request when it is dropped.
+/// Dropping this value reports the end of a request.
 struct Ends(mpsc::UnboundedSender<&'static str>);
 
 impl Drop for Ends {
@@ -118,7 +118,7 @@ fn cancellation_reaches_server_with_full_window() {
         let first = call("wait");
         assert_eq!(happened.recv().await, Some("runs"));
         let others: Vec<_> = (0..20).map(|number| call(&number.to_string())).collect();
-        // The server holds four requests, and the client has no credit for the others.
+        // The server holds four requests. The client has no credit for further requests.
         while statistics.statistics().buffers_held < 4 {
             tokio::task::yield_now().await;
         }

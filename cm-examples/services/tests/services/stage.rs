@@ -1,4 +1,4 @@
-//! Helpers that all test modules share.
+//! Helpers shared by all test modules.
 
 use std::{
     env,
@@ -20,19 +20,19 @@ use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use toolbox::{Line, Process};
 
-/// A time limit for each step of a test. It is long enough for a host that emulates each
-/// instruction.
+/// The time limit for each step of a test. It is long enough for a host with emulated processors.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// The keepalive options of programs whose peer does not fail. A busy machine delays their answers.
+/// The keepalive options for programs whose peer does not fail. On a busy machine, replies can be
+/// slow.
 const PATIENT: Keepalive = Keepalive {
     keepalive_interval: 60_000,
     keepalive_timeout: 60_000,
     resume: 0,
 };
 
-/// Returns the keepalive options of a side that must detect the loss of its peer. `LAB_ADDR`
-/// multiplies them by 4: that host may emulate each instruction, and then a live peer answers late.
+/// Returns the keepalive options of a side that must detect the loss of its peer. If `LAB_ADDR` is
+/// set, the times are multiplied by 4, because a peer with an emulated processor replies late.
 pub(crate) fn keepalive() -> Keepalive {
     let slower = if env::var_os("LAB_ADDR").is_some() {
         4
@@ -46,8 +46,8 @@ pub(crate) fn keepalive() -> Keepalive {
     }
 }
 
-/// Returns the time within which a program must report a lost peer: twice the sum of both options,
-/// because the programs also need time.
+/// Returns the time within which a program must report a lost peer. It is twice the sum of both
+/// options, because the programs need time, too.
 pub(crate) fn bound() -> Duration {
     let Keepalive {
         keepalive_interval,
@@ -81,12 +81,12 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .enable_all()
         .build()
         .unwrap();
-    // All tests have one type, because the compiler instantiates the runtime for each type.
+    // Box the test, because the compiler would otherwise instantiate the runtime for each test.
     let test: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(test);
     runtime.block_on(async { timeout(TIME_LIMIT, test).await.expect("the test hangs") });
 }
 
-/// A server in this process, which listens over rdmsg and over plain TCP.
+/// A server in this process that listens over rdmsg and over plain TCP.
 pub(crate) struct Service {
     rdmsg: SocketAddr,
     tcp: SocketAddr,
@@ -94,7 +94,7 @@ pub(crate) struct Service {
     task: JoinHandle<Result<()>>,
 }
 
-/// Creates a server that listens but does not accept connections yet.
+/// Creates a server that listens but does not accept connections.
 pub(crate) async fn server(keepalive: Keepalive) -> Server {
     let mut options = ServerOptions::at((place().0, 0).into());
     options.tcp = Some(([127, 0, 0, 1], 0).into());
@@ -117,7 +117,7 @@ impl Service {
         })
     }
 
-    /// Returns the handle of a server. `serving` is the future that accepts its connections.
+    /// Returns the handle of a server. `serving` is the future that accepts connections.
     pub(crate) fn of(
         addrs: &(SocketAddr, Option<SocketAddr>),
         stop: CancellationToken,
@@ -131,7 +131,7 @@ impl Service {
         }
     }
 
-    /// Returns the options for a client over rdmsg and for a client over plain TCP.
+    /// Returns the options of a client over rdmsg and of a client over plain TCP.
     pub(crate) fn clients(&self) -> [ClientOptions; 2] {
         let mut plain = ClientOptions::to(self.tcp);
         plain.tcp = true;
@@ -148,7 +148,7 @@ impl Service {
         connect(&self.clients()[0]).await
     }
 
-    /// Stops the server as a signal would, and waits until it has ended.
+    /// Ends the server as a signal would, and waits until it has ended.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
@@ -169,8 +169,7 @@ pub(crate) async fn connect(options: &ClientOptions) -> Socket {
     socket
 }
 
-/// Connects to a service that uses messages, and asserts that the connection uses the expected
-/// transport.
+/// Connects to a message service, and asserts that the connection uses the expected transport.
 pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
     let connector = rdmsg::Connector::new().config(&config);
     let endpoint = Endpoint::connect_with(&connector, address).await.unwrap();
@@ -182,17 +181,17 @@ pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
     endpoint
 }
 
-/// A server or client in a process of its own.
+/// A server or client in its own process.
 pub(crate) struct Program(pub(crate) Process);
 
 impl Program {
-    /// Starts a server with these arguments, and replaces the argument `ADDR` by the address to
-    /// listen on. Also returns the address on which the server listens.
+    /// Starts a server with these arguments, with `ADDR` replaced by the address to listen on. Also
+    /// returns the address on which the server listens.
     pub(crate) fn serve(program: &str, words: &[&str]) -> (Self, SocketAddr) {
         Self::serve_with(program, words, &PATIENT)
     }
 
-    /// As [`serve`](Self::serve), with these keepalive options.
+    /// Starts a server like [`serve`](Self::serve), with these keepalive options.
     pub(crate) fn serve_with(
         program: &str,
         words: &[&str],
@@ -204,7 +203,7 @@ impl Program {
         (server, address)
     }
 
-    /// Starts a program with these arguments, and replaces the argument `ADDR` by `address`.
+    /// Starts a program with these arguments, with `ADDR` replaced by `address`.
     pub(crate) fn start(program: &str, words: &[&str], address: SocketAddr) -> Self {
         Self::start_with(program, words, address, &PATIENT)
     }
@@ -248,7 +247,7 @@ impl Program {
     }
 }
 
-/// A folder for one test. The drop removes it.
+/// A directory for one test. Dropping this value removes the directory.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {

@@ -41,8 +41,8 @@ fn megabytes_come_back_through_tls() {
             write.shutdown().await.unwrap();
         });
         let mut received = Vec::new();
-        // rustls returns an error if the stream ends without a close_notify message, so this read
-        // also checks that the peer has sent one.
+        // rustls returns an error if the stream ends without a close_notify alert. A successful
+        // read therefore shows that the peer has sent close_notify.
         read.read_to_end(&mut received).await.unwrap();
         assert!(received == *sent, "{} bytes came", received.len());
         sending.await.unwrap();
@@ -109,7 +109,8 @@ fn server_refuses_clients_without_a_known_certificate() {
         ] {
             let name = NAME.try_into().unwrap();
             let connecting = connector.unwrap().connect(name, service.connect().await);
-            // The handshake of TLS 1.3 ends here before the server checks the certificate.
+            // With TLS 1.3, the client's handshake completes before the server checks the client's
+            // certificate.
             let mut stream = connecting.await.unwrap();
             let asked = stream.write_u8(7).await;
             let answered = match asked {

@@ -1,4 +1,4 @@
-//! Tests of tunnels that HTTP's CONNECT method opens in a stream of an HTTP/2 connection, with the
+//! Tests of tunnels that HTTP CONNECT opens in a stream of an HTTP/2 connection, with the
 //! unmodified hyper library.
 
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ use super::stage::{config, place, run};
 
 const LEN: usize = 1_000_000;
 
-/// Echoes the bytes of a tunnel until the peer ends its direction, and then ends the other
+/// Echoes the bytes of a tunnel until the peer ends its sending direction, and then ends the other
 /// direction.
 async fn echo(tunnel: Upgraded) {
     let (mut reading, mut writing) = split(TokioIo::new(tunnel));
@@ -42,8 +42,8 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, In
     Ok(Response::new(Empty::new()))
 }
 
-/// Returns both ends of a connection. One task connects first and accepts afterwards, so connecting
-/// must not wait for the accept.
+/// Returns both ends of a connection. The same task connects and then accepts, so the connect must
+/// not wait for the accept.
 async fn streams() -> (Stream, Stream) {
     let engine = Engine::shared().unwrap();
     let listener = rdmsg::Listener::builder()

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use super::super::{options::Options, plan::Plan, results::Results};
 use crate::doctor::{self, Finding};
 
-/// The environment variables of providers that change results. Their values contain no names.
+/// The environment variables of RDMA providers that affect performance. Their values contain no
+/// private data.
 const VARIABLES: [&str; 8] = [
     "MLX5_SINGLE_THREADED",
     "MLX5_SHUT_UP_BF",
@@ -18,7 +19,7 @@ const VARIABLES: [&str; 8] = [
     "RDMAV_HUGEPAGES_SAFE",
 ];
 
-/// Returns the whole report as JSON. Its texts may still contain private data.
+/// Returns the whole report as JSON. Its strings may still contain private data.
 pub(super) fn of(
     examined: &doctor::Report,
     options: &Options,
@@ -47,7 +48,7 @@ pub(super) fn of(
     })
 }
 
-/// Converts a finding to JSON, without its commands, which are useful only on that host.
+/// Converts a finding to JSON. Leaves out its commands, which are useful only on the examined host.
 fn of_finding(finding: &Finding) -> Value {
     json!({
         "host": finding.host,
@@ -75,7 +76,7 @@ fn settings(options: &Options, plan: &Plan) -> Value {
     })
 }
 
-/// Returns the configuration of the connections, without the transport, which differs between
+/// Returns the configuration of the connections. Leaves out the transport, which differs between
 /// points.
 fn config(options: &Options) -> Value {
     let config = Config::default().with(|config| config.connect_timeout = options.timeout);

@@ -6,7 +6,8 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 
-/// The two files of a report. Dropping them removes them, unless they were written.
+/// The two files of a report. Dropping this value removes both files, unless the report was
+/// written.
 #[derive(Debug)]
 pub(super) struct Files {
     json: Created,
@@ -25,7 +26,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// Fails if one of the files exists or cannot be created. Then no file is created.
+    /// Fails if one of the files exists or cannot be created. Neither file remains after an error.
     pub(super) fn create(name: &Path) -> Result<Self> {
         let create = |extension: &str| {
             let mut path = name.as_os_str().to_owned();
@@ -38,7 +39,7 @@ impl Files {
         })
     }
 
-    /// Writes the JSON and the Markdown file, and returns their paths.
+    /// Writes the JSON and the Markdown text, and returns the paths of both files.
     pub(super) fn write(mut self, texts: [&str; 2]) -> Result<[PathBuf; 2]> {
         let mut files = [&mut self.json, &mut self.markdown];
         for (file, text) in files.iter_mut().zip(texts) {

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::doctor::Hardware;
 
-/// Returns the report as Markdown. All texts come from `content`, except the tables.
+/// Returns the report as Markdown. `tables` is the text of the result tables; all other text is
+/// from `content`.
 pub(super) fn of(content: &Value, tables: &str) -> String {
     let mut out = String::from("# Report of rdmsg bench\n");
     for (host, title) in [("here", "This host"), ("peer", "Peer")] {

@@ -1,4 +1,4 @@
-//! The report of a measurement: a JSON file and a Markdown file, which contain no private data.
+//! The report of a measurement: a JSON file and a Markdown file without private data.
 //!
 //! ```text
 //! content    the report as one JSON value   private  replaces private data in the report
@@ -18,7 +18,7 @@ use self::{files::Files, private::Private};
 use super::{options::Options, plan::Plan, results::Results, table};
 use crate::{doctor, styled::plain};
 
-/// A report. It is created before the measurement, and written after it.
+/// A report. Its files are created before the measurement and written after it.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     files: Files,
@@ -31,7 +31,8 @@ impl<'a> Report<'a> {
     ///
     /// # Errors
     ///
-    /// Fails if a file exists or cannot be created, or if the name of the peer has no address.
+    /// Fails if a file exists or cannot be created, or if the peer's name does not resolve to an
+    /// address.
     pub(super) fn begin(name: &Path, options: &'a Options) -> Result<Self> {
         Ok(Self {
             files: Files::create(name)?,

@@ -13,7 +13,8 @@ use crate::doctor;
 const ADDRESS: &str = "(address)";
 const HOME: &str = "(home)";
 
-/// The minimum length of hexadecimal numbers that identify hardware. A MAC address has 12 digits.
+/// The minimum number of digits of hexadecimal numbers that identify hardware. A MAC address has 12
+/// digits.
 const IDENTIFIER: usize = 12;
 
 /// Replaces private data in texts: IP and hardware addresses, GIDs, GUIDs, names of hosts and
@@ -23,7 +24,7 @@ pub(super) struct Private {
     /// The names to replace, with their replacements. Longer names come first.
     names: Vec<(String, &'static str)>,
     homes: Vec<String>,
-    /// Version numbers that look like an IP address, and are not replaced.
+    /// Version numbers that look like IP addresses and must not be replaced.
     versions: Vec<String>,
 }
 
@@ -58,8 +59,8 @@ impl Identity {
 }
 
 impl Private {
-    /// Creates a replacer for the names of both hosts and of the user who runs this process. `peer`
-    /// is the peer's name on the command line.
+    /// Creates a replacer for the names of both hosts and of this process's user. `peer` is the
+    /// peer's name on the command line.
     pub(super) fn new(examined: &doctor::Report, peer: &str) -> Self {
         let about = examined.there.as_ref().and_then(|it| it.about.as_ref());
         let typed = match peer.rsplit_once(':') {
@@ -85,7 +86,7 @@ impl Private {
     ) -> Self {
         let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let hosts = hosts.into_iter().filter(|host| !is_address(host));
-        // Each host's short name is replaced, too.
+        // Also replace each host name without its domain.
         let hosts = hosts.flat_map(|host| [host, host.split('.').next().unwrap_or(host)]);
         let hosts = hosts.map(|name| (name.to_owned(), "(host)"));
         let users = identity.users.into_iter().map(|name| (name, "(user)"));
@@ -99,14 +100,14 @@ impl Private {
             .filter(|it| addresses_hidden(it) != **it);
         Self {
             names,
-            // The root directory is left out, because it is a part of every path.
+            // Leave out the root directory, because it is a part of every absolute path.
             homes: homes.filter(|home| home.len() > 1).collect(),
             versions: versions.map(Into::into).collect(),
         }
     }
 
-    /// Replaces private data in all texts of a JSON value. The keys are names of this program, so
-    /// they contain none.
+    /// Replaces private data in all strings of a JSON value. The keys of objects are constants of
+    /// this program, so they contain no private data.
     pub(super) fn hide_in(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.hide(text),
@@ -158,8 +159,8 @@ impl Private {
     }
 }
 
-/// Returns the position of `name` in the text from `from`, in upper or lower case, where it is not
-/// a part of a longer word.
+/// Searches the text from byte `from` for `name` as a whole word, ignoring ASCII case. Returns the
+/// position of its first byte.
 fn find_word(text: &str, name: &str, from: usize) -> Option<usize> {
     let lower = text.to_ascii_lowercase();
     let name = name.to_ascii_lowercase();
@@ -171,12 +172,12 @@ fn find_word(text: &str, name: &str, from: usize) -> Option<usize> {
     })
 }
 
-/// Replaces IP addresses, hardware addresses, GIDs and GUIDs, which are recognised by their form.
+/// Replaces IP addresses, hardware addresses, GIDs and GUIDs, recognised by their form.
 fn addresses_hidden(text: &str) -> String {
     let is_v4 = |run: &str, _: bool| run.parse::<Ipv4Addr>().is_ok();
     let text = replaced(text, |c| c.is_ascii_digit() || c == '.', is_v4);
-    // Paths of Rust such as `a::b` contain colons, too, but next to letters, so the run must be a
-    // whole word.
+    // A Rust path such as `a::b` also contains colons, but has letters next to them. An address
+    // must be a whole word, so a Rust path is not replaced.
     let has_colons = |run: &str, is_word: bool| {
         let is_number = |part: &str| part.len() <= 4 && !part.contains('.');
         is_word && run.matches(':').count() > 1 && run.split(':').all(is_number)
@@ -193,8 +194,8 @@ fn addresses_hidden(text: &str) -> String {
     )
 }
 
-/// Replaces each longest run of characters of an address, without the punctuation around it.
-/// `is_part` tells which characters belong to a run. `is_address` states whether a run is an
+/// Replaces all addresses in a text. Splits the text into runs of characters for which `is_part`
+/// returns true. `is_address` returns whether a run, without the punctuation around it, is an
 /// address; its second argument is true if the run is a whole word.
 fn replaced(
     text: &str,

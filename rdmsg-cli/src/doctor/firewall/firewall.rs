@@ -23,7 +23,7 @@ pub(in crate::doctor) enum Firewall {
     /// The kernel has no firewall rules.
     Absent,
     Rules(Ruleset),
-    /// The kernel has firewall rules that cannot be read, for this reason.
+    /// The kernel has firewall rules, but they cannot be read, for this reason.
     Unreadable(Unreadable),
 }
 
@@ -37,7 +37,7 @@ impl Firewall {
     pub(in crate::doctor) fn read(root: &Root) -> Self {
         let legacy = root.text("proc/net/ip_tables_names");
         let has_legacy = legacy.is_some_and(|names| !names.is_empty());
-        // If the module is not loaded, there are no rules. A query would load the module.
+        // Without the module there are no nftables rules, and a query would load the module.
         if !root.has("sys/module/nf_tables") {
             return if has_legacy {
                 Self::Unreadable(Unreadable::Failed(

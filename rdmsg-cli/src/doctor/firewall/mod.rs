@@ -1,5 +1,5 @@
-//! Determines whether this host's firewall lets packets of RoCE pass: reads its rules, and applies
-//! them to such a packet.
+//! Checks whether this host's firewall lets RoCE packets pass: reads the rules, and applies them to
+//! a simulated packet.
 
 #[expect(clippy::module_inception, reason = "the object is the firewall")]
 mod firewall;

@@ -3,10 +3,10 @@ use serde_json::Value;
 /// The UDP port of RoCE v2.
 const PORT: u64 = 4791;
 
-/// The maximum depth of jumps between chains that is followed. The kernel allows 16.
+/// The maximum depth of jumps between chains that this program follows. The kernel allows 16.
 const MAX_DEPTH: u32 = 16;
 
-/// The rules of nftables, as `nft --json list ruleset` prints them.
+/// The nftables rules, parsed from the output of `nft --json list ruleset`.
 #[derive(Clone, Debug, Default)]
 pub(in crate::doctor) struct Ruleset {
     chains: Vec<Chain>,
@@ -18,8 +18,8 @@ pub(in crate::doctor) struct Chain {
     pub(super) family: String,
     pub(super) table: String,
     pub(super) name: String,
-    /// The hook at which the kernel enters the chain. It is `None` for a chain that only rules of
-    /// other chains enter.
+    /// The hook from which the kernel enters the chain. `None` if the chain is only the target of
+    /// jumps.
     hook: Option<String>,
     drops_by_default: bool,
 }
@@ -32,7 +32,7 @@ struct Rule {
     expressions: Vec<Value>,
 }
 
-/// The direction of the packets to examine.
+/// The direction of the examined packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     /// Incoming packets.
@@ -41,7 +41,7 @@ pub(super) enum Hook {
     Output,
 }
 
-/// The effect of a chain that the kernel enters on a packet of RoCE.
+/// The effect of a chain with a hook on a RoCE packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict<'a> {
     Passes,
@@ -49,13 +49,13 @@ pub(super) enum Verdict<'a> {
         chain: &'a Chain,
         by: &'static str,
     },
-    /// The effect depends on a rule that this program does not understand.
+    /// The effect depends on a rule that this program cannot interpret.
     Unclear {
         chain: &'a Chain,
     },
 }
 
-/// The state of a packet after the rules of a chain.
+/// The result of applying the rules of a chain to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Accepted,
@@ -73,7 +73,7 @@ enum Fits {
     Perhaps,
 }
 
-/// A packet of RoCE, with its known properties.
+/// A RoCE packet, with its known properties.
 #[derive(Clone, Copy, Debug)]
 struct Packet<'a> {
     hook: Hook,
@@ -106,8 +106,8 @@ impl Ruleset {
         Ok(this)
     }
 
-    /// Returns the verdicts on a packet of RoCE on this interface, one for each chain that the
-    /// kernel enters. The packet passes only if all these chains let it pass.
+    /// Returns the verdict of each chain with this hook on a RoCE packet. The packet passes only if
+    /// all these chains accept it.
     pub(super) fn chain_verdicts(&self, hook: Hook, interface: &str) -> Vec<Verdict<'_>> {
         let packet = Packet { hook, interface };
         let entered = self.chains.iter().filter(|chain| {
@@ -117,7 +117,7 @@ impl Ruleset {
         entered.map(|chain| self.verdict(chain, packet)).collect()
     }
 
-    /// Returns whether the tool ufw created the rules.
+    /// Returns whether the rules were created by ufw.
     pub(super) fn are_of_ufw(&self) -> bool {
         self.chains
             .iter()
@@ -144,7 +144,7 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The effect of the earlier rules that may match the packet.
+        // The effect of the previous rules for which a match is uncertain.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
@@ -177,7 +177,8 @@ impl Ruleset {
         }
     }
 
-    /// Returns the effect of a rule on a packet, or `None` if the next rule decides.
+    /// Returns the effect of a matching rule on a packet, or `None` if the packet continues with
+    /// the next rule.
     fn end_of(&self, rule: &Rule, packet: Packet<'_>, depth: u32) -> Option<End> {
         for expression in &rule.expressions {
             let has = |key: &str| expression.get(key).is_some();
@@ -217,7 +218,7 @@ impl Packet<'_> {
         let mut all = Fits::Yes;
         for expression in expressions {
             let Some(of) = expression.get("match") else {
-                // Whether a rule with a limit matches depends on the number of packets.
+                // A rule with a rate limit matches or not, depending on the number of packets.
                 if expression.get("limit").is_some() || expression.get("xt").is_some() {
                     all = Fits::Perhaps;
                 }
@@ -244,8 +245,8 @@ impl Packet<'_> {
                 (Some("l4proto"), _) => has_text(right, "udp"),
                 (Some("iifname" | "iif"), _) => self.passes(Hook::Input, right),
                 (Some("oifname" | "oif"), _) => self.passes(Hook::Output, right),
-                // The reply to a packet of RoCE uses other ports, so the kernel never counts such a
-                // packet to a known connection.
+                // The replies to RoCE packets use other ports, so connection tracking treats each
+                // RoCE packet as `new`.
                 (_, Some("state")) => has_text(right, "new"),
                 _ => None,
             },
@@ -287,8 +288,8 @@ impl Chain {
     }
 }
 
-/// Returns whether a value is this number, or a set or a range that contains it. Returns `None` if
-/// that is unknown, because the value is a name.
+/// Returns whether a value is this number, or a set or a range that contains it. Returns `None` for
+/// a symbolic name, whose number is unknown.
 fn has_number(value: &Value, number: u64) -> Option<bool> {
     if let Some(one) = value.as_u64() {
         return Some(one == number);
@@ -308,8 +309,8 @@ fn has_number(value: &Value, number: u64) -> Option<bool> {
     is
 }
 
-/// Returns whether a value is this text, or a set that contains it. Returns `None` if that is
-/// unknown, because the value is a name.
+/// Returns whether a value is this text, or a set that contains it. Returns `None` for a symbolic
+/// name, whose value is unknown.
 fn has_text(value: &Value, text: &str) -> Option<bool> {
     if let Some(one) = value.as_str() {
         return match one.strip_suffix('*') {
@@ -361,8 +362,8 @@ mod tests {
         json!({"match": {"op": "==", "left": {"meta": {"key": key}}, "right": right}})
     }
 
-    /// Returns the effect on a packet of a ruleset that consists of a chain `input` with this
-    /// policy and of the given rules and chains.
+    /// Applies a ruleset to a RoCE packet. The ruleset contains the given objects and a chain
+    /// `input` with this policy. Returns the effect.
     fn treated(policy: &str, objects: &[Value]) -> String {
         let mut all = vec![
             json!({"metainfo": {"version": "1.0.6"}}),
