@@ -1,4 +1,4 @@
-//! The parts of error texts that depend on this machine, with the remedies.
+//! Parts of error texts that depend on this machine: the problem and its remedy.
 
 use std::{
     fmt,
@@ -13,8 +13,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The remedy for a link-local address without its network interface, with the call to which that
-/// was an invalid argument; empty for others.
+/// Formats the remedy if the address is link-local but lacks its network interface, and this call
+/// therefore failed with `EINVAL`. Formats nothing otherwise.
 pub(super) struct ScopeAdvice<'a>(pub(super) &'a SocketAddr, pub(super) Option<&'a OsError>);
 
 impl fmt::Display for ScopeAdvice<'_> {
@@ -36,7 +36,7 @@ impl fmt::Display for ScopeAdvice<'_> {
     }
 }
 
-/// The problem with a loopback address, with the addresses to use instead.
+/// Formats the problem of a loopback address, and the addresses to use instead.
 pub(super) struct LoopbackProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a [IpAddr]);
 
 impl fmt::Display for LoopbackProblem<'_> {
@@ -64,7 +64,7 @@ impl fmt::Display for LoopbackProblem<'_> {
     }
 }
 
-/// The remedy for missing RDMA, according to the part that is missing.
+/// Formats the remedy for missing RDMA: missing libraries, or a missing kernel module or device.
 pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
 impl fmt::Display for NoRdmaAdvice<'_> {
@@ -86,7 +86,7 @@ impl fmt::Display for NoRdmaAdvice<'_> {
     }
 }
 
-/// The cause for which an address cannot be listened on, with the remedy.
+/// Formats the reason for which listening on an address failed, and the remedy.
 pub(super) struct BindProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a OsError);
 
 impl fmt::Display for BindProblem<'_> {
@@ -132,7 +132,7 @@ impl fmt::Display for BindProblem<'_> {
     }
 }
 
-/// Returns how to give a container devices.
+/// Returns the advice to make RDMA devices available in a container, or nothing outside of one.
 pub(super) fn device_advice(in_container: bool) -> &'static str {
     if in_container {
         ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm \
@@ -142,7 +142,7 @@ pub(super) fn device_advice(in_container: bool) -> &'static str {
     }
 }
 
-/// Returns how to listen again after an end.
+/// Returns the advice for listening again after a listener has ended.
 pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
     match reason {
         CloseReason::Os(_) => ". Bind a new one",
@@ -150,7 +150,7 @@ pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
     }
 }
 
-/// The limit on locked memory in bytes, with how to raise it or to need less.
+/// Formats the limit on locked memory in bytes, and the advice to raise it or to lock less memory.
 pub(super) struct MemlockAdvice {
     pub(super) limit: u64,
     pub(super) in_container: bool,
