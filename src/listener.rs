@@ -377,7 +377,7 @@ impl<'a> IntoIterator for &'a Listener {
     type Item = Result<Endpoint, Error>;
     type IntoIter = Box<dyn FusedIterator<Item = Self::Item> + 'a>;
 
-    /// As [`incoming`](Listener::incoming).
+    /// Works like [`incoming`](Listener::incoming).
     fn into_iter(self) -> Self::IntoIter {
         Box::new(self.incoming())
     }

@@ -67,7 +67,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// As [`Display`](fmt::Display).
+/// Works like [`Display`](fmt::Display).
 impl fmt::Debug for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

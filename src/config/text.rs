@@ -86,7 +86,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Those of [`apply_env`](Self::apply_env).
+    /// The errors of [`apply_env`](Self::apply_env).
     ///
     /// # Examples
     ///
