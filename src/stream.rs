@@ -158,7 +158,7 @@ impl Stream {
 
     /// Copies the next bytes without consuming them. Waits for some as [`read`](Read::read) does.
     ///
-    /// Copies as many of the bytes that have arrived as fit `buf`. A later read of that many bytes
+    /// Copies the bytes that have arrived, up to the length of `buf`. A later read of that length
     /// returns all of them.
     ///
     /// # Errors

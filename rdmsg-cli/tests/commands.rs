@@ -286,7 +286,7 @@ fn echo_of_another_length_is_logged() {
     let output = rdmsg(&format!("ping {address} --transport tcp -c 1"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("the reply differs from the message"),
+        said.contains("the peer's reply differs from the message sent"),
         "{said}"
     );
     serving.join().unwrap();

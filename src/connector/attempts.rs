@@ -87,8 +87,8 @@ impl Attempts {
         {
             let is_tcp = last.transport == Transport::Tcp;
             if is_tcp && error.is_refusal() {
-                // The host has no TCP listener but may have one over RDMA, so the next connect tries
-                // RDMA first.
+                // The host has no TCP listener but may have one over RDMA, so the next connect
+                // tries RDMA first.
                 self.silent_hosts.remove(last.address);
             } else if error.leaves_other_transports() && Instant::now() < fallback.deadline {
                 return Some(last.fall_back(fallback, error));
@@ -154,7 +154,7 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "connects to {} over {over}, because {from} failed: {error}",
+            "connector: tries {} over {over}, because {from} failed: {error}",
             Shown(address)
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();

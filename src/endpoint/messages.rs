@@ -488,7 +488,7 @@ impl Endpoint {
         taken
     }
 
-    /// Returns the end of the peer's messages. Each later call returns it again.
+    /// Returns the peer's Finish if all messages were taken. Each later call returns it again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
         // The peer counts as finished only after its messages are in the channel. So the channel
         // must be checked second.

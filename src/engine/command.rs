@@ -222,8 +222,8 @@ impl Handle {
         }
     }
 
-    /// Waits until the deadline for a reply of the engine. If the engine has no thread, the calling
-    /// thread handles the engine's deadlines meanwhile.
+    /// Waits until the deadline for a reply of the engine. If the engine has no thread, the waiting
+    /// thread handles the deadlines.
     pub(super) fn receive_until<T>(
         &self,
         replies: &Receiver<T>,

@@ -187,7 +187,7 @@ impl Engine {
         if self.inner.join().is_err() {
             error!(
                 Engine,
-                "engine: the engine's thread panicked, which ended all of its connections"
+                "engine: the engine's thread panicked, so all connections of the engine have ended"
             );
         }
     }

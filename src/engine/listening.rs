@@ -155,7 +155,7 @@ impl Listening {
             ),
             Err(no) => debug!(
                 Listener,
-                "{}: cannot bind yet; retries in {wait:?}: {}",
+                "{}: cannot bind over RDMA yet; retries in {wait:?}: {}",
                 self.name(key),
                 no.error
             ),

@@ -396,7 +396,7 @@ impl Reactor {
                 core.cm_ops.pop_front()
             };
             let Some(op) = op else { break };
-            trace!(Connection, "{}: {op:?}", entry.link);
+            trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitTurn && skips_turn {
                 // The peer may answer late, and no timer would end the turn. So outgoing

@@ -51,13 +51,13 @@ impl fmt::Display for LoopbackProblem<'_> {
         write!(f, "{is} a loopback address, which no RDMA device serves; ")?;
         let Some((first, rest)) = local.split_first() else {
             return f.write_str(
-                "of this machine's own addresses none is served either: give one to a network \
-                 interface that has an RDMA device (`rdma link` shows them)",
+                "no RDMA device serves another address of this machine either: assign an address \
+                 to a network interface that has an RDMA device (`rdma link` shows them)",
             );
         };
         write!(
             f,
-            "of this machine's own addresses, also for programs on it, use {first}"
+            "use another address of this machine, even for connections within it: {first}"
         )?;
         rest.iter()
             .try_for_each(|address| write!(f, " or {address}"))
@@ -71,15 +71,15 @@ impl fmt::Display for NoRdmaAdvice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.errno {
             libc::ELIBACC | libc::ELIBBAD => f.write_str(
-                "This program takes librdmacm.so.1 and libibverbs.so.1 of rdma-core 32 or newer \
-                 from the system: install them with their drivers (`apt install librdmacm1 \
+                "This program loads librdmacm.so.1 and libibverbs.so.1 of rdma-core 32 or newer: \
+                 install them with their drivers (`apt install librdmacm1 \
                  libibverbs1 ibverbs-providers` on Debian and Ubuntu)",
             ),
             _ => write!(
                 f,
-                "Load the kernel's rdma_ucm and a device's driver (for software RoCE: `modprobe \
-                 rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` shows the \
-                 devices{}",
+                "Load the kernel module rdma_ucm and the driver of a device (for software RoCE: \
+                 `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` \
+                 shows the devices{}",
                 device_advice(machine::is_container())
             ),
         }
@@ -94,7 +94,7 @@ impl fmt::Display for BindProblem<'_> {
         let Self(address, error) = self;
         match error.errno {
             libc::EADDRINUSE if Shown(**address).is_name() => f.write_str(
-                "another listener of this process has the name; end that one, or use another name",
+                "another listener of this process uses this name; close it, or use another name",
             ),
             libc::EADDRINUSE => {
                 let transport = match error.call {
@@ -104,8 +104,8 @@ impl fmt::Display for BindProblem<'_> {
                 };
                 write!(
                     f,
-                    "address in use over {transport}: another listener has port {}, on this \
-                     address or on all; end that one, or use another port ({error})",
+                    "address in use over {transport}: another listener uses port {} on this \
+                     address or on all addresses; stop that listener, or use another port ({error})",
                     address.port()
                 )
             }

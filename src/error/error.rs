@@ -242,7 +242,8 @@ pub enum Error {
 
     /// The peer's region does not allow the operation. Nothing was done; the connection stays open.
     #[error(
-        "the peer does not allow it: its region allows {allowed}, the operation needs {needed}"
+        "the peer's region does not allow the operation: it allows {allowed}, but the operation \
+         needs {needed}"
     )]
     NotAllowed {
         /// The rights that the region grants.
@@ -279,7 +280,7 @@ pub enum Error {
     /// The buffer or region belongs to another connection.
     ///
     /// Nothing was done; the connection stays open.
-    #[error("this memory belongs to another connection and can be used only there")]
+    #[error("this buffer or region belongs to another connection and can be used only there")]
     ForeignMemory,
 
     /// The region, of this side or of the peer, belongs to a lost connection that has resumed
@@ -362,7 +363,7 @@ pub enum Error {
     /// A connection reports the same as [`CloseReason::Forked`]. [The
     /// guide](crate::guide::installing#fork) lists the operations that work in a child.
     #[error(
-        "this belongs to the process that forked this one, and works there only; in the child bind \
+        "this object belongs to the parent process and works only there; in a forked child, bind \
          or connect after the fork"
     )]
     Forked,

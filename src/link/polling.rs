@@ -577,7 +577,7 @@ impl Link {
         if let Err(error) = self.enter(runtime) {
             debug!(
                 Connection,
-                "{self}: cannot register with the runtime, so the engine polls from now on: \
+                "{self}: cannot register with the runtime, so the engine polls the connection: \
                  {error}"
             );
         }

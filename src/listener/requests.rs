@@ -226,7 +226,7 @@ impl Request {
     /// Accepts the request, and waits until the connection is established.
     ///
     /// Waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5
-    /// s), which starts anew with this call.
+    /// s), which restarts with this call.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl Request {
     /// 160 bytes, and at most 148 for a connection that can [resume](Config::resume): see
     /// [`ACCEPT_DATA_MAX`](Self::ACCEPT_DATA_MAX). The data are not encrypted. The call waits no
     /// longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which
-    /// starts anew with this call.
+    /// restarts with this call.
     ///
     /// # Errors
     ///

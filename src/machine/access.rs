@@ -105,7 +105,7 @@ impl fmt::Display for Denied {
             ),
             Some(group) => write!(
                 f,
-                " (mode {:04o}, group {group}): open it by a udev rule, for instance \
+                " (mode {:04o}, group {group}): change its permissions by a udev rule, such as \
                  `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
                  /etc/udev/rules.d, and add its user to that group",
                 self.mode

@@ -302,7 +302,7 @@ impl ConnectionSnapshot {
     }
 }
 
-/// Escapes a text for the exposition format, where it is written in quotation marks.
+/// Escapes a text for use between quotation marks in the exposition format.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', r"\\").replace('"', r#"\""#);
     text.replace('\n', r"\n")

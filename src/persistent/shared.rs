@@ -306,7 +306,7 @@ impl Shared {
         let (connecting, polled) = self.poll_dial(connecting);
         let mut state = turn.end();
         let Phase::Dialing(place) = &mut state.phase else {
-            // The client was closed meanwhile. The dial is dropped after the lock is released.
+            // Another thread has closed the client. The dial is dropped after the lock is released.
             drop(state);
             drop((connecting, polled));
             return Ok(lock(&self.state));
@@ -330,7 +330,7 @@ impl Shared {
                             "{target}{label}: {error}; dials again in {pause:.1?}"
                         );
                     }
-                    None => warn_sparsely!(Connect, "{target}{label}: {error}; gave up"),
+                    None => warn_sparsely!(Connect, "{target}{label}: {error}; the client ends"),
                 }
                 state = lock(&self.state);
             }

@@ -285,7 +285,7 @@ async fn finish(
             _ = connections.join_next() => {}
             () = &mut late => {
                 log::warn!(
-                    "{} connections were still open after {drain:?} and are reset",
+                    "resets {} connections that are still open after --drain {drain:?}",
                     connections.len()
                 );
                 break;

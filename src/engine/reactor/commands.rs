@@ -264,7 +264,10 @@ impl Reactor {
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
                 Err(_) => {
                     let name = ListenerName(key, &config.label, local);
-                    debug!(Listener, "{name}: the port is in use over RDMA");
+                    debug!(
+                        Listener,
+                        "{name}: the port is in use over RDMA; tries another port"
+                    );
                 }
             }
         }

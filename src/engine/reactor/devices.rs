@@ -116,7 +116,7 @@ fn report(event: &DeviceEvent, count: usize) {
                 "device {name}: the device's addresses changed ({event})"
             )
         }
-        Effect::Nothing => debug!(Rdma, "device {name}: {event}"),
+        Effect::Nothing => debug!(Rdma, "device {name}: reported {event}"),
     }
 }
 

@@ -103,7 +103,7 @@ impl Reactor {
         let now = Instant::now();
         error_sparsely!(
             Engine,
-            "engine: the connection manager of {transport} failed; polls it again in {PAUSE:?}: \
+            "engine: the connection manager of {transport} failed; retries in {PAUSE:?}: \
              {error}"
         );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
@@ -141,7 +141,7 @@ impl Reactor {
         if event.is_disconnect() && !entry.link.take_last() {
             return self.poll_soon(key, Some(event));
         }
-        debug!(Cm, "{}: {event}", entry.link);
+        debug!(Cm, "{}: received {event}", entry.link);
         entry
             .link
             .in_engine(|core| core.conn.handle_cm_event(event.input(), now));
@@ -168,7 +168,7 @@ impl Reactor {
         let Some(peer) = asked.peer_addr() else {
             warn_sparsely!(
                 Listener,
-                "engine: dropped a connect request without the peer's address"
+                "engine: dropped a connect request, because the peer's address is unknown"
             );
             return;
         };
@@ -202,7 +202,7 @@ impl Reactor {
                 let timeout = config.connect_timeout;
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
-                debug!(Cm, "{link}: CONNECT_REQUEST");
+                debug!(Cm, "{link}: received CONNECT_REQUEST");
                 let incoming = IncomingRequest {
                     listener_items,
                     engine,

@@ -70,7 +70,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Makes this thread the one that polls the connection.
+    /// Makes this thread poll the connection.
     pub(super) fn take_over(&mut self, key: u64) {
         self.attended.forget(key);
         if let Some(entry) = self.links.get(&key) {
@@ -106,8 +106,8 @@ impl Reactor {
             if let Err(error) = awaits {
                 error_sparsely!(
                     Engine,
-                    "engine: cannot watch the program's event loops, so it does not take over the \
-                     connections of a loop that stops: {error}"
+                    "engine: cannot watch the program's event loops, so the connections of a loop \
+                     that stops polling stall: {error}"
                 );
             }
         }

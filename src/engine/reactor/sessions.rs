@@ -109,7 +109,7 @@ impl Reactor {
             {
                 warn_sparsely!(
                     Connection,
-                    "{link}: its session ends, because {MAX_SUSPENDED} newer sessions are suspended"
+                    "{link}: the session ends, because {MAX_SUSPENDED} newer sessions are suspended"
                 );
                 self.drive(oldest);
             }
@@ -134,7 +134,7 @@ impl Reactor {
             {
                 info!(
                     Connection,
-                    "{link}: its session ends, because the engine no longer listens"
+                    "{link}: the session ends, because the engine has no listener to resume at"
                 );
                 self.drive(key);
             }
