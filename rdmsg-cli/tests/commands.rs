@@ -257,7 +257,7 @@ fn serve_survives_failed_thread_creation() {
     server.signal(Signal::SIGINT).unwrap();
     let ended = server.end(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
-    let said = "cannot start a thread for it: Resource temporarily unavailable";
+    let said = "cannot start a thread: Resource temporarily unavailable";
     assert!(ended.output.contains(said), "{}", ended.output);
 }
 

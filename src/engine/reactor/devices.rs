@@ -105,10 +105,7 @@ fn report(event: &DeviceEvent, count: usize) {
             );
         }
         Effect::End(_, fault) => {
-            warn_sparsely!(
-                Rdma,
-                "device {name} reports a failure: {fault}; ended {count} connections"
-            );
+            warn_sparsely!(Rdma, "device {name}: {fault}; ended {count} connections");
         }
         Effect::Addresses => {
             info_sparsely!(
