@@ -254,8 +254,8 @@ impl Handle {
         !self.is_inherited() && self.commands.is_read()
     }
 
-    /// Waits until the engine has ended. The caller must have requested this. Fails if the engine's
-    /// thread panicked.
+    /// Waits until the engine has ended. The caller must have requested its end. Fails if the
+    /// engine's thread panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         if let Some(engine) = &self.threadless {
             engine.join();

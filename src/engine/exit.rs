@@ -81,8 +81,8 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 }
 
 impl Registration {
-    /// Returns a registration without effect, for an engine that serves connections within the
-    /// process. Their peers end with the process, too.
+    /// Returns a registration without effect, for an engine of connections within the process. The
+    /// peers of such connections end with the process, too.
     pub(super) fn nowhere() -> Self {
         Self(None)
     }

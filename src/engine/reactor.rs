@@ -59,7 +59,7 @@ const ATTENDED: u64 = 2;
 /// The timer key for connections that wait for their turn to be established.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
-/// The token of the epoll instance that collects events for event loops.
+/// The token of the epoll instance that collects events for the application's event loops.
 const LOOPS: u64 = 5;
 const FIRST_KEY: u64 = 16;
 

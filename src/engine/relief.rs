@@ -262,8 +262,8 @@ mod tests {
 
     use super::*;
 
-    /// A test reactor whose steps are closures. It runs until the sender is dropped. Its drop sends
-    /// the id of its thread.
+    /// A test reactor whose steps are closures. It runs until the sender is dropped. Dropping the
+    /// reactor sends the id of the current thread.
     struct Script {
         steps: Receiver<Box<dyn FnOnce() + Send>>,
         is_over: bool,

@@ -45,8 +45,8 @@ thread_local! {
 }
 
 impl Threadless {
-    /// Creates an engine with its own memory limits. So no memory that it frees concerns another
-    /// engine, whose threads would have to serve it.
+    /// Creates an engine with its own memory limits. With shared limits, a thread of another engine
+    /// that frees memory would have to run this engine.
     pub(super) fn start() -> Result<(Arc<Self>, Arc<Mailbox<Command>>), OsError> {
         let engine = Arc::new(Self {
             reactor: Mutex::new(None),
@@ -112,7 +112,7 @@ impl Reader for Threadless {
 }
 
 impl Threadless {
-    /// Waits until the engine has ended. The caller must have requested this. If this thread is
+    /// Waits until the engine has ended. The caller must have requested its end. If this thread is
     /// running a reactor, returns immediately, and the outer call continues the work.
     pub(super) fn join(&self) {
         if SERVES.get() {

@@ -268,8 +268,8 @@ impl Reactor {
         }
         error!(Listener, "{} has ended: {reason}", listener.name(key));
         if let Some(listener) = self.listeners.remove(&key) {
-            // This destroys the listener's id, which the kernel needs to complete the removal of
-            // the device.
+            // This destroys the listener's id. The kernel completes the removal of the device only
+            // afterwards.
             listener.end(reason);
         }
     }

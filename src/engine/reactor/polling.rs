@@ -23,8 +23,8 @@ impl Reactor {
         self.arm_and_poll(key);
     }
 
-    /// Handles one batch of completions of a connection. Further completions wait for the
-    /// connection's next turn.
+    /// Handles one batch of completions of a connection. A later iteration of the loop handles the
+    /// rest.
     pub(super) fn poll(&mut self, key: u64) {
         self.poll_by(key, Link::poll_in_engine);
     }
@@ -47,7 +47,7 @@ impl Reactor {
             }
             Progress::Busy => {
                 // An application thread is polling the queue and becomes the owner. Otherwise each
-                // event would wake this thread in vain.
+                // event would needlessly wake this thread.
                 entry.link.poller.yield_to_threads();
                 self.poll_soon(key, None);
             }
@@ -124,7 +124,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Handles the first event for an event loop since the last check.
+    /// Records that an event for the application's event loops has arrived, and schedules a check.
     pub(super) fn expect_loops(&mut self) {
         self.attended.expect_loops();
         self.notices.expect();
@@ -135,7 +135,8 @@ impl Reactor {
         self.await_loops(|engine, loops, event| engine.add(loops, *event))
     }
 
-    /// Arms one wake-up of this thread, by the next event for an event loop.
+    /// Arms the engine's epoll instance to wake this thread once, at the next event for the
+    /// application's event loops.
     fn await_loops(
         &self,
         how: impl FnOnce(&Epoll, &OwnedFd, &mut EpollEvent) -> nix::Result<()>,
@@ -147,8 +148,8 @@ impl Reactor {
     }
 }
 
-/// Returns the keys of the connections with pending events for event loops. There are `connections`
-/// in total.
+/// Returns the keys of the connections with pending events for the application's event loops. There
+/// are `connections` in total.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
     // The list must have room for all connections, because the engine takes over a connection only
     // if two consecutive calls return it.
