@@ -410,7 +410,7 @@ impl Connector {
     }
 }
 
-/// Connecting.
+/// Establishes connections.
 impl Endpoint {
     /// Connects to a [`Listener`](crate::Listener), with the default [`Config`] and engine.
     ///
@@ -463,7 +463,7 @@ impl Endpoint {
     }
 }
 
-/// Connecting.
+/// Establishes connections.
 impl Stream {
     /// Connects to a [`StreamListener`](crate::StreamListener) with the default [`Config`].
     ///
@@ -486,7 +486,7 @@ impl Stream {
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> io::Result<Self> {
         let mut connector = Connector::new();
         connector.config.connect_timeout = match timeout {
-            // Which the configuration refuses.
+            // The check of the configuration refuses this value.
             Duration::ZERO => timeout,
             _ => timeout.clamp(Duration::from_millis(10), Duration::from_secs(600)),
         };

@@ -257,7 +257,7 @@ fn verdict(ended: Ended) -> Result<(), Error> {
             reason: reason @ CloseReason::Truncated { .. },
             delivered: true,
         } => Err(Error::Disconnected(reason)),
-        // The parent closes it.
+        // The parent closes the connection.
         Ended {
             reason: reason @ CloseReason::Forked,
             ..

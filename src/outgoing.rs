@@ -89,7 +89,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// Bytes, which are copied.
+/// Sends a copy of the bytes.
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Outgoing<'a> {
     fn from(bytes: &'a T) -> Self {
         Self::new(Content::Bytes(bytes.as_ref()))

@@ -14,9 +14,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "RDMA has these three rights")]
 pub struct RemoteAccess {
-    /// Peers may read: [`OneSided::read`](crate::OneSided::read).
+    /// Whether peers may read, with [`OneSided::read`](crate::OneSided::read).
     pub read: bool,
-    /// Peers may write: [`OneSided::write`](crate::OneSided::write).
+    /// Whether peers may write, with [`OneSided::write`](crate::OneSided::write).
     pub write: bool,
     /// Whether peers may perform atomic operations:
     /// [`OneSided::fetch_add`](crate::OneSided::fetch_add) and

@@ -16,7 +16,7 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 
 static TALLY: PerProcess<Tally> = PerProcess::new(Tally::new);
 
-/// Starts to count.
+/// Enables the counters.
 pub(crate) fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
@@ -34,7 +34,7 @@ pub(crate) fn tally() -> &'static Tally {
 /// The counters of a process.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// Ends of established connections.
+    /// The number of established connections that ended.
     pub(crate) ended: ByReason,
     /// The number of connects that returned an error.
     pub(crate) connects_failed: ByReason,

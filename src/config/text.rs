@@ -230,7 +230,7 @@ impl FromStr for Config {
     }
 }
 
-/// A value as text.
+/// A value that can be parsed from text, and formatted as text.
 pub(crate) trait Text {
     /// Parses the text and stores its value. The error describes the expected form.
     fn read(&mut self, text: &str) -> Result<(), &'static str>;

@@ -32,7 +32,7 @@ pub struct Connecting {
 enum Step {
     /// Another thread is looking up the host name.
     LookUp(Arc<Promise<Addresses>>),
-    /// An attempt is made.
+    /// A connection attempt is in progress.
     Attempt(Attempts, Arc<Promise<Established>>),
 }
 

@@ -14,7 +14,7 @@ use crate::{
 /// The interval at which a call checks whether there is room for its completion.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Messages.
+/// Sends and receives messages.
 impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
@@ -656,7 +656,7 @@ impl Endpoint {
     }
 }
 
-/// Batches of messages.
+/// Sends batches of messages.
 impl Endpoint {
     /// Sends these messages in order, waiting while the peer's window is full, and returns how many
     /// were sent.

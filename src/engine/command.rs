@@ -157,7 +157,7 @@ pub(crate) enum Reply {
 ///
 /// Returned by a [`RequestListener`](crate::RequestListener).
 pub struct Request {
-    /// `None` after the answer.
+    /// The parts of the request; `None` after the answer.
     open: Option<Open>,
     peer: SocketAddr,
     local: SocketAddr,

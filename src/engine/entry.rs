@@ -68,7 +68,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    /// Whether this side connects.
+    /// Returns whether this side connects.
     pub(super) fn is_active(&self) -> bool {
         self.choose(true, false)
     }
@@ -93,7 +93,7 @@ impl Entry {
     ) -> Result<(), OsError> {
         let id = &mut self.id;
         match op {
-            // The caller's.
+            // The caller handles this operation.
             CmOp::AwaitTurn => Ok(()),
             CmOp::CreateId => {
                 id.create_id(manager, self.link.key, self.peer, &self.config)?;

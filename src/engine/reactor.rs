@@ -87,7 +87,7 @@ enum Stage {
 }
 
 pub(super) struct Reactor {
-    /// The next step.
+    /// The stage of the next step.
     stage: Stage,
     /// The tokens of ready descriptors that have not been handled yet.
     ready: VecDeque<u64>,

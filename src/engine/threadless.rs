@@ -139,7 +139,7 @@ impl Threadless {
 
 /// Marks this thread as running a reactor, which collects foreign code, until dropped.
 struct Service {
-    /// Whether it collected before.
+    /// Whether the thread already collected foreign code before.
     collects: bool,
 }
 

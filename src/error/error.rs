@@ -116,7 +116,7 @@ pub enum Error {
         ScopeAdvice(.address, Some(.error))
     )]
     Source {
-        /// The source.
+        /// The source address.
         address: SocketAddr,
         /// The call that failed.
         error: OsError,
@@ -230,7 +230,7 @@ pub enum Error {
     /// open.
     #[error("{len} bytes at offset {start} do not fit {what} of {limit} bytes")]
     OutOfBounds {
-        /// The memory.
+        /// A description of the memory.
         what: &'static str,
         /// The offset of the operation, in bytes.
         start: u64,
@@ -307,7 +307,7 @@ pub enum Error {
          {needed}; raise shared_receive in the Config, close connections, or drop held messages"
     )]
     SharedReceivesExhausted {
-        /// The number of buffers.
+        /// The number of buffers in the pool.
         total: u32,
         /// The number of buffers that are not reserved for a connection.
         free: u32,

@@ -255,7 +255,7 @@ impl ListenerBuilder {
         }
     }
 
-    /// Whether `bind` may sleep.
+    /// Returns whether `bind` may sleep.
     #[cfg(feature = "tokio")]
     pub(crate) fn may_wait(&self) -> bool {
         !self.within.is_zero()

@@ -213,7 +213,7 @@ impl Drop for RequestListener {
     }
 }
 
-/// Answering a request.
+/// Accepts or rejects a request.
 impl Request {
     /// The maximum length of private data in an acceptance, over every transport: 160 bytes.
     ///

@@ -7,7 +7,7 @@ use std::{
 use super::Stream;
 use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
-/// Options of a socket.
+/// Provides the options of a TCP socket.
 impl Stream {
     /// Returns the time to live of this stream's packets: the maximum number of hops.
     ///

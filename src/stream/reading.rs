@@ -141,7 +141,7 @@ impl Reading {
         self.message.is_some()
     }
 
-    /// Counts bytes as read.
+    /// Marks the next `count` bytes as read.
     pub(crate) fn consume(&mut self, count: usize) {
         self.read += count.min(self.bytes().len());
         if self.bytes().is_empty() {

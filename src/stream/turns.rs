@@ -34,10 +34,10 @@ struct State {
     task: Option<Waker>,
 }
 
-/// Who reads.
+/// The state of the handle that has the turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum TurnOwner {
-    /// No handle.
+    /// No handle has the turn.
     #[default]
     Free,
     /// The handle has found bytes, and consumes them without waiting.

@@ -149,7 +149,7 @@ impl Faults {
 /// A delay of everything that one side sends: see [`Faults::hold`]. Dropping it ends the delay.
 #[must_use = "a drop releases the frames"]
 pub struct HeldFrames {
-    /// `None` without a connection.
+    /// The control of the connection; `None` if it has ended.
     wire: Option<WireControl>,
     link: Arc<Link>,
     /// Keeps the engine alive, which delivers the frames when this is dropped.

@@ -25,7 +25,7 @@ pub struct SendHalf {
     endpoint: Endpoint,
 }
 
-/// Splitting.
+/// Splits an endpoint into halves.
 impl Endpoint {
     /// Splits the endpoint into its directions, for use by two tasks.
     ///

@@ -243,7 +243,7 @@ macro_rules! writing_methods {
 /// stream's end. `ready` returns the states of the fields `$direction`.
 macro_rules! common_methods {
     ($type:ty, $part:ident, $($direction:ident),+) => {
-        /// The connection.
+        /// Returns information about the connection.
         impl $type {
             /// Waits until at least one of these states holds. Returns all that hold.
             ///

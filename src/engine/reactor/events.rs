@@ -113,7 +113,7 @@ impl Reactor {
         self.timers.set(token(transport), Some(now + PAUSE));
     }
 
-    /// Ends the pause.
+    /// Ends the pause of a transport's connection manager.
     pub(super) fn resume_manager(&mut self, transport: Transport) {
         let mut fds = self.manager.fds().filter(|(other, _)| *other == transport);
         let watched = fds.try_for_each(|(_, fd)| self.watch(fd, token(transport)));
