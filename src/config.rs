@@ -170,7 +170,7 @@ pub struct Config {
     /// Half of this value limits the bytes that have arrived here and that the program has not
     /// read. The other half limits the bytes that the program has written but that the peer cannot
     /// yet buffer. So a stream whose peer does not read accepts about this many bytes, whatever the
-    /// length of the writes, as a socket does. Each peer applies its own value.
+    /// length of the writes, as a socket does. Each side applies its own value.
     ///
     /// The memory is allocated on demand and not locked. It is needed only while one side falls
     /// behind, and adds to the buffers of [`receive_window`](Self::receive_window) and
@@ -265,24 +265,24 @@ pub struct Config {
     /// this time (detected within 1.5 × this time). It ends with
     /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when no memory was available
     /// for the message for this time. A message may be slow, and may wait while the application
-    /// holds others (see [`EngineLimits`](crate::EngineLimits)). But while other connections wait
-    /// for its memory, each `read_timeout` must bring at least an eighth of the bytes that have
-    /// arrived so far.
+    /// holds others (see [`EngineLimits`](crate::EngineLimits)). But if other connections wait for
+    /// its memory, a message must receive, within each `read_timeout`, at least an eighth of the
+    /// bytes that have arrived so far.
     ///
     /// 100 ms to 1 h, default 30 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub read_timeout: Duration,
 
-    /// How long the connection survives the loss of its path, of its device, or of the TCP
-    /// connection below it. Zero disables this.
+    /// The time for which the connection survives the loss of its path, of its device, or of the
+    /// TCP connection below it. Zero disables this.
     ///
     /// Both sides must set it. Then each side stores copies of the messages that the peer has not
     /// yet acknowledged, at most the peer's window. When the connection is lost, the side that
     /// connected first connects again: immediately, then with increasing delays up to 1 s. It tries
     /// each allowed [`transport`](Self::transport), and the
-    /// [`alternatives`](crate::Connector::alternatives) of the address. Each side sends the
-    /// messages again that the other has not received. So every message arrives once and in order,
-    /// and the calls of both programs wait as if the window were full.
+    /// [`alternatives`](crate::Connector::alternatives) of the address. Each side resends the
+    /// messages that the other has not received. So every message arrives once and in order, and
+    /// the calls of both programs wait as if the window were full.
     ///
     /// A loss is detected after [`keepalive_interval`](Self::keepalive_interval) +
     /// [`keepalive_timeout`](Self::keepalive_timeout) at most, and 500 ms after an RDMA device
@@ -318,8 +318,8 @@ pub struct Config {
     /// The traffic class of the connection's packets: the byte of the IP header with DSCP in its
     /// upper six bits and ECN in its lower two.
     ///
-    /// Switches and network interfaces derive the priority of a packet from its DSCP, and with it
-    /// the lossless class of a RoCE network. For DSCP 26 set `Some(26 << 2)`.
+    /// Switches and network interfaces derive a packet's priority from its DSCP. In a RoCE network
+    /// the priority selects the lossless class. For DSCP 26 set `Some(26 << 2)`.
     ///
     /// Over InfiniBand and RoCE the value of the connecting side applies in both directions, and
     /// all eight bits are sent. Over TCP and iWARP each side sets the class of its own packets, and

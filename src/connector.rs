@@ -226,7 +226,7 @@ impl Connector {
         self
     }
 
-    /// Connects to the first address of the host that accepts, trying one after the other.
+    /// Connects, trying the addresses of a host name one after the other.
     ///
     /// [`connect_timeout`](Config::connect_timeout) (default 5 s) limits all of them together: each
     /// attempt gets an equal share of the remaining time. The call returns within this time, or a
@@ -259,8 +259,8 @@ impl Connector {
             if !(self.config.retry_refused && error.is_refusal()) {
                 return Err(error);
             }
-            // Within the process no timer retries the connect. The listener wakes this thread when
-            // it exists.
+            // No timer retries a connect within the process. When a listener is bound, it wakes
+            // this thread.
             wait_for_engine(addresses.as_slice(), self.config.connect_timeout).ok_or(error)
         })?;
         let mut attempts = self.attempts(&addresses);

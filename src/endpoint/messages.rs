@@ -45,8 +45,8 @@ impl Endpoint {
     /// * [`Error::Disconnected`] when the connection has ended.
     /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
     ///   stays open.
-    /// * [`Error::CompletionsNotTaken`] for a message with an id when the program has not taken too
-    ///   many earlier completions, and no other thread takes them.
+    /// * [`Error::CompletionsNotTaken`] for a message with an id when the program has left too many
+    ///   completions untaken, and no other thread takes them.
     /// * [`Error::ForeignMemory`] for a buffer of another connection.
     ///
     /// # Examples
@@ -107,7 +107,7 @@ impl Endpoint {
 
     /// Closes the connection, and waits until the peer has acknowledged everything that was sent.
     ///
-    /// Once this method is called, sends of other threads fail. It delivers earlier messages,
+    /// Once this method is called, sends of other threads fail. The call delivers earlier messages,
     /// notifies the peer and waits for its answer. This takes at most
     /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until the
     /// device has returned the work requests. Keepalive continues during the close, so waiting for
@@ -438,9 +438,9 @@ impl Endpoint {
         self.take_arrived()
     }
 
-    /// Returns whether there is no completion, no end and no byte of a stream to return. This check
-    /// is cheap, because a wait repeats it in [`take_from`](Self::take_from), mostly without a
-    /// result.
+    /// Returns whether there is no completion, no end and no byte of a stream to return. The check
+    /// must be cheap, because a wait repeats it in [`take_from`](Self::take_from), and usually
+    /// finds nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
@@ -508,8 +508,8 @@ impl Endpoint {
     /// is lost.
     ///
     /// This method never waits. A control message has up to 256 bytes, and up to the peer's
-    /// [`eager_size`](crate::Config::eager_size). At most 2 may be in flight or held by the peer's
-    /// program, until that program drops them.
+    /// [`eager_size`](crate::Config::eager_size). At most 2 control messages may be in flight or
+    /// not yet dropped by the peer's program.
     ///
     /// # Errors
     ///

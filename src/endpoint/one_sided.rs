@@ -66,8 +66,8 @@ impl OneSided<'_> {
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::ForeignMemory`] or
     ///   [`Error::StaleRegion`] for invalid arguments.
-    /// * [`Error::CompletionsNotTaken`] when the program has not taken too many earlier
-    ///   completions, and no other thread takes them.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     ///
     /// # Examples
@@ -114,8 +114,8 @@ impl OneSided<'_> {
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::ForeignMemory`] or
     ///   [`Error::StaleRegion`] for invalid arguments.
-    /// * [`Error::CompletionsNotTaken`] when the program has not taken too many earlier
-    ///   completions, and no other thread takes them.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn write(
         &self,
@@ -144,8 +144,8 @@ impl OneSided<'_> {
     ///   [`Error::StaleRegion`] for invalid arguments.
     /// * [`Error::NotSupported`] on iWARP, and on a connection with
     ///   [`Config::resume`](crate::Config::resume).
-    /// * [`Error::CompletionsNotTaken`] when the program has not taken too many earlier
-    ///   completions, and no other thread takes them.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn write_with_imm(
         &self,
@@ -176,8 +176,8 @@ impl OneSided<'_> {
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`],
     ///   [`Error::ForeignMemory`] or [`Error::StaleRegion`] for invalid arguments.
     /// * [`Error::NotSupported`] if one of the two devices does not support atomic operations.
-    /// * [`Error::CompletionsNotTaken`] when the program has not taken too many earlier
-    ///   completions, and no other thread takes them.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn fetch_add(
         &self,
@@ -207,8 +207,8 @@ impl OneSided<'_> {
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`],
     ///   [`Error::ForeignMemory`] or [`Error::StaleRegion`] for invalid arguments.
     /// * [`Error::NotSupported`] if one of the two devices does not support atomic operations.
-    /// * [`Error::CompletionsNotTaken`] when the program has not taken too many earlier
-    ///   completions, and no other thread takes them.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     #[expect(clippy::too_many_arguments, reason = "the operation has them all")]
     pub fn compare_swap(

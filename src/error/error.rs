@@ -181,7 +181,7 @@ pub enum Error {
         place: &'static str,
     },
 
-    /// The program has not taken too many completions of messages with ids, and no other thread
+    /// The program has left too many completions of messages with ids untaken, and no other thread
     /// takes them.
     ///
     /// Nothing was sent; the connection stays open. While another thread takes completions, a call
