@@ -582,7 +582,7 @@ pub enum TrySendError {
     /// The peer's window or the send queue is full. A later retry may succeed.
     #[error("the peer's receive window is full")]
     Full,
-    /// Sending failed; a retry would fail as well.
+    /// Sending failed, and a retry would fail, too.
     #[error(transparent)]
     Failed(#[from] Error),
 }
