@@ -35,7 +35,7 @@ pub use self::{accepting::Accepting, builder::ListenerBuilder, requests::Request
 
 /// Accepts connections on an address.
 ///
-/// As soon as the listener is [bound](Self::bind), the [`Engine`]'s thread accepts each request
+/// Once the listener is [bound](Self::bind), the [`Engine`]'s thread accepts each request
 /// immediately. Established connections wait in the backlog until the program takes them with
 /// [`accept`](Self::accept), [`incoming`](Self::incoming), or from the channel
 /// [`accepted`](Self::accepted). So a peer can connect and send its first messages while the
