@@ -1,4 +1,4 @@
-//! Counters of this process's connection events, by reason.
+//! Counters of this process's connection events, by reason, and a histogram of round-trip times.
 //!
 //! The counters are here and not in `observe`, because the engine and connections increment them,
 //! and must not depend on `observe`. All counters are atomic, so no lock is needed.

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The delay before the first attempt to bind a listener that lost its device, and the longest
-/// delay between two attempts.
+/// delay between two attempts. `listener/builder.rs` retries an address that is in use.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 

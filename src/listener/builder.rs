@@ -1,4 +1,4 @@
-//! The options of a listener, and the bind, which can wait while the address is in use.
+//! The options of a listener, and its bind, which can retry while the address is in use.
 
 use std::{
     io,
@@ -39,7 +39,7 @@ pub struct ListenerBuilder {
     within: Duration,
 }
 
-/// The maximum delay between two attempts to bind.
+/// The maximum delay between two attempts to bind an address that is in use.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 impl ListenerBuilder {
