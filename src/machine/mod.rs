@@ -1,4 +1,4 @@
-//! Facts about this machine: for error texts, and about its memory and its processor.
+//! Facts about this machine, for error texts, memory limits and relaxed ordering.
 //!
 //! The memory is determined when an engine starts, for its default limits, and the processor when
 //! the first device is used. All other facts are read from `/dev`, `/sys` and `/proc` when an error

@@ -2,8 +2,8 @@
 //!
 //! A program enables the statistics with [`enable`] or an [`Export`]. Before, nothing is recorded,
 //! and each new connection costs one atomic load. Afterwards, each new connection is listed until
-//! its last handle is dropped; the totals still include it then. A snapshot locks each connection
-//! for a moment. Sends and receives cost nothing extra.
+//! its last handle is dropped. The totals include ended connections, too. A snapshot locks each
+//! connection for a moment. Sends and receives cost nothing extra.
 //!
 //! * [`snapshot()`] returns all statistics, and [`Snapshot::to_prometheus`] formats them for
 //!   Prometheus.
