@@ -105,7 +105,7 @@ pub struct Config {
     /// of the device, with a window and a send depth of 16.
     ///
     /// `None`, the default, gives each connection its own receive buffers. Otherwise 34 to 1048576,
-    /// up to the limit of the device's shared receive queues.
+    /// up to the device's limit for shared receive queues.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub shared_receive: Option<u32>,
 
@@ -441,7 +441,7 @@ const EAGER_OVER_TCP: u32 = 64 << 10;
 
 /// The greatest number of frames for one message above the eager size; a longer message is read by
 /// the receiver. A further frame costs less than the round trip before a read, but its bytes are
-/// copied twice. Over RDMA a READ copies nothing, so it costs no more than four frames.
+/// copied twice. Over RDMA a READ copies nothing, so it costs at most as much as four frames.
 const FRAGMENTS_OVER_RDMA: u32 = 3;
 const FRAGMENTS_OVER_TCP: u32 = 16;
 
@@ -596,7 +596,7 @@ impl Config {
         self.close_timeout + DRAIN_TIMEOUT
     }
 
-    /// Returns the parameters of the protocol's state machine. The engine sets `engine` and
+    /// Returns the parameters for the state machine of the protocol. The engine sets `engine` and
     /// `number`.
     pub(crate) fn params(&self, transport: Transport) -> proto::Params {
         let (eager_size, most_fragments, most_unsignalled) = match transport {

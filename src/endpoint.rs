@@ -206,7 +206,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the hop limit (TTL) of the connection's packets.
+    /// Returns the hop limit (TTL) of packets on this connection.
     pub(crate) fn hop_limit(&self) -> Result<u32, Error> {
         self.inner.link.hop_limit()
     }

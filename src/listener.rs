@@ -45,8 +45,8 @@ pub use self::{accepting::Accepting, builder::ListenerBuilder, requests::Request
 /// Use a [`RequestListener`] to inspect requests before they are accepted.
 ///
 /// Dropping the listener closes it, as [`close`](Self::close) does. It also rejects the connections
-/// that the program has not taken, including those that are established later. Their peers get
-/// [`PeerBusy`](crate::CloseReason::PeerBusy), because the program has not seen any of their
+/// that the program has not taken, including connections that are established later. Their peers
+/// get [`PeerBusy`](crate::CloseReason::PeerBusy), because the program has not seen any of their
 /// messages. Connections that the program has taken stay open.
 ///
 /// A child that inherits the listener through fork(2) cannot use it: calls fail with
@@ -79,7 +79,7 @@ impl Listener {
     /// Listens on an address with the default [`Config`], on the [shared engine](Engine::shared).
     ///
     /// Port 0 requests a free port, which [`local_addr`](Self::local_addr) returns. `0.0.0.0` and
-    /// `[::]` listen on all RDMA devices, including those that are added later.
+    /// `[::]` listen on all RDMA devices, including devices that are added later.
     ///
     /// # Errors
     ///

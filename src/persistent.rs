@@ -143,7 +143,7 @@ pub enum PersistentEvent {
     },
 }
 
-/// The state of the program's handles. The thread of `events` has no handle.
+/// The state that the program's handles share. The thread of `events` has no handle.
 struct Handle {
     shared: Arc<Shared>,
     /// The channel of `events`, if its thread was started.
@@ -315,7 +315,7 @@ impl Persistent {
     ///
     /// While the client has no connection, the calling thread dials, unless another thread does.
     /// After a loss, the call waits until the thread that takes the events has taken the
-    /// [`Lost`](PersistentEvent::Lost). That thread is the last one that called
+    /// [`Lost`](PersistentEvent::Lost). That thread is the last caller of
     /// [`next_event`](Self::next_event), or the thread of [`events`](Self::events). If it is the
     /// calling thread itself, or if there is none, the call fails with [`Error::NotConnected`]
     /// instead, and a `Lost` follows.

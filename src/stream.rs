@@ -110,10 +110,9 @@ impl Stream {
     ///
     /// * [`Shutdown::Write`]: the peer reads the bytes that were written before, and then the end.
     ///   Further writes fail with [`BrokenPipe`](io::ErrorKind::BrokenPipe).
-    /// * [`Shutdown::Read`]: reads of this side, including those that are waiting, return bytes
-    ///   that have arrived, or 0 if there are none. The peer is not notified. Bytes that it sends
-    ///   later are buffered, and the next read returns them; when the buffer is full, the peer's
-    ///   writes wait.
+    /// * [`Shutdown::Read`]: reads of this side, including waiting ones, return bytes that have
+    ///   arrived, or 0 if there are none. The peer is not notified. Bytes that it sends later are
+    ///   buffered, and the next read returns them; when the buffer is full, the peer's writes wait.
     ///
     /// # Errors
     ///

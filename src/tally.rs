@@ -57,7 +57,8 @@ pub(crate) struct RoundTripTally {
     sum: AtomicU64,
 }
 
-/// The upper bounds of the histogram's counters, from 10 µs to 5 s. The last counter has no bound.
+/// The upper bounds of the counters in the histogram, from 10 µs to 5 s. The last counter has no
+/// bound.
 const BOUNDS: [Duration; 18] = [
     Duration::from_micros(10),
     Duration::from_micros(20),

@@ -62,7 +62,7 @@ pub struct RdmaTuning {
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]
     pub ack_timeout: Option<u8>,
 
-    /// The completion vector of the connection: the index of the device's interrupt that wakes
+    /// The completion vector of the connection: the index of the device interrupt that wakes
     /// waiting threads.
     ///
     /// The interrupt's affinity in the kernel (`/proc/irq/*/smp_affinity_list`) selects the

@@ -51,8 +51,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] for an unknown name, and for a text that is not of the field's
-    /// form.
+    /// [`Error::InvalidConfig`] for an unknown name, and for a text that the field does not accept.
     ///
     /// # Examples
     ///

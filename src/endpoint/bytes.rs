@@ -207,7 +207,7 @@ impl Endpoint {
     pub(crate) fn write_now(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.write_some(parts) {
             Err(TrySendError::Full) => {
-                // A completion that nobody has polled yet may contain the peer's grant.
+                // A completion that no thread has polled yet may contain a grant.
                 self.inner.link.poll_once();
                 self.write_some(parts)
             }

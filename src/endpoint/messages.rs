@@ -23,14 +23,14 @@ impl Endpoint {
     /// bytes of a `SendBuffer` are not. An empty message is also delivered. Messages arrive in the
     /// order of sending. `Ok` means that the library has accepted the message. Its arrival is
     /// confirmed by [`flush`](Self::flush), by the completion of a message [with an
-    /// id](Outgoing::with_id), by a successful [`close`](Self::close), or by an answer of the
-    /// peer's program.
+    /// id](Outgoing::with_id), by a successful [`close`](Self::close), or by an answer from the
+    /// peer.
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
     /// by default 16 KiB over RDMA) is sent straight into a receive buffer of the peer. A message
     /// of a few eager sizes (3 over RDMA, 16 over TCP) is sent into several buffers, if enough of
     /// them are free. A longer message stays in the memory of this side until the peer's library
-    /// reads it, which needs no action by the peer's program. At most 4 of these long messages, and
+    /// reads it, without any action by its program. At most 4 of these long messages, and
     /// [`Config::large_memory`](crate::Config::large_memory) bytes, are in flight at a time; `send`
     /// waits while this limit is reached. A [`SendBuffer`] avoids copying a long message.
     ///
@@ -127,7 +127,7 @@ impl Endpoint {
     ///   whether everything that was sent has arrived.
     /// * [`Error::Disconnected`] with [`CloseReason::Truncated`](crate::CloseReason::Truncated) if
     ///   everything that was sent has arrived, but the peer disconnected before this side had read
-    ///   all of the peer's messages.
+    ///   all messages.
     ///
     /// # Examples
     ///
@@ -664,8 +664,8 @@ impl Endpoint {
     /// Each arrives as a separate message, as if it had been sent by [`send`](Self::send), but
     /// messages share frames. A frame carries up to 64 messages, within the peer's eager size and
     /// window, and costs about the same for one message as for 64. The bytes are copied. Each
-    /// message uses one credit of the peer's window. Messages of one frame share a receive buffer,
-    /// which becomes free when the last of them is dropped.
+    /// message uses one credit. Messages of one frame share a receive buffer, which becomes free
+    /// when the last of them is dropped.
     ///
     /// All messages are sent, unless an error occurs after the first; then the next call returns
     /// that error. An empty batch sends nothing.

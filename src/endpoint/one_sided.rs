@@ -133,8 +133,8 @@ impl OneSided<'_> {
     /// The bytes are written to `offset` of `remote`. Then the peer gets
     /// [`Completion::Immediate`](crate::Completion::Immediate) with `imm_data`, and this side
     /// [`Completion::Written`](crate::Completion::Written) with `id`; do not change the bytes
-    /// before. The operation uses one credit of the peer's window, as a message does, and waits
-    /// while the window is full. The peer's region must allow [writing](RemoteAccess::write).
+    /// before. The operation uses one credit, as a message does, and waits while the window is
+    /// full. The peer's region must allow [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///

@@ -102,8 +102,8 @@ impl Endpoint {
     /// Sends one message.
     ///
     /// Works like [`send`](Self::send), for tasks. The library accepts the message only when the
-    /// call returns `Ready`. Pass a [`SendBuffer`](crate::SendBuffer) as `&mut buffer`, because one
-    /// that is passed by value is dropped when the call returns `Pending`.
+    /// call returns `Ready`. Pass a [`SendBuffer`](crate::SendBuffer) as `&mut buffer`, because a
+    /// buffer passed by value is dropped when the call returns `Pending`.
     ///
     /// # Errors
     ///

@@ -112,7 +112,7 @@ pub(crate) enum ListenerItem {
 #[derive(Debug)]
 pub(crate) struct Queue<T>(Arc<dyn Incoming<T>>);
 
-/// A listener's queue as seen by the engine's thread.
+/// A listener's queue as the engine's thread sees it.
 pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     /// Appends an item.
     fn bring(&self, item: T);

@@ -102,7 +102,7 @@ impl Listening {
         }
     }
 
-    /// Returns the formatter of the listener's name for the log.
+    /// Returns a value that formats the listener's name for the log.
     pub(super) fn name(&self, key: u64) -> ListenerName<'_> {
         ListenerName(key, &self.config.label, self.local)
     }

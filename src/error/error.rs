@@ -527,7 +527,7 @@ impl Error {
             }
             // `sys` returns these error numbers if a library cannot be loaded or lacks a function.
             (_, libc::ELIBACC | libc::ELIBBAD) => Self::NoRdma(error),
-            // librdmacm returns the same error for a missing device file and for one that this
+            // librdmacm returns the same error for a missing device file and for a file that this
             // process may not open.
             ("rdma_create_event_channel", _) if cfg!(not(feature = "rdma")) => Self::RdmaNotBuilt,
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {

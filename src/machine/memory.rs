@@ -1,8 +1,8 @@
 use std::{fs, path::Path};
 
 /// Returns the number of bytes of memory that this process may use: the memory of the machine, or a
-/// lower limit of the process's control groups. If neither can be read, returns the memory of a
-/// small machine.
+/// lower limit set by its control groups. If neither can be read, returns the memory of a small
+/// machine.
 pub(crate) fn usable_memory() -> u64 {
     memory_of(Path::new("/"))
 }
@@ -21,7 +21,8 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Returns the lowest memory limit of the process's control groups, of cgroup versions 1 and 2.
+/// Returns the lowest memory limit that the control groups of this process set, in cgroup versions
+/// 1 and 2.
 fn group_limit(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let limits = groups.lines().filter_map(|line| {

@@ -120,7 +120,7 @@ impl Endpoint {
     ///
     /// Works like [`send`](crate::Endpoint::send). If the future is dropped before it is ready,
     /// nothing was sent. A [`SendBuffer`](crate::SendBuffer) that was passed by value is dropped
-    /// then, but one that was passed by reference remains.
+    /// then, but a buffer that was passed by reference remains.
     ///
     /// # Errors
     ///

@@ -305,7 +305,7 @@ impl Reactor {
     }
 
     /// Returns whether the backlog is full for this request. The backlog contains the waiting
-    /// connections, and those that the engine is establishing for the same listener.
+    /// connections, and the connections that the engine is establishing for the same listener.
     fn finds_backlog_full(&self, key: u64) -> bool {
         let Some(entry) = self.links.get(&key) else {
             return false;
