@@ -441,7 +441,7 @@ const EAGER_OVER_TCP: u32 = 64 << 10;
 
 /// The greatest number of frames for one message above the eager size; a longer message is read by
 /// the receiver. A further frame costs less than the round trip before a read, but its bytes are
-/// copied twice. Over RDMA a READ copies nothing, so it costs at most as much as four frames.
+/// copied twice. Over RDMA a READ copies nothing, so it costs at most the time of four frames.
 const FRAGMENTS_OVER_RDMA: u32 = 3;
 const FRAGMENTS_OVER_TCP: u32 = 16;
 
