@@ -188,7 +188,7 @@ impl Entry {
         };
         let limit = self.config.listening.backlog;
         if incoming.listener_items.waiting() >= limit.into() {
-            let reason = format_args!("backlog is {limit}, and that many wait");
+            let reason = format_args!("the listener has reached its limit backlog of {limit}");
             report_refusal(Refusal::Backlog, self.peer, &reason);
             return self.link.reject_untaken();
         }

@@ -314,7 +314,10 @@ impl Link {
         let mut core = self.core();
         // The first error is the reason for the connection's end. Further errors are consequences
         // of it, so each is logged at debug level only.
-        let note = Note::new(Level::Debug, format_args!("ends, cannot poll: {error}"));
+        let note = Note::new(
+            Level::Debug,
+            format_args!("ends, because polling failed: {error}"),
+        );
         core.deferred.log(note);
         core.conn.handle_post_failure(error, Instant::now());
         Deferred::join(deferred, self.carry_out(core));

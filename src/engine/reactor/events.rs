@@ -183,7 +183,7 @@ impl Reactor {
             report_refusal(
                 refusal,
                 peer,
-                &format_args!("{field} is {limit}, and that many wait"),
+                &format_args!("the listener has reached its limit {field} of {limit}"),
             );
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
@@ -296,7 +296,7 @@ impl Reactor {
             report_refusal(
                 Refusal::Backlog,
                 peer,
-                &format_args!("backlog is {limit}, and that many wait"),
+                &format_args!("the listener has reached its limit backlog of {limit}"),
             );
         } else {
             entry.link.in_engine(|core| core.conn.take_turn(now));

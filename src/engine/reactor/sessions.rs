@@ -231,7 +231,11 @@ impl Reactor {
                 return asked.reject(&Reject::over(over).emit(&[]));
             }
             if let Some(peer) = asked.peer_addr() {
-                report_refusal(Refusal::Session, peer, &"its session is not known here");
+                report_refusal(
+                    Refusal::Session,
+                    peer,
+                    &"the peer asked to resume an unknown session",
+                );
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
