@@ -105,7 +105,8 @@ impl fmt::Display for BindProblem<'_> {
                 write!(
                     f,
                     "address in use over {transport}: another listener uses port {} on this \
-                     address or on all addresses; stop that listener, or use another port ({error})",
+                     address or on all addresses; stop that listener, or use another port \
+                     ({error})",
                     address.port()
                 )
             }
