@@ -14,14 +14,15 @@ pub(crate) use self::memory_names::{Shown, serves};
 /// An address to connect to or to listen on: a host and a port, as for [`ToSocketAddrs`], and a
 /// transport.
 ///
-/// Texts are `host:port`, or name the [`TransportChoice`] as well: `rdma://host:port`,
-/// `tcp://host:port`, `auto://host:port`, in any case. The text's transport overrides the one of
-/// the [`Config`](crate::Config). `memory://name` is a listener of this process, for tests, whose
-/// name is any text. A link-local address has its network interface by name or by
-/// number: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
+/// A text is `host:port`, optionally with a [`TransportChoice`] as its scheme: `rdma://host:port`,
+/// `tcp://host:port` or `auto://host:port`, in upper or lower case. The scheme overrides the
+/// transport of the [`Config`](crate::Config). `memory://name` names a listener of this process,
+/// for tests; the name is any text. A link-local address contains its network interface by name or
+/// by index: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
 ///
-/// A function that is generic over [`ToSocketAddrs`] exchanges the trait: `use rdmsg::ToAddresses
-/// as ToSocketAddrs;`. Not every `ToSocketAddrs` is one of these, because texts name transports.
+/// A function that is generic over [`ToSocketAddrs`] accepts these texts after `use
+/// rdmsg::ToAddresses as ToSocketAddrs;`. Types of other crates that implement `ToSocketAddrs` do
+/// not implement this trait, because their texts cannot name a transport.
 ///
 /// # Examples
 ///
@@ -38,22 +39,22 @@ pub(crate) use self::memory_names::{Shown, serves};
             `rdmsg::ToAddresses`; see the table in `rdmsg::guide::streams`"
 )]
 pub trait ToAddresses {
-    /// Looks the addresses up.
+    /// Returns the addresses. Looks up a host name, which may block.
     ///
     /// # Errors
     ///
     /// [`Error::AddressLookup`] for an invalid address and for an unknown name.
     fn to_addresses(&self) -> Result<Addresses, Error>;
 
-    /// Returns the text to look up if [`to_addresses`](Self::to_addresses) may have to ask a name
-    /// server, and `None` if it returns at once.
+    /// Returns the text to look up if [`to_addresses`](Self::to_addresses) may query a name server,
+    /// and `None` if `to_addresses` returns without a query.
     #[doc(hidden)]
     fn name(&self) -> Option<String> {
         None
     }
 }
 
-/// The addresses that a name stands for, in the order in which they are tried.
+/// The addresses of a host, in the order in which a connector tries them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     addresses: Vec<SocketAddr>,
@@ -61,7 +62,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Returns these addresses, over the transport of the configuration.
+    /// Returns these addresses, with the transport of the configuration.
     #[must_use]
     pub fn new(addresses: Vec<SocketAddr>) -> Self {
         Self {
@@ -70,7 +71,7 @@ impl Addresses {
         }
     }
 
-    /// Returns the same addresses over this transport.
+    /// Returns the same addresses with this transport.
     #[must_use]
     pub fn over(self, transport: TransportChoice) -> Self {
         Self {
@@ -85,14 +86,14 @@ impl Addresses {
         &self.addresses
     }
 
-    /// Returns the transport, if the name contains one.
+    /// Returns the transport, or `None` if the text named none.
     #[must_use]
     pub fn transport(&self) -> Option<TransportChoice> {
         self.transport
     }
 }
 
-/// Looks `address` up, unless it is the `literal` address.
+/// Resolves `address`, unless it was already parsed as a `literal` address.
 fn look_up(
     name: impl Display,
     literal: Option<Literal>,
@@ -115,7 +116,8 @@ fn look_up(
     Ok(found(addresses))
 }
 
-/// Returns these addresses, within the process if they stand for names of listeners there.
+/// Returns these addresses. Their transport is [`TransportChoice::Memory`] if all of them stand for
+/// `memory://` names.
 fn found(addresses: Vec<SocketAddr>) -> Addresses {
     let are_names = addresses.iter().all(|address| Shown(*address).is_name());
     let addresses = Addresses::new(addresses);
@@ -126,7 +128,7 @@ fn found(addresses: Vec<SocketAddr>) -> Addresses {
     }
 }
 
-/// Returns the address of a name within the process, in this text.
+/// Returns the address of the listener `memory://name`. `text` is the whole address, for errors.
 fn in_memory(text: &str, name: &str) -> Result<Addresses, Error> {
     if name.is_empty() {
         return Err(Error::AddressLookup {
@@ -138,10 +140,10 @@ fn in_memory(text: &str, name: &str) -> Result<Addresses, Error> {
     Ok(Addresses::new(vec![address]).over(TransportChoice::Memory))
 }
 
-/// An address that needs no lookup, or the problem with its network interface.
+/// An address that needs no lookup, or the error of its network interface.
 type Literal = Result<SocketAddr, String>;
 
-/// Parses a text that is an address, such as `[fe80::1%eth0]:7471`.
+/// Parses a numeric address, such as `[fe80::1%eth0]:7471`.
 fn literal(text: &str) -> Option<Literal> {
     if let Ok(address) = text.parse() {
         return Some(Ok(address));
@@ -150,7 +152,7 @@ fn literal(text: &str) -> Option<Literal> {
     scoped(host, port.parse().ok()?)
 }
 
-/// Parses an IPv6 address with the network interface of its scope, such as `fe80::1%eth0`.
+/// Parses an IPv6 address with a scope ID, such as `fe80::1%eth0`.
 fn scoped(host: &str, port: u16) -> Option<Literal> {
     let (ip, interface) = host.split_once('%')?;
     let ip: Ipv6Addr = ip.parse().ok()?;
@@ -186,7 +188,7 @@ impl ToAddresses for str {
         if TransportChoice::named(scheme) == Some(TransportChoice::Memory) {
             return None;
         }
-        // A text without a port is refused at once.
+        // A text without a port fails without a query.
         let is_name = address.contains(':') && literal(address).is_none();
         is_name.then(|| self.into())
     }

@@ -21,12 +21,12 @@ pub(crate) use self::label::Label;
 pub(crate) use self::text::as_number;
 pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 
-/// The configuration of a connection. [`Config::default`] works; change single fields.
+/// The configuration of a connection. Start from [`Config::default`] and change single fields.
 ///
-/// Invalid values are refused with [`Error::InvalidConfig`] at the first use of the configuration:
-/// by [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) and
-/// [`Connector::connect`](crate::Connector::connect). Limits that only the device knows are checked
-/// when the connection's queue pair is created.
+/// The first use of the configuration fails with [`Error::InvalidConfig`] if a value is invalid:
+/// [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) and
+/// [`Connector::connect`](crate::Connector::connect). The limits of the device are checked when the
+/// connection's queue pair is created.
 ///
 /// # Examples
 ///
@@ -48,11 +48,11 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 ///
 /// # Locked memory
 ///
-/// A connection's receive and send buffers are locked memory, which `ulimit -l` bounds for a
-/// process; root may lock any amount. The table has the number of connections that fit, when
-/// [`EngineLimits::pinned`](crate::EngineLimits::pinned) takes a quarter of the limit for reading
-/// messages above the eager size. The queues of the driver come on top, and are small compared with
-/// buffers of some KiB:
+/// A connection's receive and send buffers are locked memory, which `ulimit -l` limits for each
+/// process; root may lock any amount. The last four columns are the number of connections that fit
+/// into that limit if [`EngineLimits::pinned`](crate::EngineLimits::pinned) uses a quarter of it
+/// for reading messages above the eager size. The queues of the driver need additional memory,
+/// which is small compared with buffers of some KiB:
 ///
 /// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
@@ -62,8 +62,8 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 /// | 16, 16, 4 KiB | 253952 | 0 | 24 | 198 | 3171 |
 /// | 8, 8, 1 KiB | 49152 | 1 | 128 | 1024 | 16384 |
 ///
-/// With [`shared_receive`](Self::shared_receive) the receive buffers belong to all connections
-/// together, and send buffers are allocated when they are first needed.
+/// With [`shared_receive`](Self::shared_receive) the connections share their receive buffers, and
+/// each connection allocates its send buffers when it first sends.
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
@@ -72,54 +72,55 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The number of messages of the peer that may be in flight, or held here.
+    /// The number of messages from the peer that may be in flight or held by the program.
     ///
-    /// A message is held from its receipt until the program drops it. Receives for this number of
-    /// messages stay posted. A held [`Message`](crate::Message) occupies one place; when no place
-    /// is left, the `send` of the peer waits. Costs `receive_window` ×
-    /// [`eager_size`](Self::eager_size) of locked memory a connection.
+    /// A message is held from its receipt until the program drops it. This many receives stay
+    /// posted. Each held [`Message`](crate::Message) uses one of them; while all are in use, the
+    /// peer's `send` waits. Each connection costs `receive_window` ×
+    /// [`eager_size`](Self::eager_size) bytes of locked memory.
     ///
     /// 1 to 8192, default 32.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub receive_window: u16,
 
-    /// The number of receive buffers that connections share; `None` for buffers of their own.
+    /// The number of receive buffers in a pool that connections share; `None` for separate buffers.
     ///
-    /// Sharing is for servers with many connections of which few are busy at a time. Connections of
-    /// one [`Engine`](crate::Engine) on one device whose configurations have the same
-    /// `shared_receive` and `eager_size` draw on one pool. Each keeps 17 buffers of it for itself,
-    /// which guarantee that its control frames and its next message find one. Of the other half, a
-    /// busy connection uses up to its [`receive_window`](Self::receive_window), and returns buffers
-    /// when others need them. So a pool of *n* has room for *n*/34 connections of any load, and for
-    /// up to *n*/17 mostly idle ones. A further connection is refused with
-    /// [`Error::SharedReceivesExhausted`], and its peer gets
-    /// [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
-    /// occupies its buffer; it never prevents other connections from receiving.
+    /// Sharing is for servers with many connections, few of which are busy at a time. Connections
+    /// of one [`Engine`](crate::Engine) on one device share a pool if their `shared_receive` and
+    /// `eager_size` are equal. Each connection reserves 17 buffers of the pool, which suffice for
+    /// its control frames and its next message. From the other half of the pool a busy connection
+    /// borrows up to its [`receive_window`](Self::receive_window), and returns buffers when other
+    /// connections need them. So a pool of *n* buffers suffices for *n*/34 connections under any
+    /// load, and for up to *n*/17 mostly idle connections. A further connection fails with
+    /// [`Error::SharedReceivesExhausted`], and its peer with
+    /// [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A held message occupies its
+    /// buffer, but never prevents other connections from receiving.
     ///
-    /// Connections that share have one protection domain, so a peer that guesses keys of 32 bits
-    /// could reach memory that was opened for another of these peers. Send buffers are allocated
-    /// when they are first needed.
+    /// The connections of a pool share one protection domain. So a peer that guesses a 32-bit key
+    /// could access memory that was registered for another of these peers. Send buffers are
+    /// allocated when they are first needed.
     ///
-    /// Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the
-    /// connections together. In addition to its 17 buffers an idle connection costs about 49 KiB,
-    /// mostly for the queues of the device, with a window and a send depth of 16.
+    /// The pool costs `shared_receive` × [`eager_size`](Self::eager_size) bytes of locked memory.
+    /// In addition to its 17 buffers an idle connection costs about 49 KiB, mostly for the queues
+    /// of the device, with a window and a send depth of 16.
     ///
-    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 34 to
-    /// 1048576, up to the limit of the shared receive queues of the device.
+    /// `None`, the default, gives each connection its own receive buffers. Otherwise 34 to 1048576,
+    /// up to the device's limit for shared receive queues.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub shared_receive: Option<u32>,
 
-    /// The largest message in bytes that the peer sends straight into a posted receive buffer;
-    /// `None` for the default of the transport.
+    /// The length in bytes up to which a message fits one posted receive buffer; `None` for the
+    /// default of the transport.
     ///
-    /// One of up to 3 times this length over RDMA, and 16 times over TCP, comes in several of them.
-    /// A longer one is read by this side from the peer's memory, which takes one exchange more, but
-    /// needs no posted buffer. See [`receive_window`](Self::receive_window) for the cost. The
-    /// smaller value of both sides holds for both.
+    /// A longer message, of up to 3 times this length over RDMA and 16 times over TCP, is sent in
+    /// several buffers. An even longer message stays in the peer's memory until this side reads it,
+    /// which costs one more round trip but no posted buffer. See
+    /// [`receive_window`](Self::receive_window) for the cost. The two sides use the smaller of
+    /// their values.
     ///
-    /// Over TCP nothing is locked, and a buffer takes memory at its first use; the buffer that was
-    /// used last is used first. With the default a connection reserves about 5 MB of addresses
-    /// there, of which a peer can fill 2 MiB while the program receives nothing.
+    /// Over TCP no memory is locked, and a buffer occupies memory from its first use; the most
+    /// recently used buffer is reused first. With the default a connection over TCP reserves about
+    /// 5 MB of address space, of which a peer can fill 2 MiB while the program receives nothing.
     ///
     /// 64 B to 1 MiB. `None`, the default, is 16 KiB over RDMA and 64 KiB over TCP.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -127,60 +128,65 @@ pub struct Config {
 
     /// The largest message in bytes that the peer may send to this side.
     ///
-    /// It costs nothing while there is no such message.
+    /// A larger limit costs no memory until a message of this size arrives.
     ///
     /// 64 B to 1 TiB, default 1 GiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub max_message: u64,
 
-    /// The number of bytes of messages above the eager size, in each direction.
+    /// The total number of bytes in messages above the eager size, for each direction.
     ///
-    /// In one direction they are in flight to the peer, in the other they are being received, or
-    /// received and not yet dropped. The sender's `send` waits when either side's limit is reached.
-    /// A single message may be longer than this; then it is the only one. Received bytes take
-    /// memory as they arrive, and are locked only while they are read; sent bytes are locked until
-    /// they have arrived. [`EngineLimits`](crate::EngineLimits) bounds the memory of all
-    /// connections together.
+    /// When sending, a message counts while it is in flight. When receiving, it counts from its
+    /// arrival until the program drops it. The sender's `send` waits when the limit of either side
+    /// is reached. A single message may exceed this limit if no other one is in progress. Memory
+    /// for received bytes is allocated as they arrive, and is locked only while the device reads;
+    /// sent bytes are locked until they have arrived. [`EngineLimits`](crate::EngineLimits) limits
+    /// the memory of all connections together.
     ///
     /// 64 KiB to 1 TiB, default 64 MiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub large_memory: u64,
 
-    /// The number of bytes of memory that are kept for later large messages, in each direction.
+    /// The number of bytes of memory that a connection caches for later large messages, in each
+    /// direction.
     ///
-    /// Mapping and registering memory takes time. Memory into which messages were received stays
-    /// registered, and so locked. So does memory for messages of up to an eighth of this, if the
-    /// device has memory windows, which give each message a key of its own; other memory for
-    /// sending does not. Only memory that the library allocated itself is kept, so a registration
-    /// can never outlive its mapping. It is kept from the first message above the eager size until
-    /// the connection ends. All connections together keep at most half of
-    /// [`EngineLimits::pinned`](crate::EngineLimits::pinned) registered. On iWARP devices nothing
-    /// stays registered, because a peer could write to memory into which messages are received.
+    /// The cache saves the time for mapping and registering memory. Memory into which messages were
+    /// received stays registered and therefore locked. Memory for sending messages of up to an
+    /// eighth of this size also stays registered if the device has memory windows, which give each
+    /// message its own key; other memory for sending does not. Only memory that the library
+    /// allocated itself is cached, so a registration never outlives its mapping. The cache lasts
+    /// from the first message above the eager size until the connection ends. All connections
+    /// together keep at most half of [`EngineLimits::pinned`](crate::EngineLimits::pinned)
+    /// registered. On iWARP devices no memory stays registered, because a peer could write to
+    /// memory into which messages are received.
     ///
     /// 0 to 1 TiB, default 16 MiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub registration_cache: u64,
 
-    /// The number of bytes that a [`Stream`](crate::Stream) takes from a writer before any is read.
+    /// The number of bytes that the writer of a [`Stream`](crate::Stream) can write before the
+    /// reader reads any.
     ///
-    /// Half of it bounds the bytes that have arrived here and that the program has not read. The
-    /// other half bounds the bytes that the program has written before the peer has room. So
-    /// a stream whose peer does not read takes about this many bytes, whatever the length of the
-    /// writes, as a socket does. A peer with another value has its own halves.
+    /// Half of this value limits the bytes that have arrived here and that the program has not
+    /// read. The other half limits the bytes that the program has written but that the peer cannot
+    /// yet buffer. So a stream whose peer does not read accepts about this many bytes, whatever the
+    /// length of the writes, as a socket does. Each side applies its own value.
     ///
-    /// The memory is allocated as it is needed, and not locked. The buffers of
-    /// [`receive_window`](Self::receive_window) and [`send_depth`](Self::send_depth) come on top.
-    /// None of it is used while both sides keep up with each other. The bytes that have arrived
-    /// count in [`EngineLimits::held`](crate::EngineLimits::held), of which all streams together
-    /// use a half at most. When that is in use, unread bytes stay in the receive buffers.
+    /// The memory is allocated on demand and not locked. It is needed only while one side falls
+    /// behind, and adds to the buffers of [`receive_window`](Self::receive_window) and
+    /// [`send_depth`](Self::send_depth). The bytes that have arrived count towards
+    /// [`EngineLimits::held`](crate::EngineLimits::held), of which all streams together use at most
+    /// half. When that half is in use, unread bytes stay in the receive buffers.
     ///
     /// 64 KiB to 1 GiB, default 4 MiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub stream_buffer: u64,
 
-    /// The depth of the send ring: how many messages and one-sided operations may be in flight.
+    /// The depth of the send queue: the number of messages and one-sided operations that may be in
+    /// flight.
     ///
-    /// Costs `send_depth` × [`eager_size`](Self::eager_size) of locked memory a connection.
+    /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked
+    /// memory.
     ///
     /// 1 to 8192, default 16.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -188,12 +194,12 @@ pub struct Config {
 
     /// The time limit for establishing a connection.
     ///
-    /// It includes address and route resolution, retries, and the wait for the connection's turn:
-    /// an [`Engine`](crate::Engine) establishes 8 connections at a time in each direction, the
-    /// oldest first, and registers their memory when it is their turn. A connection whose time
-    /// passes before its turn times out in [`Phase::Waiting`](crate::error::Phase::Waiting). All
-    /// addresses of a name share one limit. A listener gives a request this long to be accepted,
-    /// and this long again to be established.
+    /// It covers address and route resolution, retries, and the wait for a free slot: an
+    /// [`Engine`](crate::Engine) establishes 8 connections at a time in each direction, the oldest
+    /// first, and registers their memory only then. A connection whose time limit passes while it
+    /// waits for a slot times out in [`Phase::Waiting`](crate::error::Phase::Waiting). All
+    /// addresses of a host name share one limit. On a listener, the program must accept a request
+    /// within this time, and the connection must then be established within the same time again.
     ///
     /// 10 ms to 10 min, default 5 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
@@ -201,45 +207,48 @@ pub struct Config {
 
     /// The time limit for the exchange that closes a connection.
     ///
-    /// After it the connection is torn down, and undelivered messages are lost. A process that ends
-    /// waits this long for its connections to close.
+    /// After this time the library destroys the connection, and undelivered messages are lost. A
+    /// process that exits waits up to this time for its connections to close.
     ///
     /// 0 to 10 min, default 5 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub close_timeout: Duration,
 
-    /// The silence after which a peer is probed.
+    /// The time without a sign of life after which this side probes the peer.
     ///
-    /// The two sides exchange their values, and each probes at the smaller one, though at the
-    /// peer's wish not more often than every 100 ms. `None` sends no probes, so that only a send
-    /// notices that the peer vanished.
+    /// The two sides exchange their values, and both probe at the smaller interval. A peer cannot
+    /// request probes more often than every 100 ms. With `None` on both sides no probes are sent,
+    /// so only a send detects that the peer vanished.
     ///
-    /// A peer that vanished is reported within `keepalive_interval` +
-    /// [`keepalive_timeout`](Self::keepalive_timeout) after its last sign of life, on an idle
-    /// connection as on a busy one. A sign of life is anything that arrives, bytes of this side
-    /// that the peer's device has acknowledged, and either of these on another connection with the
-    /// same [`Engine`](crate::Engine) of the peer: on a slow link a probe may wait behind their
-    /// bytes. A side that is too busy to poll in time extends the time of the peer by the delay.
+    /// This side reports a vanished peer within `keepalive_interval` +
+    /// [`keepalive_timeout`](Self::keepalive_timeout) after the last sign of life, whether the
+    /// connection is idle or busy. Signs of life are bytes that arrive, and bytes of this side that
+    /// the peer's device acknowledges. Signs on another connection to the same
+    /// [`Engine`](crate::Engine) of the peer count too, because a probe on a slow link may wait
+    /// behind the bytes of that connection. If this side is too busy to poll in time, it extends
+    /// the peer's time limit by the delay.
     ///
-    /// The report comes up to 100 ms later while the peer is sent the reason
-    /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)). Over TCP it comes up to
-    /// `keepalive_timeout` later if bytes of this side are not acknowledged, or were repeated: the
-    /// kernels of both sides repeat lost bytes after pauses that double. So an outage shorter than
-    /// `keepalive_timeout` ends no connection.
+    /// The report may be up to 100 ms later, while this side sends the reason
+    /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)) to the peer. Over TCP it may
+    /// be up to `keepalive_timeout` later if the peer has not acknowledged all bytes or bytes were
+    /// retransmitted, because the kernels of both sides double the pause before each
+    /// retransmission. So an outage shorter than `keepalive_timeout` ends no connection.
     ///
-    /// Of many idle connections with one engine of the peer, a few are probed in an interval, and
-    /// each of them at least every 16 intervals. So the loss of a single connection, while the
-    /// others live, is reported after at most 16 intervals and `keepalive_timeout`.
+    /// If many idle connections lead to one engine of the peer, this side probes only a few of them
+    /// in each interval, and each of them at least every 16 intervals. So if one of these
+    /// connections fails while the others work, this side reports that after at most 16 intervals
+    /// plus `keepalive_timeout`.
     ///
-    /// When an RDMA device reports that the link of a port was lost (`PORT_ERR`), the connections
-    /// of the port with [`resume`](Self::resume) are probed at once, also without an interval.
-    /// Software RoCE fails a connection that sends while its network interface is down.
+    /// When an RDMA device reports that a port lost its link (`PORT_ERR`), this side immediately
+    /// probes the connections of the port that have [`resume`](Self::resume), even if their
+    /// `keepalive_interval` is `None`. On software RoCE a connection fails if it sends while its
+    /// network interface is down.
     ///
     /// 10 ms to 1 h, default 2 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub keepalive_interval: Option<Duration>,
 
-    /// The time in which a probed peer must show a sign of life.
+    /// The time within which a probed peer must show a sign of life.
     ///
     /// Otherwise the connection ends with
     /// [`CloseReason::KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
@@ -250,53 +259,55 @@ pub struct Config {
 
     /// The time for which reading a message above the eager size may make no progress.
     ///
-    /// Other connections wait for the memory of such a message. The connection ends with
-    /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) when no byte of it, nor of any
-    /// other read from the same engine of the peer, has arrived for this time (detected within 1.5
-    /// × this time), and with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when no
-    /// memory was available for it for this time. Slow messages are not affected, nor are messages
-    /// that wait because the application holds others (see [`EngineLimits`](crate::EngineLimits)).
-    /// While other connections wait for its memory, an eighth of the bytes that have arrived of it
-    /// must follow within each `read_timeout`.
+    /// There is a limit because the message's memory is unavailable to other connections. The
+    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) when no
+    /// byte of the message, nor of any other read from the same engine of the peer, has arrived for
+    /// this time (detected within 1.5 × this time). It ends with
+    /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when no memory was available
+    /// for the message for this time. A message may be slow, and may wait while the application
+    /// holds others (see [`EngineLimits`](crate::EngineLimits)). But if other connections wait for
+    /// its memory, a message must receive, within each `read_timeout`, at least an eighth of the
+    /// bytes that have arrived so far.
     ///
     /// 100 ms to 1 h, default 30 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub read_timeout: Duration,
 
-    /// How long the connection survives the loss of its path, of its device, or of the TCP
-    /// connection below it. Zero: not at all.
+    /// The time for which the connection survives the loss of its path, of its device, or of the
+    /// TCP connection below it. Zero disables this.
     ///
-    /// Both sides set it. Then each side keeps the messages that the peer is not known to have
-    /// received, at most the peer's window, in memory of its own. When the connection is lost, the
-    /// side that connected first connects again, at once and then with growing waits up to 1 s. It
-    /// tries each [`transport`](Self::transport) that is allowed, and the
-    /// [`alternatives`](crate::Connector::alternatives) of the address. Each side sends again the
+    /// Both sides must set it. Then each side stores copies of the messages that the peer has not
+    /// yet acknowledged, at most the peer's window. When the connection is lost, the side that
+    /// connected first connects again: immediately, then with increasing delays up to 1 s. It tries
+    /// each allowed [`transport`](Self::transport), and the
+    /// [`alternatives`](crate::Connector::alternatives) of the address. Each side resends the
     /// messages that the other has not received. So every message arrives once and in order, and
-    /// the calls of both programs wait as if the window was full. The loss itself is noticed as
-    /// without it, after [`keepalive_interval`](Self::keepalive_interval) and
-    /// [`keepalive_timeout`](Self::keepalive_timeout) at most, and 500 ms after an RDMA device
-    /// reported that a port lost its link, unless the link returns. When this time has passed since
-    /// then, the connection ends for the reason of the loss. It ends with
-    /// [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has been
-    /// started again.
+    /// the calls of both programs wait as if the window were full.
     ///
-    /// The listener stays open, because the peer connects to it again, or to another one of the
-    /// same [`Engine`](crate::Engine). A connection that is being closed survives for
-    /// [`close_timeout`](Self::close_timeout) at most. Of the connections that this process
-    /// accepted, 1024 may wait for their peers; then the oldest of them ends.
+    /// A loss is detected after [`keepalive_interval`](Self::keepalive_interval) +
+    /// [`keepalive_timeout`](Self::keepalive_timeout) at most, and 500 ms after an RDMA device
+    /// reported that a port lost its link, unless the link returns. If the connection is not
+    /// restored within this time after the detection, it ends for the reason of the loss. It ends
+    /// with [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has
+    /// restarted.
+    ///
+    /// Keep the listener open, because the peer connects to it again, or to another listener of the
+    /// same [`Engine`](crate::Engine). A connection that is being closed survives for at most
+    /// [`close_timeout`](Self::close_timeout). Of the connections that this process accepted, up to
+    /// 1024 may be lost at a time; one more ends the oldest of them.
     ///
     /// A [one-sided](crate::OneSided) write or atomic operation that is in flight at the loss ends
-    /// in [`Completion::OutcomeUnknown`](crate::Completion::OutcomeUnknown), and regions of the
+    /// with [`Completion::OutcomeUnknown`](crate::Completion::OutcomeUnknown), and regions of the
     /// lost connection are [stale](crate::Error::StaleRegion). Writes with immediate data and
-    /// [`shared_receive`](Self::shared_receive) are not supported. A connection whose acceptance
-    /// carries more than 148 bytes ([`Request::accept_with`](crate::Request::accept_with)) does not
-    /// survive.
+    /// [`shared_receive`](Self::shared_receive) are not supported. A connection does not survive if
+    /// its acceptance carries more than 148 bytes
+    /// ([`Request::accept_with`](crate::Request::accept_with)).
     ///
     /// Up to 1 h, default zero.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub resume: Duration,
 
-    /// The transport of the connection: RDMA, TCP, or the available one.
+    /// The transport of the connection: RDMA, TCP, or whichever is available.
     ///
     /// The scheme of an address ([`ToAddresses`](crate::ToAddresses)) takes precedence.
     ///
@@ -307,50 +318,50 @@ pub struct Config {
     /// The traffic class of the connection's packets: the byte of the IP header with DSCP in its
     /// upper six bits and ECN in its lower two.
     ///
-    /// Switches and network interfaces choose the priority of a packet by DSCP, and with it the
-    /// lossless class of a RoCE network. DSCP 26 is `Some(26 << 2)`.
+    /// Switches and network interfaces derive a packet's priority from its DSCP. In a RoCE network
+    /// the priority selects the lossless class. For DSCP 26 set `Some(26 << 2)`.
     ///
-    /// Over InfiniBand and RoCE the value of the connecting side holds in both directions, and all
-    /// eight bits are sent. Over TCP and iWARP each side sets its own, and over TCP the kernel
-    /// keeps the bits of ECN. If the system refuses the value, connecting and listening fail with
-    /// [`Error::InvalidConfig`].
+    /// Over InfiniBand and RoCE the value of the connecting side applies in both directions, and
+    /// all eight bits are sent. Over TCP and iWARP each side sets the class of its own packets, and
+    /// over TCP the kernel controls the ECN bits. If the system refuses the value, connecting and
+    /// listening fail with [`Error::InvalidConfig`].
     ///
     /// 0 to 255. `None`, the default, leaves the choice to the system: 0 over TCP, and over RoCE
     /// the `default_roce_tos` of the port, which is 0 as well if nothing has changed it.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub traffic_class: Option<u8>,
 
-    /// How a thread waits in `recv`, and in `send` while the peer's window is full.
+    /// The way in which a thread waits in `recv`, and in `send` while the peer's window is full.
     ///
     /// Default [`Polling::Adaptive`] with 200 µs.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub polling: Polling,
 
-    /// The values of a device.
+    /// The settings that apply to RDMA devices only.
     pub rdma: RdmaTuning,
 
-    /// The values of a listener.
+    /// The settings that apply to listeners only.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) listening: Listening,
 
-    /// Whether a connect that the peer refuses is retried.
+    /// Whether a connector retries after the peer refused the connection.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) retry_refused: bool,
 
-    /// The address from which a connector connects.
+    /// The local address from which a connector connects.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) source: Option<SocketAddr>,
 
-    /// The program's name for the connections.
+    /// The program's name for the connections in logs and metrics.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) label: Label,
 
-    /// Whether the connections are those of [`Stream`](crate::Stream)s.
+    /// Whether the connections carry [`Stream`](crate::Stream)s.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) stream: bool,
 }
 
-/// The values of a listener. [`ListenerBuilder`](crate::ListenerBuilder) explains them.
+/// The settings of a listener. [`ListenerBuilder`](crate::ListenerBuilder) explains them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listening {
     pub(crate) backlog: u16,
@@ -358,12 +369,12 @@ pub(crate) struct Listening {
     pub(crate) rebind: bool,
     pub(crate) reuse_port: bool,
     pub(crate) inherited: Option<Inherited>,
-    /// Whether both ends of a connection within the process belong to the program. The connection
-    /// resumes even though its listener has ended.
+    /// Whether the listener serves [`Endpoint::pair`](crate::Endpoint::pair). The program owns both
+    /// ends of such a connection, so the connection can resume although its listener has ended.
     pub(crate) is_of_pair: bool,
 }
 
-/// A TCP socket that another process has bound.
+/// A TCP socket that another process, such as systemd, has bound.
 #[derive(Clone, Debug)]
 pub(crate) struct Inherited(pub(crate) Arc<TcpListener>);
 
@@ -418,30 +429,31 @@ impl Default for Listening {
     }
 }
 
-/// How long the work requests of an ended connection may take to complete.
+/// The time limit for the work requests of an ended connection to complete.
 ///
-/// Then the queue pair is destroyed all the same.
+/// After this time the queue pair is destroyed even if work requests are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The eager size, if the application chose none. Over RDMA the buffers are locked; over TCP an
-/// exchange costs more than bytes.
+/// The eager sizes in bytes, if the application chose none. The value is larger over TCP, because
+/// its buffers are not locked, and a round trip costs more than copying the bytes.
 const EAGER_OVER_RDMA: u32 = 16 << 10;
 const EAGER_OVER_TCP: u32 = 64 << 10;
 
-/// The number of frames in which a message above the eager size is sent at most. One more frame
-/// costs less than an exchange, but its bytes are copied twice. Over RDMA a frame is shorter and a
-/// READ copies nothing, so the exchange costs no more than four frames.
+/// The greatest number of frames for one message above the eager size; a longer message is read by
+/// the receiver. A further frame costs less than the round trip before a read, but its bytes are
+/// copied twice. Over RDMA a READ copies nothing, so it costs at most the time of four frames.
 const FRAGMENTS_OVER_RDMA: u32 = 3;
 const FRAGMENTS_OVER_TCP: u32 = 16;
 
-/// A frame behind this many bytes is acknowledged, so that a sender on a slow link sees its bytes
-/// arrive: on one of 1 Mbit/s twice a second. Over TCP this side sends the acknowledgement: every
-/// two seconds, of the three in which a peer must show a sign of life.
+/// The number of unacknowledged bytes after which a frame requests an acknowledgement. So a sender
+/// on a slow link sees progress within the three seconds in which a peer must show a sign of life.
+/// At 1 Mbit/s an acknowledgement arrives twice a second over RDMA. It arrives every two seconds
+/// over TCP, for which the receiving library sends it.
 const UNSIGNALLED_OVER_RDMA: u32 = 64 << 10;
 const UNSIGNALLED_OVER_TCP: u32 = 256 << 10;
 
 impl Config {
-    /// Returns the configuration after a change, so that a configuration can be written as an
+    /// Returns the configuration after `change`. This allows a configuration to be written as one
     /// expression.
     ///
     /// ```
@@ -459,37 +471,35 @@ impl Config {
         self
     }
 
-    /// Returns the configuration for connections that survive an outage of the network of this
-    /// length.
+    /// Returns the configuration for connections that survive a network outage of this length.
     ///
-    /// With the default configuration an outage shorter than 3 s ends no connection. The repetition
-    /// of a lost packet may come at up to twice the length of the outage after its beginning,
-    /// because the kernel doubles its pauses over TCP and iWARP. So this raises
-    /// [`keepalive_timeout`](Self::keepalive_timeout),
+    /// With the default configuration an outage shorter than 3 s ends no connection. Over TCP and
+    /// iWARP the kernel doubles the pause before each retransmission. So it may retransmit a lost
+    /// packet as late as twice the length of the outage after its beginning. Therefore this method
+    /// raises [`keepalive_timeout`](Self::keepalive_timeout),
     /// [`close_timeout`](Self::close_timeout) and [`read_timeout`](Self::read_timeout) to 2 ×
     /// `outage` + 1 s. It sets [`retry_count`](RdmaTuning::retry_count) to 7, and raises
-    /// [`ack_timeout`](RdmaTuning::ack_timeout) until eight of these take at least this time, and
-    /// less than twice this time. Over TCP their sum is the `TCP_USER_TIMEOUT` of the socket.
-    /// Values that are longer already remain, and so do
+    /// [`ack_timeout`](RdmaTuning::ack_timeout) until eight timeouts take at least this time, and
+    /// less than twice this time. Over TCP their sum becomes the `TCP_USER_TIMEOUT` of the socket.
+    /// Values that are already longer remain. So do
     /// [`keepalive_interval`](Self::keepalive_interval) and
     /// [`connect_timeout`](Self::connect_timeout).
     ///
-    /// Each side gives its peer up by its own values, so both sides need this configuration.
-    /// Otherwise the peer ends the connection after its own time. Only `retry_count` over RDMA is
-    /// that of the connecting side on both sides.
+    /// Both sides need this configuration, because each side ends the connection after its own
+    /// timeouts. Only the `retry_count` over RDMA is the connecting side's value on both sides.
     ///
-    /// A connection carries nothing during an outage, and `send` waits when the window is full. A
-    /// network device that is taken down on one of the hosts is no outage of the network: its
-    /// driver may end RDMA connections at once.
+    /// During an outage no messages arrive, and `send` waits when the window is full. Taking down a
+    /// network device on one of the hosts is not a network outage: its driver may end RDMA
+    /// connections immediately.
     ///
-    /// The cost is a later notice. A peer that vanished is reported up to
+    /// The cost is slower detection. A vanished peer is reported up to
     /// [`keepalive_interval`](Self::keepalive_interval) + 2 × `outage` + 1 s after its last sign of
-    /// life, and over TCP after up to twice this time. For that long its memory and descriptors
-    /// stay in use, and calls on the connection wait. A close, and the exit of a process, waits up
-    /// to 2 × `outage` + 1 s for a peer that does not answer. [`Connector::persist`] notices at the
-    /// usual time and connects again instead.
+    /// life, and over TCP after up to twice this time. Until then its connection occupies memory
+    /// and descriptors, and calls on the connection wait. A close, and the exit of the process,
+    /// waits up to 2 × `outage` + 1 s for a peer that does not answer. The alternative is
+    /// [`Connector::persist`], which detects an outage after the usual time and connects again.
     ///
-    /// 0 to 299 s. Beyond it the timeouts exceed their bounds, and the first use of the
+    /// 0 to 299 s. A longer outage exceeds the limits of the timeouts, and the first use of the
     /// configuration fails with [`Error::InvalidConfig`].
     ///
     /// [`Connector::persist`]: crate::Connector::persist
@@ -520,13 +530,14 @@ impl Config {
         self
     }
 
-    /// Checks that each value is within its range, and that the values go together. A connect or a
-    /// bind checks them as well.
+    /// Checks that each value is within its range, and that the values can be combined. Connecting
+    /// and binding check this as well.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`], with the name of the first field whose value cannot work on any
-    /// device, and the allowed values; also if `RDMSG_TRANSPORT` is read and names no transport.
+    /// [`Error::InvalidConfig`], with the name of the first field whose value works on no device,
+    /// and the allowed values. Also if [`transport`](Self::transport) is read from
+    /// `RDMSG_TRANSPORT`, and the variable names no transport.
     ///
     /// # Examples
     ///
@@ -542,8 +553,8 @@ impl Config {
 
         within("receive_window", self.receive_window, 1, 8192)?;
         if let Some(count) = self.shared_receive {
-            // Half of the pool is kept for new connections. It must be enough for one connection
-            // with any window.
+            // Half of the pool is reserved for new connections. It must suffice for one connection
+            // with the largest window.
             let least = 2 * Account::least(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }
@@ -580,12 +591,13 @@ impl Config {
         self.label.check()
     }
 
-    /// Returns the longest time from a close to the end of the connection.
+    /// Returns the longest time from the start of a close until the connection has ended.
     pub(crate) fn longest_close(&self) -> Duration {
         self.close_timeout + DRAIN_TIMEOUT
     }
 
-    /// Returns the part that the state machine uses. The engine fills in its own identity.
+    /// Returns the parameters for the state machine of the protocol. The engine sets `engine` and
+    /// `number`.
     pub(crate) fn params(&self, transport: Transport) -> proto::Params {
         let (eager_size, most_fragments, most_unsignalled) = match transport {
             Transport::Rdma => (EAGER_OVER_RDMA, FRAGMENTS_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
@@ -604,20 +616,20 @@ impl Config {
             send_slots: u32::from(self.send_depth),
             most_fragments,
             most_unsignalled,
-            // No timer runs for connections within the process.
+            // Delayed grants need a timer, and connections within the process have none.
             delays_grants: transport != Transport::Memory,
             connect_timeout: self.connect_timeout,
             resolve_timeout: self.rdma.resolve_timeout,
             retry_refused: self.retry_refused,
             close_timeout: self.close_timeout,
             drain_timeout: DRAIN_TIMEOUT,
-            // A peer in this process does not vanish.
+            // A peer in this process cannot vanish, so no keepalive is needed.
             keepalive_interval: self
                 .keepalive_interval
                 .filter(|_| transport != Transport::Memory),
             keepalive_timeout: self.keepalive_timeout,
             stream: self.stream,
-            // The reader of a stream takes bytes only.
+            // The reader of a stream receives only bytes, not control messages.
             takes_control_messages: !self.stream,
             held: 0,
             session: if self.resume.is_zero() {

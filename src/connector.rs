@@ -27,9 +27,10 @@ mod silent_hosts;
 
 pub use self::connecting::Connecting;
 
-/// Connects with a configuration, private data or an engine of its own.
+/// Connects with a [configuration](Self::config), [private data](Self::private_data), or a separate
+/// [engine](Self::engine).
 ///
-/// [`Endpoint::connect`] is the short form with the defaults.
+/// [`Endpoint::connect`] is the short form, with the defaults.
 ///
 /// # Examples
 ///
@@ -50,7 +51,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// The maximum length of [private data](Self::private_data): 4096 bytes, over each transport.
+    /// The maximum length of [private data](Self::private_data), over every transport: 4096 bytes.
     pub const PRIVATE_DATA_MAX: usize = PRIVATE_DATA_MAX;
 
     /// Creates a connector with the default [`Config`], no private data and the shared engine.
@@ -71,18 +72,22 @@ impl Connector {
 
     /// Sets whether a connect that the peer refuses is retried.
     ///
-    /// It is retried within [`connect_timeout`](Config::connect_timeout). It is for clients that
-    /// start before their server, or all at once. It applies while no program listens at the peer,
-    /// while the peer is [busy](crate::CloseReason::PeerBusy) or has no [memory, descriptors or
-    /// shared receives](crate::CloseReason::PeerOutOfResources) left, while it still has state of
-    /// an earlier connection, and when its process ended before it had answered: over RDMA its
-    /// kernel rejects with
-    /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data, over TCP
-    /// it resets or closes the connection
-    /// ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)). It does not apply after
-    /// [private data](Self::private_data) of more than 20 bytes were sent.
+    /// Retrying is for clients that start before their server, or many at the same time. Retries
+    /// continue until [`connect_timeout`](Config::connect_timeout), for these refusals:
     ///
-    /// Default `false`: each of these ends the connect at once.
+    /// * No program listens at the peer's address.
+    /// * The peer is [busy](crate::CloseReason::PeerBusy), or has run out of [memory, descriptors
+    ///   or shared receives](crate::CloseReason::PeerOutOfResources).
+    /// * The peer still has state of an earlier connection.
+    /// * The peer's process ended before it answered. Over RDMA its kernel then rejects with
+    ///   [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data. Over TCP
+    ///   it resets or closes the connection
+    ///   ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
+    ///
+    /// A connect is not retried after more than 20 bytes of [private data](Self::private_data) were
+    /// sent.
+    ///
+    /// Default `false`: a refusal fails the connect immediately.
     #[must_use]
     pub fn retry_refused(mut self, retry_refused: bool) -> Self {
         self.config.retry_refused = retry_refused;
@@ -91,11 +96,11 @@ impl Connector {
 
     /// Sets the local address of the connection, for a host with several addresses.
     ///
-    /// Port 0 takes a free port. Over RDMA the address selects the device. If it cannot be used,
-    /// connecting fails with [`Error::Source`]; addresses of the peer that are not of its version
-    /// of IP fail in the same way.
+    /// Port 0 requests a free port. Over RDMA the address selects the device. Connecting fails with
+    /// [`Error::Source`] if the address cannot be used, or if the peer's address is of the other IP
+    /// version.
     ///
-    /// Default: the system chooses the address by its routes.
+    /// Default: the system chooses the address from its routing table.
     ///
     /// # Examples
     ///
@@ -114,13 +119,13 @@ impl Connector {
 
     /// Sets a name for the connection in log lines, metrics and `rdmsg top`.
     ///
-    /// It stands behind the number of the connection in the log, such as `conn 26 "orders" to
-    /// 10.0.0.2:7000`, and is the label `label` of the values for Prometheus. The peer does not see
-    /// it. Quotation marks and control characters are escaped there. Connections may have the same
-    /// label.
+    /// The log prints the label after the number of the connection, such as `conn 26 "orders" to
+    /// 10.0.0.2:7000`. Prometheus metrics have it as the label `label`. Both escape quotation marks
+    /// and control characters. The peer does not see the label. Several connections may have the
+    /// same one.
     ///
-    /// Up to 64 bytes; a longer one fails to connect, with [`Error::InvalidConfig`]. Default: none,
-    /// as with an empty text.
+    /// Up to 64 bytes; with a longer label connecting fails with [`Error::InvalidConfig`]. Default:
+    /// none. An empty text also means none.
     ///
     /// # Examples
     ///
@@ -137,24 +142,24 @@ impl Connector {
         self
     }
 
-    /// Sets bytes for the listener's program, which reads them before it accepts.
+    /// Sets bytes that the listener's program can read before it accepts the connection.
     ///
-    /// A [`RequestListener`](crate::RequestListener) has them as
+    /// A [`RequestListener`](crate::RequestListener) provides them as
     /// [`Request::private_data`](crate::Request::private_data), and an accepted endpoint as
     /// [`Info::peer_data`](crate::Info::peer_data). They can be credentials, such as a token, but
-    /// they are not encrypted. Every dial of
-    /// [`persist`](Self::persist) sends them again. A connection that
-    /// [resumes](Config::resume) does not: the peer's engine recognizes its session, without the
-    /// program.
+    /// they are not encrypted. [`persist`](Self::persist) sends them again whenever it reconnects.
+    /// A connection that [resumes](Config::resume) does not send them again: the peer's engine
+    /// recognizes its session, and the peer's program is not involved.
     ///
-    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over each
-    /// transport, and at most the [`eager_size`](Config::eager_size) of both sides, or 20 if one of
-    /// these is below 160; more fail to connect, with [`Error::PrivateDataTooLong`]. Default: none.
+    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over every
+    /// transport, and at most the [`eager_size`](Config::eager_size) of both sides. The limit is 20
+    /// bytes if one of the eager sizes is below 160. With more bytes connecting fails with
+    /// [`Error::PrivateDataTooLong`]. Default: none.
     ///
-    /// Up to 20 bytes travel in the connect request. Longer ones follow in a frame of their own,
-    /// which costs one round trip. A peer whose version does not know such frames is refused with
-    /// [`PeerIncompatible`](CloseReason::PeerIncompatible). After the frame
-    /// [`retry_refused`](Self::retry_refused) does not repeat the connect: it fails with
+    /// Up to 20 bytes are part of the connect request. Longer data follow in a separate frame,
+    /// which costs one round trip. If the peer's version does not know this frame, connecting fails
+    /// with [`PeerIncompatible`](CloseReason::PeerIncompatible). After the frame was sent,
+    /// [`retry_refused`](Self::retry_refused) has no effect: connecting fails with
     /// [`PeerBusy`](CloseReason::PeerBusy) if the listener is closed or does not answer within its
     /// `connect_timeout`.
     ///
@@ -173,17 +178,17 @@ impl Connector {
         self
     }
 
-    /// Adds addresses at which the peer is reached when the connection is lost.
+    /// Adds addresses at which a lost connection tries to reach the peer.
     ///
-    /// They are used with [`Config::resume`] alone, and not for the first connection. Each leads to
-    /// the same listener, or to another listener of the same [`Engine`] of the peer. When a
-    /// connection is lost, the first attempt uses its address and transport. Further attempts use
-    /// the same address over the other transport, then these addresses in order, and then the first
-    /// one again. With [`TransportChoice::Auto`] each address is tried over RDMA and over TCP. A
-    /// transport in the text of an address ([`ToAddresses`]) applies to that address.
+    /// They are used only with [`Config::resume`], and not for the first connection. Each must lead
+    /// to the same listener, or to another listener of the same [`Engine`] of the peer. A lost
+    /// connection first tries its address and transport again. Next it tries the same address over
+    /// the other transport, then these addresses in order, and then starts again. With
+    /// [`TransportChoice::Auto`] it tries each address over RDMA and over TCP. A transport in the
+    /// text of an address ([`ToAddresses`]) applies to that address.
     ///
-    /// This call looks names up. Default: none, so only the address of the first connection is
-    /// tried.
+    /// This method looks up host names. Default: none, so that a lost connection tries only its
+    /// address.
     ///
     /// # Errors
     ///
@@ -214,34 +219,35 @@ impl Connector {
 
     /// Sets the engine that serves the connection. Default: [`Engine::shared`].
     ///
-    /// A connection within the process has the engine of its listener instead.
+    /// A connection within the process uses the engine of its listener instead.
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
         self
     }
 
-    /// Connects, and tries the addresses of a name one after the other.
+    /// Connects, trying the addresses of a host name one after the other.
     ///
-    /// [`connect_timeout`](Config::connect_timeout) (default 5 s) bounds all of them together: each
-    /// gets an equal share of the time that is left. The call returns within it, or a moment later,
-    /// however busy this host is. Only the lookup of a name is not bounded.
+    /// [`connect_timeout`](Config::connect_timeout) (default 5 s) limits all of them together: each
+    /// attempt gets an equal share of the remaining time. The call returns within this time, or a
+    /// moment later, however busy this host is. Only the lookup of a host name has no time limit.
     ///
     /// # Errors
     ///
     /// With several addresses, the error of the last one.
     ///
-    /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
+    /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
     /// * [`Error::PrivateDataTooLong`] above [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes.
-    /// * [`Error::AddressLookup`] for an unknown name.
-    /// * [`Error::Source`] when it cannot connect from [`source`](Self::source).
+    /// * [`Error::AddressLookup`] for an unknown host name.
+    /// * [`Error::Source`] when the connector cannot connect from its [`source`](Self::source)
+    ///   address.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
-    ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
-    ///   no device serves the address.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when the transport
+    ///   must be RDMA, but the machine has no RDMA connection manager, this process may not use it,
+    ///   or no device serves the address.
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
     ///   the connection's buffers.
-    /// * [`Error::EngineShutDown`] when its engine was shut down.
+    /// * [`Error::EngineShutDown`] when the connector's engine was shut down.
     pub fn connect(&self, address: impl ToAddresses) -> Result<Endpoint, Error> {
         self.try_all(address).inspect_err(count_failure)
     }
@@ -253,7 +259,8 @@ impl Connector {
             if !(self.config.retry_refused && error.is_refusal()) {
                 return Err(error);
             }
-            // No timer retries a connect within the process: the listener wakes this thread.
+            // No timer retries a connect within the process. When a listener is bound, it wakes
+            // this thread.
             wait_for_engine(addresses.as_slice(), self.config.connect_timeout).ok_or(error)
         })?;
         let mut attempts = self.attempts(&addresses);
@@ -274,25 +281,25 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), as [`io::Error`]s.
+    /// The errors of [`connect`](Self::connect), as [`io::Error`]s.
     pub fn connect_stream(&self, address: impl ToAddresses) -> io::Result<Stream> {
         let mut connector = self.clone();
         connector.config.stream = true;
         Ok(connector.connect(address)?.into())
     }
 
-    /// Starts to connect, for a task.
+    /// Starts a connect that a task can await.
     ///
-    /// As [`connect`](Self::connect), without blocking: another thread looks a name up, and
-    /// [`connect_timeout`](Config::connect_timeout) begins when the addresses are known. The
-    /// [`Connecting`] is a future of the [`Endpoint`], on any runtime; the connection is given up
-    /// when it is dropped.
+    /// Works like [`connect`](Self::connect), but without blocking: another thread looks up a host
+    /// name, and [`connect_timeout`](Config::connect_timeout) begins when the addresses are known.
+    /// The returned [`Connecting`] is a future that yields the [`Endpoint`], on any runtime.
+    /// Dropping it cancels the connection attempt.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidConfig`], [`Error::PrivateDataTooLong`] and [`Error::EngineShutDown`], and
-    /// [`Error::AddressLookup`] for a text that is no address. The others of
-    /// [`connect`](Self::connect), also for a name that is not known, come from the future.
+    /// [`Error::AddressLookup`] for a text that is not an address. The future returns the other
+    /// errors of [`connect`](Self::connect), including the one for an unknown host name.
     ///
     /// # Examples
     ///
@@ -306,13 +313,14 @@ impl Connector {
         self.clone().into_connecting(&address)
     }
 
-    /// As [`start`](Self::start), to a [`StreamListener`](crate::StreamListener).
+    /// Starts a connect to a [`StreamListener`](crate::StreamListener), like
+    /// [`start`](Self::start).
     ///
-    /// Make a stream of the endpoint, with [`Stream::from`].
+    /// Convert the resulting endpoint with [`Stream::from`].
     ///
     /// # Errors
     ///
-    /// Those of [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_stream(&self, address: impl ToAddresses) -> Result<Connecting, Error> {
         let mut connector = self.clone();
         connector.config.stream = true;
@@ -323,11 +331,12 @@ impl Connector {
         Connecting::new(self, address).inspect_err(count_failure)
     }
 
-    /// Checks everything but the address.
+    /// Checks the configuration and the private data.
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
-        // Longer ones than fit a connect request have a frame, which the send buffers bound. The
-        // answer has up to `REPLY_DATA_MAX` bytes.
+        // Private data that does not fit the connect request is sent in a frame, so it must fit a
+        // send buffer. The eager size must also have room for a reply of up to `REPLY_DATA_MAX`
+        // bytes.
         let limit = match self.config.eager_size.map(|size| size as usize) {
             Some(..REPLY_DATA_MAX) => REQUEST_DATA_MAX,
             Some(size) => size.min(PRIVATE_DATA_MAX),
@@ -336,8 +345,8 @@ impl Connector {
         check_private_data(&self.private_data, limit, "a connect request")
     }
 
-    /// Returns the engine of a client that dials these addresses, or a name that it has not looked
-    /// up. The dials within the process have the engines of the listeners.
+    /// Returns the engine for connecting to `known` addresses, or to a host name that was not
+    /// looked up yet. A connection within the process later uses its listener's engine.
     pub(crate) fn ready_engine(&self, known: Option<&Addresses>) -> Result<Engine, Error> {
         self.check()?;
         match &self.engine {
@@ -347,8 +356,8 @@ impl Connector {
         }
     }
 
-    /// Returns the engine that serves a connection to one of these addresses: within the process
-    /// that of the listener.
+    /// Returns the engine that serves a connection to one of these addresses. Within the process it
+    /// is the listener's engine.
     fn engine_for(&self, addresses: &Addresses) -> Result<Engine, Error> {
         if !self.is_in_memory(Some(addresses)) {
             return self.ready_engine(Some(addresses));
@@ -401,21 +410,21 @@ impl Connector {
     }
 }
 
-/// Connecting.
+/// Establishes connections.
 impl Endpoint {
     /// Connects to a [`Listener`](crate::Listener), with the default [`Config`] and engine.
     ///
-    /// The addresses of a name are tried one after the other, all within the default
-    /// [`connect_timeout`](Config::connect_timeout) of 5 s. [`Connector`] takes a configuration,
-    /// private data and an [`Engine`].
+    /// Tries the addresses of a host name one after the other, all within the default
+    /// [`connect_timeout`](Config::connect_timeout) of 5 s. Use [`Connector`] to set a
+    /// configuration, private data or an [`Engine`].
     ///
     /// # Errors
     ///
-    /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::AddressLookup`] for an unknown host name.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
-    ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
-    ///   no device serves the address.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when the transport
+    ///   must be RDMA, but the machine has no RDMA connection manager, this process may not use it,
+    ///   or no device serves the address.
     /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
     ///
     /// # Examples
@@ -436,16 +445,16 @@ impl Endpoint {
 
     /// Connects within `timeout`, with the default [`Config`] and engine.
     ///
-    /// The timeout bounds all addresses of a name together, retries included. 10 ms to 10 min.
+    /// The timeout covers all addresses of a host name and all retries. 10 ms to 10 min.
     ///
     /// # Errors
     ///
-    /// * [`Error::InvalidConfig`] for a timeout outside of these bounds.
-    /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::InvalidConfig`] for a timeout outside of this range.
+    /// * [`Error::AddressLookup`] for an unknown host name.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
-    ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
-    ///   no device serves the address.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when the transport
+    ///   must be RDMA, but the machine has no RDMA connection manager, this process may not use it,
+    ///   or no device serves the address.
     /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> Result<Self, Error> {
         let mut connector = Connector::new();
@@ -454,30 +463,30 @@ impl Endpoint {
     }
 }
 
-/// Connecting.
+/// Establishes connections.
 impl Stream {
     /// Connects to a [`StreamListener`](crate::StreamListener) with the default [`Config`].
     ///
-    /// See [`Connector::connect_stream`] for a configuration of one's own.
+    /// Use [`Connector::connect_stream`] to set a configuration.
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::connect`], as [`io::Error`]s.
+    /// The errors of [`Endpoint::connect`], as [`io::Error`]s.
     pub fn connect<A: ToAddresses>(address: A) -> io::Result<Self> {
         Connector::new().connect_stream(address)
     }
 
-    /// As [`connect`](Self::connect), with a bound on the time that it takes: at least 10 ms, and
-    /// at most 10 min. A timeout beyond these counts as the nearer one.
+    /// Connects like [`connect`](Self::connect), within `timeout`. A timeout below 10 ms counts as
+    /// 10 ms, and one above 10 min as 10 min.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero, and those of
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero, and the errors of
     /// [`Endpoint::connect_timeout`], as [`io::Error`]s.
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> io::Result<Self> {
         let mut connector = Connector::new();
         connector.config.connect_timeout = match timeout {
-            // Which the configuration refuses.
+            // The check of the configuration refuses this value.
             Duration::ZERO => timeout,
             _ => timeout.clamp(Duration::from_millis(10), Duration::from_secs(600)),
         };
@@ -487,7 +496,7 @@ impl Stream {
 
 const _: () = assert!(REQUEST_DATA_MAX <= REPLY_DATA_MAX);
 
-/// Returns an error if private data does not fit.
+/// Returns an error if the private data is longer than `limit` bytes.
 pub(crate) fn check_private_data(
     data: &[u8],
     limit: usize,

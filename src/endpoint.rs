@@ -25,8 +25,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-// In the order in which the documentation shows their methods, and before those of this file:
-// rustdoc puts the items of inner modules first.
+// rustdoc lists the methods in the order of these modules, and before the methods of this file.
 mod messages;
 
 mod bytes;
@@ -41,14 +40,14 @@ mod one_sided;
 
 mod pair;
 
-/// A handle of an established connection that carries whole messages in both directions, in order.
+/// A handle to an established connection that carries whole messages in both directions, in order.
 ///
-/// Clones are handles of the same connection and may be used by several threads at once. When the
-/// last one is dropped, the connection is closed in the background, as by [`Endpoint::close`]. A
-/// process that ends normally waits for that, and closes its open connections as well: see [the
-/// guide](crate::guide::ending). In a child that inherits an endpoint by fork(2) its calls fail
-/// with [`CloseReason::Forked`], and its drop does nothing: see [the
-/// guide](crate::guide::installing#fork).
+/// Clones are handles to the same connection, and several threads may use them concurrently. When
+/// the last handle is dropped, the connection is closed in the background, as by
+/// [`Endpoint::close`]. A process that exits normally waits for such closes, and first closes its
+/// open connections: see [the guide](crate::guide::ending). In a child that inherits an endpoint
+/// through fork(2) its calls fail with [`CloseReason::Forked`], and dropping it does nothing: see
+/// [the guide](crate::guide::installing#fork).
 ///
 /// # Examples
 ///
@@ -68,24 +67,26 @@ pub struct Endpoint {
 }
 
 struct Inner {
-    /// Before the link, whose last numbers it takes.
+    /// Dropped before `link`, because dropping it reads the final counters of the link.
     _registered: Registered,
     link: Owner,
-    /// Here and not in the link: unread messages hold the link, so it must not hold them.
+    /// The receiver of the channel. The link must not own it: unread messages in the channel own
+    /// the link, which would be a reference cycle.
     completions: Receiver<Completion>,
     /// The unread bytes of a stream.
     inflow: OnceLock<Arc<Inflow>>,
-    /// Completions that a `recv` took from the channel before a message, for `next_completion`.
+    /// Completions that a `recv` removed from the channel before a message. `next_completion`
+    /// returns them.
     lock_set_aside: Mutex<VecDeque<Completion>>,
-    /// Whether the reader of a stream got its end.
+    /// Whether the reader of a stream has received the end of the stream.
     end_taken: AtomicBool,
-    /// The number of bytes that were written after the peer had closed the stream.
+    /// The number of bytes written after the peer closed the stream.
     late: AtomicUsize,
     /// Keeps the engine's thread alive.
     engine: Engine,
 }
 
-/// Ending the connection, and information about it.
+/// Ends a connection and returns information about it.
 impl Endpoint {
     pub(crate) fn new(established: Established, engine: Engine) -> Self {
         let registered = Registered::enter(&established.link);
@@ -112,7 +113,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the stand-in for the endpoints that a child inherits. It has ended.
+    /// Returns the ended connection that replaces inherited endpoints in a forked child.
     pub(crate) fn forked() -> Self {
         let (link, completions) = Link::forked();
         let established = Established {
@@ -123,17 +124,17 @@ impl Endpoint {
         Self::registered(Registered::nowhere(), established, Engine::forked())
     }
 
-    /// Returns whether another process made the connection.
+    /// Returns whether the connection was established before a fork, in the parent process.
     pub(crate) fn is_inherited(&self) -> bool {
         self.inner.is_inherited()
     }
 
-    /// Ends a connection that the program has not taken from its listener. The peer may try again.
+    /// Ends a connection that the program has not accepted from its listener. The peer may retry.
     pub(crate) fn reject_untaken(&self) {
         self.inner.link.reject_untaken();
     }
 
-    /// Ends the connection at once, without waiting for anything.
+    /// Ends the connection immediately, without waiting.
     ///
     /// Messages that have not arrived are lost. The peer sees [`CloseReason::PeerAborted`] with
     /// `code`, or another reason if the notice does not reach it.
@@ -141,12 +142,13 @@ impl Endpoint {
         self.inner.link.abort(code);
     }
 
-    /// Begins to close the connection, and does not wait.
+    /// Starts to close the connection, without waiting.
     pub(crate) fn start_close(&self) {
         self.inner.link.close();
     }
 
-    /// Returns the connection, which this does not keep open, and its engine.
+    /// Returns the connection and its engine. The returned reference does not keep the connection
+    /// open.
     pub(crate) fn link_and_engine(&self) -> (&Arc<Link>, &Engine) {
         let inner = self.inner.original();
         (&inner.link, &inner.engine)
@@ -179,17 +181,16 @@ impl Endpoint {
 
     /// Returns the transport of the connection.
     ///
-    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) it is chosen while the
-    /// connection is established. It may change when the connection
-    /// [resumes](crate::Config::resume).
+    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses it while the connection is
+    /// established. It may change when the connection [resumes](crate::Config::resume).
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.inner.original().link.transport()
     }
 
-    /// Returns the facts about the connection as they are now.
+    /// Returns the current state and properties of the connection.
     ///
-    /// It takes the connection's lock for a moment and makes no system call.
+    /// This method locks the connection for a moment and makes no system call.
     #[must_use]
     pub fn info(&self) -> Info {
         let link = &self.inner.link;
@@ -205,7 +206,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the limit of hops in this connection's packets.
+    /// Returns the hop limit (TTL) of packets on this connection.
     pub(crate) fn hop_limit(&self) -> Result<u32, Error> {
         self.inner.link.hop_limit()
     }
@@ -214,14 +215,14 @@ impl Endpoint {
         self.inner.link.set_hop_limit(hops)
     }
 
-    /// Returns why the connection has ended, once it has.
+    /// Returns the reason for which the connection has ended, or `None` while it is open.
     pub(crate) fn close_reason(&self) -> Option<CloseReason> {
         self.inner.link.ended().map(|ended| ended.reason)
     }
 
-    /// Returns the counters of this connection, and the memory that it holds now.
+    /// Returns the counters of this connection, and the amount of memory that it uses now.
     ///
-    /// It takes the connection's lock for a moment and makes no system call.
+    /// This method locks the connection for a moment and makes no system call.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.inner.link.statistics()
@@ -230,10 +231,11 @@ impl Endpoint {
 
 /// Counters of the device.
 impl DeviceCounters {
-    /// Returns the counters that this connection's device keeps for all its connections.
+    /// Returns the counters of this connection's device, which cover all connections of the device.
     ///
-    /// Retransmissions, for instance, show a network that loses packets. The counters are files of
-    /// the kernel, so reading them costs several system calls: do not read them for each message.
+    /// For instance, the number of retransmissions shows whether the network loses packets. Each
+    /// counter is a file of the kernel, so this method makes several system calls. Do not call it
+    /// for each message.
     #[must_use]
     pub fn of(endpoint: &Endpoint) -> Self {
         endpoint.inner.link.device_counters()
@@ -247,7 +249,7 @@ impl StandIn for Inner {
     }
 }
 
-/// Returns the result of a close.
+/// Returns the result of a close for the way in which the connection ended.
 fn verdict(ended: Ended) -> Result<(), Error> {
     match ended {
         // All messages of this side have arrived, but messages of the peer are missing.
@@ -255,7 +257,7 @@ fn verdict(ended: Ended) -> Result<(), Error> {
             reason: reason @ CloseReason::Truncated { .. },
             delivered: true,
         } => Err(Error::Disconnected(reason)),
-        // The parent closes it.
+        // The parent closes the connection.
         Ended {
             reason: reason @ CloseReason::Forked,
             ..
@@ -266,7 +268,7 @@ fn verdict(ended: Ended) -> Result<(), Error> {
 }
 
 impl PartialEq for Endpoint {
-    /// Returns whether these are handles of the same connection.
+    /// Returns whether both are handles to the same connection.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.inner.original(), other.inner.original())
     }

@@ -12,21 +12,22 @@ use crate::{
 
 /// One receiver for the completions of many connections.
 ///
-/// A [`select!`](crossbeam_channel::select) over n channels looks at all of them each time; a group
-/// costs the same for each completion, independently of the number of connections in it. Endpoints
-/// are added and removed at any time, from any thread. The [`Engine`](crate::Engine)'s thread polls
+/// A [`select!`](crossbeam_channel::select) over n channels checks all of them each time. A group
+/// has a constant cost for each completion, independent of the number of connections in it. Any
+/// thread can add and remove endpoints at any time. The [`Engine`](crate::Engine)'s thread polls
 /// them.
 ///
-/// The number of waiting completions is bounded as without a group: each connection has its window.
+/// The number of untaken completions is limited by the window of each connection, as without a
+/// group.
 ///
-/// The group holds no endpoint. Keep the endpoints elsewhere, for instance in a map by key:
+/// The group does not own the endpoints. Keep them elsewhere, for instance in a map by key, because
 /// dropping the last handle of an endpoint closes the connection, without further completions.
-/// Clones of a group are handles of the same one. Dropping the last handle removes all members, and
-/// drops the completions that were not taken.
+/// Clones are handles to the same group. Dropping the last handle removes all members, and drops
+/// the completions that were not taken.
 ///
 /// # Examples
 ///
-/// A server with one thread that never blocks, whatever one of its clients does:
+/// A server with one thread, which no client can block:
 ///
 /// ```no_run
 /// use std::collections::HashMap;
@@ -73,7 +74,7 @@ struct Inner {
 }
 
 impl Group {
-    /// Makes a group without connections.
+    /// Creates a group without connections.
     #[must_use]
     pub fn new() -> Self {
         let (queue, completions) = GroupQueue::new();
@@ -82,34 +83,36 @@ impl Group {
         }
     }
 
-    /// Adds a connection, and returns the key of its completions: the connection's
-    /// [id](crate::Info::id), which no other connection of the process has.
+    /// Adds a connection. Returns the key of its completions: the connection's
+    /// [id](crate::Info::id), which is unique in the process.
     ///
     /// # Errors
     ///
-    /// Those of [`add_with_key`](Self::add_with_key).
+    /// The errors of [`add_with_key`](Self::add_with_key).
     pub fn add(&self, endpoint: &Endpoint) -> Result<u64, Error> {
         let key = endpoint.id();
         self.add_with_key(endpoint, key)?;
         Ok(key)
     }
 
-    /// Adds a connection, whose completions have this `key`.
+    /// Adds a connection whose completions get this `key`.
     ///
-    /// The application chooses the keys; they may be equal. Completions that wait in the channel of
-    /// the connection come first, in their order. While the connection is in the group, calls that
-    /// receive ([`recv`](Endpoint::recv), [`next_completion`](Endpoint::next_completion) and their
-    /// variants, also waiting ones) return [`Error::Grouped`], its own
+    /// The application chooses the keys, which need not be unique. The group first returns the
+    /// completions that were already in the connection's channel. While the connection is in the
+    /// group, calls that receive ([`recv`](Endpoint::recv),
+    /// [`next_completion`](Endpoint::next_completion) and their variants) return
+    /// [`Error::Grouped`], even if they already wait. The connection's own
     /// [`completions`](Endpoint::completions) are empty, and its fd for
-    /// [`Interest::Readable`](crate::Interest::Readable) reports only the end. With
-    /// [`Completion::Disconnected`] it leaves the group by itself.
+    /// [`Interest::Readable`](crate::Interest::Readable) reports only the end. After
+    /// [`Completion::Disconnected`] the connection is no longer in the group.
     ///
     /// A connection that has ended can be added until its end is taken.
     ///
     /// # Errors
     ///
-    /// * [`Error::Grouped`] when it is in a group, this or another one.
-    /// * [`Error::Disconnected`] when it has ended, and [`Completion::Disconnected`] was taken.
+    /// * [`Error::Grouped`] when the connection is already in a group.
+    /// * [`Error::Disconnected`] when the connection has ended, and [`Completion::Disconnected`]
+    ///   was taken.
     pub fn add_with_key(&self, endpoint: &Endpoint, key: u64) -> Result<(), Error> {
         if self.inner.is_inherited() {
             return Err(Error::Forked);
@@ -117,19 +120,19 @@ impl Group {
         endpoint.join(&self.inner.queue, key)
     }
 
-    /// Removes a connection, and returns whether it was in this group.
+    /// Removes a connection. Returns whether it was in this group.
     ///
-    /// Earlier completions may still wait in [`completions`](Self::completions). Later ones come
-    /// through the endpoint again. A connection that has ended is not in the group.
+    /// [`completions`](Self::completions) may still contain earlier completions of the connection.
+    /// The endpoint itself returns the later ones. A connection that has ended is not in the group.
     pub fn remove(&self, endpoint: &Endpoint) -> bool {
         endpoint.leave(&self.inner.queue)
     }
 
     /// Returns the completions of the connections, each with its connection's key.
     ///
-    /// It is for [`crossbeam_channel::select!`], and for threads that wait in
-    /// [`recv`](Receiver::recv) or iterate. Several threads may take from it. It does not end while
-    /// the group exists, with or without connections.
+    /// Use it with [`crossbeam_channel::select!`], or from threads that wait in
+    /// [`recv`](Receiver::recv) or iterate. Several threads may take completions from it. The
+    /// channel stays open while the group exists, even without connections.
     #[must_use]
     pub fn completions(&self) -> &Receiver<(u64, Completion)> {
         self.inner.queue.taker.note_taking_thread();

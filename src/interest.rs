@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Interest {
-    /// There is something to take: a message, another completion, or the connection's end.
+    /// There is a result to take: a message, another completion, or the end of the connection.
     Readable,
-    /// There is room to send, as far as is known, or the connection has ended.
+    /// There is probably room to send, or the connection has ended.
     Writable,
 }

@@ -1,5 +1,5 @@
-//! Connection-managed messaging over RDMA: [`Listener`], [`Endpoint`], whole [`Message`]s; and
-//! [streams](Stream) of bytes.
+//! Connection-managed messaging over RDMA: [`Listener`], [`Endpoint`], whole [`Message`]s, and byte
+//! [streams](Stream).
 //!
 //! # A server and a client
 //!
@@ -36,27 +36,27 @@
 //!
 //! * A **message** is a sequence of bytes that arrives whole or not at all, and in order. A
 //!   received [`Message`] is a view of the buffer in which it arrived.
-//! * A **credit** is the right to send one message, for which the receiver has a buffer posted. The
+//! * A **credit** is the right to send one message, for which the receiver has posted a buffer. The
 //!   **window** ([`Config::receive_window`]) is the number of credits. Dropping a [`Message`]
 //!   returns its credit to the peer; holding it applies backpressure.
-//! * A message up to the **eager size** goes into a posted buffer, and one of a few eager sizes
-//!   into several. A longer, **large** message stays in the memory of its sender until the device
-//!   of the receiver has read it.
+//! * A message up to the **eager size** is sent into one posted buffer, and a message of a few
+//!   eager sizes into several. A longer, **large** message stays in the memory of its sender until
+//!   the receiver's device has read it.
 //! * A **completion** ([`Completion`]) reports an event of a connection: a received message, the
-//!   delivery of a message that was sent with an id, the end of an operation, or the end of the
-//!   connection.
+//!   delivery of a message that was sent with an id, the completion of a one-sided operation, or
+//!   the end of the connection.
 //! * **Close** delivers all messages and reports whether they arrived. Each side gets one
-//!   [`CloseReason`], the first cause of the end.
+//!   [`CloseReason`]: the first event that ended the connection.
 //! * **Private data** are bytes that the two sides exchange while they connect.
 //! * The **transport** is RDMA, or TCP if no device serves the address. Both give the same
 //!   guarantees. [`Endpoint::transport`] returns the one in use.
 //! * An **RDMA device** (an adapter, or software RoCE on any network interface) reads and writes
-//!   the memory of a program by itself. The memory must be **registered**: locked, and known to the
-//!   device. A **queue pair** is the end of a connection at the device.
+//!   the memory of a program without its processor. The memory must be **registered**: locked, and
+//!   known to the device. A **queue pair** is the device's end point of a connection.
 //! * A [`Region`] is registered memory that the peer reads and writes by [one-sided
-//!   operations](guide::messages#one-sided-operations), without the program of this side.
-//! * An [`Engine`] is a thread that makes and ends connections, and polls those on which no thread
-//!   waits.
+//!   operations](guide::messages#one-sided-operations), without involving the program on this side.
+//! * An [`Engine`] is a thread that establishes and closes connections. It polls the connections on
+//!   which no other thread waits.
 //!
 //! ```text
 //!      your program                                             the peer's program
@@ -75,33 +75,35 @@
 //!
 //! # Guide
 //!
-//! [The guide](guide) has eleven pages, from [installing](guide::installing) over a
-//! [cookbook](guide::cookbook) of services to [troubleshooting](guide::troubleshooting) by error
+//! [The guide](guide) has eleven pages, including [installation](guide::installing), a
+//! [cookbook](guide::cookbook) of services, and [troubleshooting](guide::troubleshooting) by error
 //! text.
 //!
-//! rdmsg neither encrypts nor authenticates. SECURITY.md in the repository lists the costs that a
-//! hostile peer can cause, and the measures that a program needs.
+//! rdmsg provides neither encryption nor authentication. SECURITY.md in the repository lists the
+//! costs that a hostile peer can cause, and the precautions that a program needs.
 //!
 //! # Features
 //!
-//! * `rdma`, on by default: RDMA by librdmacm and libibverbs, which are opened at their first use.
-//!   Only Rust is needed to build. A program also starts on hosts without these libraries; there it
-//!   uses TCP, or returns [`Error::NoRdma`], which names the packages.
-//! * `linked`: the program is linked with these libraries instead. The build needs their headers
-//!   and libclang. The program does not start without the libraries.
+//! * `rdma`, on by default: RDMA through librdmacm and libibverbs, which are loaded with dlopen(3)
+//!   at their first use. The build needs only Rust. A program also starts on hosts without these
+//!   libraries. There it uses TCP, or connecting fails with [`Error::NoRdma`], which names the
+//!   missing packages.
+//! * `linked`: links the program with these libraries instead. The build needs their headers and
+//!   libclang, and the program does not start without the libraries.
 //! * `tokio`: endpoints, listeners and streams for tasks, in the module `tokio`.
-//! * `axum`, `hyper-util`, `tonic`: the traits of these crates for the types of `tokio`, and a
-//!   connector for clients of HTTP and gRPC.
-//! * `metrics`: [`observe`] can pass its numbers to the crate `metrics`.
+//! * `axum`, `hyper-util`, `tonic`: implementations of the traits of these crates for the types in
+//!   `tokio`, and a connector for HTTP and gRPC clients.
+//! * `metrics`: [`observe`] can export its values to the crate `metrics`.
 //!
-//! Without the feature `rdma` the crate supports TCP and connections within the process, and has no
-//! [`cm`], [`verbs`] and [`rsocket`].
+//! Without the feature `rdma` the crate supports TCP and connections within the process. The
+//! modules [`cm`], [`verbs`] and [`rsocket`] do not exist then.
 //!
 //! # Layers below
 //!
-//! [`cm`] and [`verbs`] are safe layers over librdmacm and libibverbs, for programs that need the
-//! calls themselves. [`status`] has the codes of both. [`rsocket`] has byte streams that speak the
-//! protocol of librdmacm's rsockets with C programs.
+//! [`cm`] and [`verbs`] are safe layers over librdmacm and libibverbs, for programs that need
+//! direct access to these libraries. [`status`] contains the status codes of both. [`rsocket`]
+//! contains byte streams that are compatible with librdmacm's rsockets, so that the peer can be a C
+//! program.
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 
@@ -183,13 +185,12 @@ pub mod guide {
     //!
     //! 1. [Installing and processes](installing): builds, software RoCE, containers; daemons, fork,
     //!    `Command`, dropped privileges.
-    //! 2. [Connecting](connecting): addresses, transports, time limits, private data,
-    //!    unit tests.
+    //! 2. [Connecting](connecting): addresses, transports, time limits, private data, unit tests.
     //! 3. [Messages](messages): the window, backpressure, large messages, batches; reading and
-    //!    writing memory of the peer.
+    //!    writing the peer's memory.
     //! 4. [Waiting](waiting): threads, channels, groups, event loops, tasks.
     //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, outages, resuming,
-    //!    clients that dial again, the exit of a process.
+    //!    clients that reconnect, the exit of a process.
     //! 6. [Streams](streams): bytes instead of messages; how to move a service from TCP.
     //! 7. [Cookbook](cookbook): how to send, calls, a broker, a replicated log, a copy, restarts,
     //!    outages, credentials, unit tests.

@@ -35,22 +35,22 @@ pub use self::{accepting::Accepting, builder::ListenerBuilder, requests::Request
 
 /// Accepts connections on an address.
 ///
-/// From [`bind`](Self::bind) on the [`Engine`]'s thread accepts each request at once. Established
-/// connections wait in the backlog, until the program takes them with [`accept`](Self::accept),
-/// [`incoming`](Self::incoming), or from the channel [`accepted`](Self::accepted). So a peer
-/// connects, and sends its first messages, while the program does other work. A peer that is slow
-/// to establish its connection delays no other. A connection that fails before it is established is
-/// skipped, and logged.
+/// Once the listener is [bound](Self::bind), the [`Engine`]'s thread accepts each request
+/// immediately. Established connections wait in the backlog until the program takes them with
+/// [`accept`](Self::accept), [`incoming`](Self::incoming), or from the channel
+/// [`accepted`](Self::accepted). So a peer can connect and send its first messages while the
+/// program does other work. A peer that is slow to establish its connection does not delay other
+/// peers. If a connection fails before it is established, the listener logs and skips it.
 ///
-/// A program that inspects requests before it accepts them uses a [`RequestListener`].
+/// Use a [`RequestListener`] to inspect requests before they are accepted.
 ///
-/// Dropping the listener closes it, as [`close`](Self::close) does, and rejects the untaken
-/// connections, including later ones. Their peers get
-/// [`PeerBusy`](crate::CloseReason::PeerBusy): the program has seen none of their messages.
-/// Connections that were taken continue.
+/// Dropping the listener closes it, as [`close`](Self::close) does. It also rejects the connections
+/// that the program has not taken, including connections that are established later. Their peers
+/// get [`PeerBusy`](crate::CloseReason::PeerBusy), because the program has not seen any of their
+/// messages. Connections that the program has taken stay open.
 ///
-/// A child that inherits the listener by fork(2) cannot use it: calls fail with [`Error::Forked`].
-/// Bind after the fork: see [the guide](crate::guide::installing#fork).
+/// A child that inherits the listener through fork(2) cannot use it: calls fail with
+/// [`Error::Forked`]. Bind after the fork: see [the guide](crate::guide::installing#fork).
 ///
 /// # Examples
 ///
@@ -78,17 +78,17 @@ pub struct Listener {
 impl Listener {
     /// Listens on an address with the default [`Config`], on the [shared engine](Engine::shared).
     ///
-    /// Port 0 takes a free one, which [`local_addr`](Self::local_addr) returns. `0.0.0.0` and
-    /// `[::]` listen on all RDMA devices, also on later ones.
+    /// Port 0 requests a free port, which [`local_addr`](Self::local_addr) returns. `0.0.0.0` and
+    /// `[::]` listen on all RDMA devices, including devices that are added later.
     ///
     /// # Errors
     ///
-    /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::AddressLookup`] for an unknown host name.
     /// * [`Error::Bind`] when the address is in use, belongs to no RDMA device, or cannot be
     ///   listened on over TCP.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
-    ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
-    ///   no device serves the address.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when the transport
+    ///   must be RDMA, but the machine has no RDMA connection manager, this process may not use it,
+    ///   or no device serves the address.
     ///
     /// # Examples
     ///
@@ -121,24 +121,25 @@ impl Listener {
         })
     }
 
-    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    /// Returns the address of the listener. It contains the actual port if the program requested
+    /// port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.socket.local_addr()
     }
 
-    /// Returns the transports over which this listens.
+    /// Returns the transports over which the listener accepts connections.
     ///
-    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) one may be missing; the log
-    /// says why. On iWARP, whose ports are those of TCP, it is TCP: a second listener on another
-    /// port, with [`TransportChoice::Tcp`](crate::TransportChoice::Tcp), takes clients that have no
-    /// RDMA.
+    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) one of them may be missing; the
+    /// log contains the reason. On iWARP, which uses the ports of TCP, TCP is missing. To accept
+    /// clients without RDMA there, create a second listener on another port with
+    /// [`TransportChoice::Tcp`](crate::TransportChoice::Tcp).
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {
         self.socket.transports()
     }
 
-    /// Accepts the next connection, and waits for it without a time limit.
+    /// Accepts the next connection. Waits for it without a time limit.
     ///
     /// # Errors
     ///
@@ -169,7 +170,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when no connection was established. The listener continues.
+    /// * [`Error::TimedOut`] when no connection was established in time. The listener stays open.
     /// * [`Error::ListenerEnded`] when the device or address of the listener was removed.
     /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
@@ -180,7 +181,7 @@ impl Listener {
         }
     }
 
-    /// Accepts the next connection if one is established, and never waits.
+    /// Accepts the next connection if one is established, without waiting.
     ///
     /// Returns `None` when there is none yet.
     ///
@@ -191,7 +192,7 @@ impl Listener {
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
         match self.arrivals().items().try_recv() {
-            // The engine sets the end before it sends the last item of the channel.
+            // The engine stores the end before it sends the last item to the channel.
             Err(TryRecvError::Empty) => {
                 self.arrivals().update_readiness();
                 self.arrivals().ended().map_or(Ok(None), Err)
@@ -200,7 +201,7 @@ impl Listener {
         }
     }
 
-    /// Returns an item that was taken; without one, the listener has ended.
+    /// Returns the `accepted` item of the channel. `None` means that the listener has ended.
     fn took(&self, accepted: Option<Accepted>) -> Accepted {
         self.arrivals().update_readiness();
         accepted.unwrap_or_else(|| Err(self.arrivals().end()))
@@ -212,12 +213,13 @@ impl Listener {
 
     /// Accepts the next connection, for a task.
     ///
-    /// As [`accept`](Self::accept), for futures on any runtime: if no connection waits, the task is
-    /// woken when one may wait. One task at a time waits in this way; of several, the last caller.
+    /// Works like [`accept`](Self::accept), for futures on any runtime: if there is no connection,
+    /// the task is woken when there may be one. Only one task at a time can wait in this way: the
+    /// last caller.
     ///
     /// # Errors
     ///
-    /// Those of [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     ///
     /// # Examples
     ///
@@ -255,7 +257,8 @@ impl Listener {
         ended.filter(|error| !matches!(error, Error::ListenerClosed))
     }
 
-    /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
+    /// Returns a seat for a task that waits in a separate future. The future must
+    /// [leave](Self::leave_seat) it.
     #[cfg(feature = "tokio")]
     pub(crate) fn seat(&self) -> Seat {
         self.arrivals().seat()
@@ -268,8 +271,8 @@ impl Listener {
 
     /// Returns the established connections as a channel, for [`crossbeam_channel::select!`].
     ///
-    /// The error that ends the listener is returned once, as the last item; then the channel ends.
-    /// After a [`close`](Self::close) it ends without an error.
+    /// If an error ends the listener, the channel returns it as the last item. After a
+    /// [`close`](Self::close) the channel ends without an error.
     ///
     /// # Examples
     ///
@@ -299,23 +302,23 @@ impl Listener {
         self.arrivals().items()
     }
 
-    /// Stops listening. Its address is free when this returns.
+    /// Stops listening. The address is free when this method returns.
     ///
-    /// No client loses a connection: it has one, or its connect fails. Requests without an answer
-    /// are rejected; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy), and try again
-    /// if [`retry_refused`](crate::Connector::retry_refused) is set. A request that the engine has
-    /// accepted becomes a connection, because its client may consider it established.
+    /// No client loses a connection that it considers established. Requests that the engine has not
+    /// accepted are rejected. Their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy), and
+    /// retry if [`retry_refused`](crate::Connector::retry_refused) is set. Requests that the engine
+    /// has accepted still become connections.
     ///
     /// [`accept`](Self::accept), [`incoming`](Self::incoming) and [`accepted`](Self::accepted)
-    /// return these connections and the established ones, and then end: `incoming` and `accepted`
-    /// without an error, `accept` with [`Error::ListenerClosed`], also in threads that wait in
-    /// them. This end comes at most [`connect_timeout`](Config::connect_timeout) (default 5 s)
-    /// after the call, usually at once. So accept until the end before the listener is dropped. A
-    /// dropped listener rejects all of them. Established connections continue, and
-    /// [`Engine::drain`] waits for their ends.
+    /// return the remaining connections, and then end. `incoming` and `accepted` end without an
+    /// error, and `accept` with [`Error::ListenerClosed`], also in threads that are waiting. The
+    /// end is reported at most [`connect_timeout`](Config::connect_timeout) (default 5 s) after
+    /// this call, and usually immediately. Accept until the end before you drop the listener,
+    /// because a dropped listener rejects the remaining connections. Connections that the program
+    /// has accepted stay open, and [`Engine::drain`] waits for their ends.
     ///
-    /// Of an [inherited](ListenerBuilder::inherit) socket, the requests that the engine has not
-    /// taken stay in its queue, for the next program that listens on it.
+    /// If the socket was [inherited](ListenerBuilder::inherit), requests that the engine has not
+    /// read stay in its queue, for the next program that listens on it.
     ///
     /// # Examples
     ///
@@ -339,8 +342,8 @@ impl Listener {
 
     /// Returns an iterator over the connections as they are accepted.
     ///
-    /// It waits for each. The error that ends the listener is returned once, as the last item.
-    /// After a [`close`](Self::close) it ends without an error.
+    /// The iterator blocks until there is a connection. If an error ends the listener, the iterator
+    /// returns it as the last item. After a [`close`](Self::close) it ends without an error.
     pub fn incoming(&self) -> impl FusedIterator<Item = Result<Endpoint, Error>> + '_ {
         let mut ended = false;
         iter::from_fn(move || {
@@ -348,7 +351,7 @@ impl Listener {
                 return None;
             }
             let accepted = self.accept();
-            // An error of `accept` is final.
+            // `accept` fails only after the listener has ended.
             ended = accepted.is_err();
             Some(accepted).filter(|accepted| !matches!(accepted, Err(Error::ListenerClosed)))
         })
@@ -357,15 +360,14 @@ impl Listener {
 
     /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
     ///
-    /// It is readable while [`try_accept`](Self::try_accept) has something to return: an
-    /// established connection, or the end of the listener. After the end it stays readable.
-    /// Register it for reading; never read it yourself. After an event call `try_accept` until it
-    /// returns `None`. Level-triggered and edge-triggered loops both work: each arrival is a new
-    /// edge.
+    /// It is readable while [`try_accept`](Self::try_accept) has a result to return: an established
+    /// connection, or the end of the listener, after which the fd stays readable. Register it for
+    /// reading; never read from it yourself. After an event, call `try_accept` until it returns
+    /// `None`. Both level-triggered and edge-triggered loops work: each arrival is a new edge.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the process has no file descriptor left.
+    /// [`Error::Os`] when the process has no free file descriptor.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         self.arrivals().event_fd()
     }
@@ -375,7 +377,7 @@ impl<'a> IntoIterator for &'a Listener {
     type Item = Result<Endpoint, Error>;
     type IntoIter = Box<dyn FusedIterator<Item = Self::Item> + 'a>;
 
-    /// As [`incoming`](Listener::incoming).
+    /// Works like [`incoming`](Listener::incoming).
     fn into_iter(self) -> Self::IntoIter {
         Box::new(self.incoming())
     }
@@ -392,7 +394,8 @@ impl fmt::Debug for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.socket.start_close();
-        // Rejects the connections that become established later as well. The stand-in has ended.
+        // This also rejects connections that are established later. In a forked child it has no
+        // effect.
         self.connections.abandon();
     }
 }

@@ -2,19 +2,19 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use crate::os::{Process, leak};
 
-/// A handle of a shared object, which only the process that created it uses.
+/// A handle to a shared object that only the process that created it may use.
 ///
-/// In a child of a fork the handle dereferences to a [stand-in](StandIn): an object of the child,
-/// in the state that the real object has after its end. The drop of an inherited handle leaks the
-/// object, because it belongs to the parent.
+/// In a forked child the handle dereferences to a [stand-in](StandIn) instead: an object of the
+/// child, in the state of an ended original. Dropping an inherited handle leaks the object, because
+/// it belongs to the parent.
 pub(crate) struct Local<T: StandIn> {
     object: Arc<T>,
     process: Process,
 }
 
-/// An object that has a stand-in for the children of a fork.
+/// A type whose inherited objects have a stand-in in forked children.
 pub(crate) trait StandIn: Sized + 'static {
-    /// Returns this process's stand-in for all inherited objects of the type.
+    /// Returns the stand-in, which replaces all inherited objects of this type in this process.
     fn stand_in() -> &'static Self;
 }
 
@@ -26,19 +26,19 @@ impl<T: StandIn> Local<T> {
         }
     }
 
-    /// Returns whether another process made it.
+    /// Returns whether another process created the object.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }
 
-    /// Returns the object itself, even if it is inherited. The caller uses only fields that never
+    /// Returns the object, even if it is inherited. The caller may access only fields that never
     /// change and have no lock.
     pub(crate) fn original(&self) -> &Arc<T> {
         &self.object
     }
 
-    /// Returns the object if this is the only handle, and it is not inherited.
+    /// Returns the object if this is its only handle and the object is not inherited.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         if self.is_inherited() {
             return None;
@@ -46,7 +46,7 @@ impl<T: StandIn> Local<T> {
         Arc::get_mut(&mut self.object)
     }
 
-    /// Returns the object itself if this is the last handle, and it is not inherited.
+    /// Returns the object if this is its last handle and the object is not inherited.
     #[cfg(feature = "tokio")]
     pub(crate) fn into_inner(self) -> Option<T> {
         let (object, is_inherited) = (Arc::clone(&self.object), self.is_inherited());
@@ -82,7 +82,7 @@ impl<T: StandIn> Clone for Local<T> {
 impl<T: StandIn> Drop for Local<T> {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // A handle of the object is leaked, so that the object is never dropped.
+            // Leaking one reference ensures that the object is never dropped.
             leak(Arc::clone(&self.object));
         }
     }

@@ -2,11 +2,11 @@ use std::io::IoSlice;
 
 use crate::send_buffer::SendBuffer;
 
-/// The content of one message to be sent, which [`Endpoint::send`](crate::Endpoint::send) and its
-/// variants take.
+/// One message to be sent, the argument of [`Endpoint::send`](crate::Endpoint::send) and its
+/// variants.
 ///
-/// Most callers pass the content itself: a reference to bytes, which are copied, or a
-/// [`SendBuffer`], which is not.
+/// Most callers pass the content directly: a reference to bytes, which are copied, or a
+/// [`SendBuffer`], which is not copied.
 ///
 /// # Examples
 ///
@@ -38,34 +38,34 @@ pub(crate) enum Content<'a> {
     Bytes(&'a [u8]),
     Parts(&'a [IoSlice<'a>]),
     Buffer(SendBuffer),
-    /// A buffer that stays with the caller if it is not sent.
+    /// A buffer that the caller still owns if it is not sent.
     Borrowed(&'a mut SendBuffer),
 }
 
 impl<'a> Outgoing<'a> {
-    /// Makes one message of several parts, which the peer receives one after the other.
+    /// Creates one message from several parts. The peer receives their concatenation.
     #[must_use]
     pub fn parts(parts: &'a [IoSlice<'a>]) -> Self {
         Self::new(Content::Parts(parts))
     }
 
-    /// Has the arrival reported as a completion with this `id`.
+    /// Requests a completion with this `id` when the message has arrived.
     ///
-    /// [`Completion::Sent`](crate::Completion::Sent) comes when this message and all that were sent
-    /// before it have arrived: not before the peer's library has read every large message among
-    /// them. [`Completion::Failed`](crate::Completion::Failed) comes instead if the
-    /// connection ends before that is known. Completions are in the order of sending. The
-    /// application chooses the ids, which may be equal.
+    /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier ones
+    /// have arrived. So it waits until the peer's library has read every large message among them.
+    /// If the connection ends before that, [`Completion::Failed`](crate::Completion::Failed)
+    /// reports the id instead. Completions are in the order of sending. The application chooses the
+    /// ids, which need not be unique.
     ///
-    /// A connection has places for [`Config::receive_window`](crate::Config::receive_window) +
-    /// [`Config::send_depth`](crate::Config::send_depth) ids (default 48) whose operations are in
-    /// flight or whose completions wait to be taken. If all are in use, `send` waits while another
-    /// thread takes completions: the thread that called
+    /// A connection has room for [`Config::receive_window`](crate::Config::receive_window) +
+    /// [`Config::send_depth`](crate::Config::send_depth) ids (default 48) of operations that are in
+    /// flight or whose completions were not taken. If there is no room, `send` waits while another
+    /// thread takes completions. That is the case if another thread was the last to call
     /// [`next_completion`](crate::Endpoint::next_completion) or
-    /// [`completions`](crate::Endpoint::completions) last is another one, and takes some within
-    /// 5 s. In the thread that takes them itself it fails with
-    /// [`Error::CompletionsNotTaken`](crate::Error::CompletionsNotTaken) instead, because waiting
-    /// would never end. After an error nothing was sent, and no completion comes.
+    /// [`completions`](crate::Endpoint::completions), and takes a completion within 5 s. Otherwise
+    /// waiting might never end, so `send` fails with
+    /// [`Error::CompletionsNotTaken`](crate::Error::CompletionsNotTaken). After an error nothing
+    /// was sent, and there is no completion.
     #[must_use]
     pub fn with_id(mut self, id: u64) -> Self {
         self.id = Some(id);
@@ -76,7 +76,7 @@ impl<'a> Outgoing<'a> {
         Self { content, id: None }
     }
 
-    /// Returns the same message for one more try.
+    /// Returns the same message for another attempt.
     pub(crate) fn reborrow(&mut self) -> Outgoing<'_> {
         let content = match &mut self.content {
             Content::Bytes(bytes) => Content::Bytes(bytes),
@@ -89,28 +89,29 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// Bytes, which are copied.
+/// Sends a copy of the bytes.
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Outgoing<'a> {
     fn from(bytes: &'a T) -> Self {
         Self::new(Content::Bytes(bytes.as_ref()))
     }
 }
 
-/// Memory that is not copied, and lost if it is not sent.
+/// Sends the buffer without copying it. The buffer is dropped if it is not sent.
 impl From<SendBuffer> for Outgoing<'_> {
     fn from(buffer: SendBuffer) -> Self {
         Self::new(Content::Buffer(buffer))
     }
 }
 
-/// Memory that is not copied. It is empty after it was sent; otherwise the caller still has it.
+/// Sends the buffer without copying it. If it is not sent, the caller still owns its memory;
+/// otherwise it is empty.
 impl<'a> From<&'a mut SendBuffer> for Outgoing<'a> {
     fn from(buffer: &'a mut SendBuffer) -> Self {
         Self::new(Content::Borrowed(buffer))
     }
 }
 
-/// Lends the message, so that the caller keeps it for another try.
+/// Borrows the message, so that the caller can send it again after a failed attempt.
 impl<'a> From<&'a mut Outgoing<'_>> for Outgoing<'a> {
     fn from(message: &'a mut Outgoing<'_>) -> Self {
         message.reborrow()

@@ -1,11 +1,11 @@
-//! A client that dials again whenever its connection is lost.
+//! A client that reconnects whenever its connection is lost.
 //!
-//! The library sends each message at most once. A loss is an event that names the messages whose
-//! delivery is unknown, and the program decides which of them it sends again.
+//! The library sends each message at most once. When a connection is lost, an event lists the
+//! messages whose delivery is unknown, and the program decides which of them to send again.
 //!
-//! No thread belongs to a client. The engine's thread establishes connections, and the threads that
-//! wait in the calls of the client start it and take the result. So a client on which no thread
-//! calls anything does not dial.
+//! A client has no thread. Threads that wait in its calls start the connection attempts ("dials")
+//! and handle the results, while the engine's thread establishes the connections. So a client does
+//! not dial unless a thread calls its methods.
 
 use std::{
     fmt,
@@ -37,7 +37,7 @@ mod shared;
 mod state;
 mod target;
 
-/// The number of events that wait in the channel of [`Persistent::events`].
+/// The capacity of the channel of [`Persistent::events`].
 const EVENTS: usize = 64;
 
 /// A client that dials again whenever its connection is lost: see [`Connector::persist`].
@@ -45,37 +45,36 @@ const EVENTS: usize = 64;
 /// Its events are those of one connection after the other:
 /// [`Connected`](PersistentEvent::Connected), then messages and other completions, then
 /// [`Lost`](PersistentEvent::Lost). Before each dial after a loss the client pauses for a random
-/// time, up to a bound that doubles ([`Redial`]). Each dial looks a name up again, and tries all of
-/// its addresses within [`connect_timeout`](crate::Config::connect_timeout).
+/// time, up to a limit that doubles ([`Redial`]). Each dial looks up the host name again, and tries
+/// all of its addresses within [`connect_timeout`](crate::Config::connect_timeout).
 ///
-/// The threads that wait in [`next_event`](Self::next_event) or [`send`](Self::send) start the
-/// dials, and the thread of the engine establishes the connections. So one thread has to call
-/// `next_event`, or the program calls [`events`](Self::events), which starts a thread. For a task
-/// of a runtime there are no calls of its own: it uses the channel of `events` in a thread for
-/// blocking calls.
+/// Threads that wait in [`next_event`](Self::next_event) or [`send`](Self::send) start the dials,
+/// and the engine's thread establishes the connections. So a thread must call `next_event`, or the
+/// program must call [`events`](Self::events), which starts a thread. There are no methods for
+/// tasks: a task reads the channel of `events` in a thread for blocking calls.
 ///
 /// # At most once
 ///
-/// The library never sends a message again. A call that fails has sent nothing. The delivery of a
-/// message with an [id](Outgoing::with_id) is known from [`Completion::Sent`]. If the connection is
-/// lost before that, the id is one of [`Lost::unacknowledged`](PersistentEvent::Lost), once. The
-/// peer may have received such a message, or not. A program that sends it again keeps it by its id
-/// until `Sent` comes, and its peer recognizes the id. Messages without an id are lost without a
-/// report. The client keeps no message. It keeps at most
+/// The library never sends a message again. A call that fails has sent nothing.
+/// [`Completion::Sent`] confirms the delivery of a message with an [id](Outgoing::with_id). If the
+/// connection is lost before, [`Lost::unacknowledged`](PersistentEvent::Lost) contains the id once;
+/// the peer may or may not have received the message. A program that wants to send it again must
+/// store it by its id until `Sent`, and its peer must recognize the id. Messages without an id are
+/// lost without a report. The client stores no messages, and at most
 /// [`receive_window`](crate::Config::receive_window) + [`send_depth`](crate::Config::send_depth)
 /// ids.
 ///
-/// No send succeeds between a loss and the call that returns its `Lost`. In the thread that takes
-/// the events [`send`](Self::send) fails with [`Error::NotConnected`] for that time, and the `Lost`
-/// follows. So when a `Lost` is taken, no message is in flight.
+/// No send succeeds between a loss and the call that returns its `Lost`. Until then,
+/// [`send`](Self::send) fails with [`Error::NotConnected`] in the thread that takes the events, and
+/// the `Lost` follows. So when the program gets a `Lost`, no message is in flight.
 ///
-/// Clones are handles of the same client. Dropping the last one closes the connection in the
-/// background, or gives up the dial at once. In a child that inherits a client by fork(2) its calls
-/// fail with [`Error::Forked`].
+/// Clones are handles to the same client. Dropping the last one closes the connection in the
+/// background, or cancels a dial immediately. In a child that inherits a client through fork(2) its
+/// calls fail with [`Error::Forked`].
 ///
 /// # Examples
 ///
-/// A client that keeps its orders until they have arrived, and sends them again after a loss:
+/// A client that stores its orders until they have arrived, and sends them again after a loss:
 ///
 /// ```no_run
 /// use std::collections::BTreeMap;
@@ -116,39 +115,38 @@ pub struct Persistent {
     inner: Local<Handle>,
 }
 
-/// Something that happened to a [`Persistent`] client.
+/// An event of a [`Persistent`] client.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PersistentEvent {
     /// The client has connected. Sends succeed until the connection is lost.
     Connected {
-        /// The address of the peer, one of those of the name.
+        /// The address of the peer: one of the addresses of the host.
         peer: SocketAddr,
         /// The transport of the connection.
         transport: Transport,
     },
-    /// A message arrived, or something else happened on the connection.
+    /// A message or another completion of the connection.
     ///
-    /// [`Completion::Failed`] and [`Completion::Disconnected`] do not occur; `Lost` comes instead.
+    /// Never [`Completion::Failed`] or [`Completion::Disconnected`], because `Lost` replaces them.
     Completion(Completion),
-    /// The connection has ended. It comes once for each `Connected`, as the last event of the
-    /// connection.
+    /// The connection has ended. This is the last event of a connection, and occurs once for each
+    /// `Connected`.
     ///
-    /// The client dials again, also if the peer closed the connection or the program left it with
+    /// The client dials again, even if the peer closed the connection or the program ended it with
     /// [`redial`](Persistent::redial).
     Lost {
-        /// The reason for which it ended.
+        /// The reason for which the connection ended.
         reason: CloseReason,
-        /// The ids of the messages that were sent and whose delivery is unknown, in the order of
-        /// sending.
+        /// The ids of the sent messages whose delivery is unknown, in the order of sending.
         unacknowledged: Vec<u64>,
     },
 }
 
-/// The handles of the program. The thread of `events` has none.
+/// The state that the program's handles share. The thread of `events` has no handle.
 struct Handle {
     shared: Arc<Shared>,
-    /// The channel of the thread, once it was started.
+    /// The channel of `events`, if its thread was started.
     events: Mutex<Option<Receiver<PersistentEvent>>>,
 }
 
@@ -156,14 +154,15 @@ impl Connector {
     /// Returns a client that connects to this address, and dials again whenever the connection is
     /// lost.
     ///
-    /// It returns at once. The first call of the client dials. [`redial`](Self::redial) sets the
-    /// pauses between dials. [`retry_refused`](Self::retry_refused) has no effect on the client,
-    /// because it dials again after any failure.
+    /// Returns immediately; the first call on the client dials. [`redial`](Self::redial) sets the
+    /// pauses between dials. [`retry_refused`](Self::retry_refused) has no effect, because the
+    /// client dials again after any failure.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidConfig`], [`Error::PrivateDataTooLong`] and [`Error::EngineShutDown`], and
-    /// [`Error::AddressLookup`] for a text that is no address. A name is looked up by each dial.
+    /// [`Error::AddressLookup`] for a text that is not an address. A host name is looked up by each
+    /// dial.
     ///
     /// # Examples
     ///
@@ -191,13 +190,13 @@ impl Connector {
         self.redial.check()?;
         let target = Target::new(&address)?;
         let engine = self.ready_engine(target.addresses())?;
-        // All dials use this engine, except within the process.
+        // All dials use this engine, except those within the process.
         let connector = self.clone().retry_refused(false).engine(&engine);
         let shared = Shared::new(connector, engine, target);
         Ok(Persistent::new(shared))
     }
 
-    /// Sets the pauses between the dials of [`persist`](Self::persist). Default:
+    /// Sets the pauses between the dials of a client from [`persist`](Self::persist). Default:
     /// [`Redial::default`].
     #[must_use]
     pub fn redial(mut self, redial: Redial) -> Self {
@@ -214,11 +213,11 @@ impl Persistent {
         }
     }
 
-    /// Takes the next event, waiting until there is one.
+    /// Takes the next event. Waits for it without a time limit.
     ///
-    /// While there is no connection the waiting thread dials. While there is one, the thread polls
-    /// it, as in [`Endpoint::next_completion`](crate::Endpoint::next_completion). Of several
-    /// threads in this call one polls, and the others wait for it.
+    /// While the client has no connection, the waiting thread dials. While it has one, the thread
+    /// polls the connection, as [`Endpoint::next_completion`](crate::Endpoint::next_completion)
+    /// does. If several threads wait in this call, one of them polls for all.
     ///
     /// # Errors
     ///
@@ -226,7 +225,7 @@ impl Persistent {
     ///   when all events were taken.
     /// * The error of the last dial, for instance [`Error::Connect`], when the
     ///   [`limit`](Redial::limit) has passed. The client has ended.
-    /// * [`Error::EngineShutDown`] when its engine was shut down. The client has ended.
+    /// * [`Error::EngineShutDown`] when the client's engine was shut down. The client has ended.
     pub fn next_event(&self) -> Result<PersistentEvent, Error> {
         self.inner.shared.next_until(&Deadline::never())
     }
@@ -234,12 +233,12 @@ impl Persistent {
     /// Takes the next event, waiting no longer than `timeout`.
     ///
     /// With a timeout of zero it never waits. After the timeout the engine's thread continues the
-    /// present attempt, at one address over one transport. The next call takes its result, or
-    /// begins the next attempt.
+    /// current attempt, which is for one address over one transport. The next call handles its
+    /// result, or starts the next attempt.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when nothing happened. Otherwise those of
+    /// [`Error::TimedOut`] when there was no event in time. Otherwise the errors of
     /// [`next_event`](Self::next_event).
     pub fn next_event_timeout(&self, timeout: Duration) -> Result<PersistentEvent, Error> {
         self.inner.shared.next_until(&Deadline::after(timeout))
@@ -248,17 +247,18 @@ impl Persistent {
     /// Returns all events as a channel, for [`crossbeam_channel::select!`].
     ///
     /// The first call starts a thread, `rdmsg-persist`, which calls
-    /// [`next_event`](Self::next_event) and passes the events on. The thread ends, and the channel
-    /// with it, when the client has ended or its last handle is dropped. Up to 64 events wait in
-    /// the channel. While it is full the thread waits, and the peer does when its window is full.
-    /// Each event is taken once, from the channel or by a call of `next_event`.
+    /// [`next_event`](Self::next_event) and sends the events to the channel. The thread and the
+    /// channel end when the client has ended or its last handle is dropped. The channel has room
+    /// for 64 events. While it is full the thread waits, and so does the peer when its window is
+    /// full. Each event is delivered once, by the channel or by a call of `next_event`.
     ///
-    /// The thread takes a [`Lost`](PersistentEvent::Lost) at once and dials. So a send may succeed
-    /// before the program has the `Lost`, which names the lost messages alone.
+    /// After a loss the thread takes the [`Lost`](PersistentEvent::Lost) immediately and dials. So
+    /// a send may succeed before the program has received the `Lost`, which still lists only
+    /// messages of the lost connection.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the system has no thread left, and [`Error::Forked`].
+    /// [`Error::Os`] when the system cannot start a thread, and [`Error::Forked`].
     ///
     /// # Examples
     ///
@@ -307,31 +307,34 @@ impl Persistent {
         Ok(events)
     }
 
-    /// Sends one message, waiting for the connection and for room in the window of the peer.
+    /// Sends one message, waiting for a connection and for room in the peer's window.
     ///
-    /// The message is a reference to bytes, or an [`Outgoing`] of several parts or with an id. A
-    /// [`SendBuffer`](crate::SendBuffer) belongs to one connection, so no client takes one.
+    /// The message is a reference to bytes, or an [`Outgoing`] that consists of several parts or
+    /// has an id. A [`SendBuffer`](crate::SendBuffer) belongs to one connection, so a client cannot
+    /// send one.
     ///
-    /// While there is no connection the calling thread dials, unless another thread does. After a
-    /// loss whose [`Lost`](PersistentEvent::Lost) was not taken, the call waits for the thread that
-    /// takes the events: the last thread in [`next_event`](Self::next_event), or that of
-    /// [`events`](Self::events). If that is the calling thread itself, or none, it fails with
-    /// [`Error::NotConnected`] instead, and a `Lost` follows.
+    /// While the client has no connection, the calling thread dials, unless another thread does.
+    /// After a loss, the call waits until the thread that takes the events has taken the
+    /// [`Lost`](PersistentEvent::Lost). That thread is the last caller of
+    /// [`next_event`](Self::next_event), or the thread of [`events`](Self::events). If it is the
+    /// calling thread itself, or if there is none, the call fails with [`Error::NotConnected`]
+    /// instead, and a `Lost` follows.
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::send`](crate::Endpoint::send) and of [`next_event`](Self::next_event),
-    /// and [`Error::NotConnected`]. After an error nothing was sent.
+    /// The errors of [`Endpoint::send`](crate::Endpoint::send) and of
+    /// [`next_event`](Self::next_event), and [`Error::NotConnected`]. After an error nothing was
+    /// sent.
     pub fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
         let shared = &self.inner.shared;
         shared.send_until(message.into(), &Deadline::never())
     }
 
-    /// Sends one message, waiting no longer than `timeout` for the connection and for room.
+    /// Sends one message, waiting no longer than `timeout` for a connection and for room.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when there was no connection or no room. Otherwise those of
+    /// [`Error::TimedOut`] when there was no connection or no room in time. Otherwise the errors of
     /// [`send`](Self::send). After an error nothing was sent.
     pub fn send_timeout<'a>(
         &self,
@@ -342,69 +345,70 @@ impl Persistent {
         shared.send_until(message.into(), &Deadline::after(timeout))
     }
 
-    /// Sends one message if there are a connection and room for it. It neither waits nor dials.
+    /// Sends one message if the client has a connection with room for it. Neither waits nor dials.
     ///
     /// # Errors
     ///
-    /// * [`TrySendError::Full`] when the peer's window or the send ring is full.
+    /// * [`TrySendError::Full`] when the peer's window or the send queue is full.
     /// * [`TrySendError::Failed`] with [`Error::NotConnected`], or with an error of
     ///   [`send`](Self::send). After an error nothing was sent.
     pub fn try_send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), TrySendError> {
         self.inner.shared.try_send(message.into())
     }
 
-    /// Sends a short message that passes the messages that wait for credit, as
-    /// [`Endpoint::send_control`](crate::Endpoint::send_control). It neither waits nor dials.
+    /// Sends a control message, which the peer receives even while the window is full of messages.
+    /// Neither waits nor dials.
     ///
-    /// The message belongs to the present connection. No event reports that it has arrived or was
-    /// lost.
+    /// Works like [`Endpoint::send_control`](crate::Endpoint::send_control) on the current
+    /// connection. If that connection is lost, no event reports whether the message has arrived.
     ///
     /// # Errors
     ///
-    /// [`Error::NotConnected`], and those of
+    /// [`Error::NotConnected`], and the errors of
     /// [`Endpoint::send_control`](crate::Endpoint::send_control). After an error nothing was sent.
     pub fn send_control(&self, message: &[u8]) -> Result<(), Error> {
         self.inner.shared.send_control(message)
     }
 
-    /// Returns the facts about the present connection; `None` while there is none.
+    /// Returns the state and properties of the current connection; `None` if there is none.
     ///
-    /// Each connection has another [`id`](Info::id). All of them have the
+    /// Each new connection has a different [`id`](Info::id). All of them have the
     /// [label](Connector::label) of the connector.
     #[must_use]
     pub fn info(&self) -> Option<Info> {
         self.inner.shared.info()
     }
 
-    /// Returns the counters of all connections of the client so far, and the memory that the
-    /// present one holds.
+    /// Returns the sum of the counters of all connections of the client so far, and the amount of
+    /// memory that the current connection uses.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.inner.shared.statistics()
     }
 
-    /// Leaves the present server: closes the connection in the background, and dials again.
+    /// Leaves the current server: closes the connection in the background, and dials again.
     ///
-    /// A client that got [`Completion::PeerLeaving`] calls this when it has the answers to its open
-    /// requests. It is for the thread that takes the events, because in another thread it may close
-    /// the connection that follows. It never waits.
+    /// Call this after [`Completion::PeerLeaving`], when all open requests are answered. Call it in
+    /// the thread that takes the events, because in another thread it might close the next
+    /// connection instead. It never waits.
     ///
-    /// The close is that of [`Endpoint::close`](crate::Endpoint::close): everything sent before is
-    /// delivered, and messages that the peer has sent may still be taken. Sends fail until the next
-    /// connection, as after a loss. Then [`Lost`](PersistentEvent::Lost) comes with
-    /// [`CloseReason::LocallyClosed`], and the client dials after the first pause of its
-    /// [`Redial`]. Messages with ids that the peer did not confirm within
-    /// [`close_timeout`](crate::Config::close_timeout) are in
+    /// The connection is closed as by [`Endpoint::close`](crate::Endpoint::close): everything that
+    /// was sent before is delivered, and messages from the peer can still be received. Sends fail
+    /// until the client is connected again, as after a loss. When the close is complete there is a
+    /// [`Lost`](PersistentEvent::Lost) with [`CloseReason::LocallyClosed`], and the client dials
+    /// after the first pause of its [`Redial`]. If the peer has not confirmed messages with ids
+    /// within [`close_timeout`](crate::Config::close_timeout), their ids are in
     /// [`unacknowledged`](PersistentEvent::Lost::unacknowledged).
     ///
-    /// The dial goes to the same address or name, so another server is found there: a new process
-    /// on the same port, another address of the name, or another host behind a balancer. Without a
-    /// connection the client dials already, and the call does nothing.
+    /// The client dials the same address or host name. So the new server must be reachable there:
+    /// as a new process on the same port, at another address of the host name, or as another host
+    /// behind a load balancer. While the client has no connection, the call does nothing, because
+    /// the client is dialing already.
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] after [`close`](Self::close). Otherwise the error with which the
-    /// client has ended.
+    /// [`Error::Disconnected`] after [`close`](Self::close). Otherwise the error that ended the
+    /// client.
     ///
     /// # Examples
     ///
@@ -435,14 +439,16 @@ impl Persistent {
         self.inner.shared.redial()
     }
 
-    /// Closes the connection, as [`Endpoint::close`](crate::Endpoint::close), and ends the client.
+    /// Closes the connection, as [`Endpoint::close`](crate::Endpoint::close) does, and ends the
+    /// client.
     ///
-    /// Threads in other calls return. The events that have come can still be taken; the last one is
-    /// [`Lost`](PersistentEvent::Lost). Without a connection, a dial is given up at once.
+    /// Threads that wait in other calls return. Earlier events can still be taken; the last one is
+    /// [`Lost`](PersistentEvent::Lost). If the client is dialing, the dial is cancelled
+    /// immediately.
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::close`](crate::Endpoint::close). `Ok` without a connection.
+    /// The errors of [`Endpoint::close`](crate::Endpoint::close). `Ok` if there is no connection.
     pub fn close(&self) -> Result<(), Error> {
         self.inner.shared.close()
     }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// The rights that peers have on a [`Region`](crate::Region).
+/// The access rights of peers to a [`Region`](crate::Region).
 ///
 /// # Examples
 ///
@@ -14,19 +14,18 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "RDMA has these three rights")]
 pub struct RemoteAccess {
-    /// Peers may read: [`OneSided::read`](crate::OneSided::read).
+    /// Whether peers may read, with [`OneSided::read`](crate::OneSided::read).
     pub read: bool,
-    /// Peers may write: [`OneSided::write`](crate::OneSided::write).
+    /// Whether peers may write, with [`OneSided::write`](crate::OneSided::write).
     pub write: bool,
-    /// Peers may do atomic operations.
-    ///
-    /// These are [`OneSided::fetch_add`](crate::OneSided::fetch_add) and
+    /// Whether peers may perform atomic operations:
+    /// [`OneSided::fetch_add`](crate::OneSided::fetch_add) and
     /// [`compare_swap`](crate::OneSided::compare_swap).
     pub atomic: bool,
 }
 
 impl RemoteAccess {
-    /// No right: for memory that only operations of this side use.
+    /// No rights, for memory that only operations of this side use.
     pub const NONE: Self = Self {
         read: false,
         write: false,
@@ -54,18 +53,19 @@ impl RemoteAccess {
         atomic: true,
     };
 
-    /// Returns whether this has all rights of `other`.
+    /// Returns whether these rights include all rights of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         (self.read || !other.read) && (self.write || !other.write) && (self.atomic || !other.atomic)
     }
 
-    /// Returns the rights as in a [`RemoteRegion`](crate::RemoteRegion): 1 read, 2 write, 4 atomic.
+    /// Returns the bits of the rights in a [`RemoteRegion`](crate::RemoteRegion): 1 read, 2 write,
+    /// 4 atomic.
     pub(crate) fn to_bits(self) -> u16 {
         u16::from(self.read) | u16::from(self.write) << 1 | u16::from(self.atomic) << 2
     }
 
-    /// Returns the rights that `to_bits` wrote. Other bits are ignored.
+    /// Returns the rights for bits from `to_bits`. Ignores other bits.
     pub(crate) fn from_bits(bits: u16) -> Self {
         Self {
             read: bits & 1 != 0,

@@ -11,17 +11,17 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// Memory to be filled and sent as one message without a copy.
+/// Memory that the program fills and sends as one message, without a copy.
 ///
-/// [`Endpoint::send`] and its variants take it, on the connection for which it was made: by value,
-/// or as `&mut buffer`, which keeps it for another try if it was not sent. A buffer that was sent
-/// is empty. A message up to the eager size is copied into memory that is registered already, which
-/// costs less than registering this memory.
+/// Pass it to [`Endpoint::send`] or one of its variants, on the connection for which it was
+/// created: by value, or as `&mut buffer` to keep it for another attempt if it is not sent. A
+/// buffer that was sent is empty. A message up to the eager size is copied, because its registered
+/// destination already exists, and registering this memory would cost more than the copy.
 ///
-/// It dereferences to its bytes, whose initial content may be anything, for instance that of an
-/// earlier message. A peer can read them only after they are sent. It can never read bytes that
-/// [`truncate`](Self::truncate) removes. Dropping it returns the memory to the connection, which
-/// keeps it for the next one within
+/// The buffer dereferences to its bytes. Their initial content is arbitrary, for instance that of
+/// an earlier message. A peer can read the bytes only after they are sent, and can never read bytes
+/// that [`truncate`](Self::truncate) has removed. Dropping the buffer returns its memory to the
+/// connection, which caches it for the next buffer within
 /// [`Config::registration_cache`](crate::Config::registration_cache).
 ///
 /// # Examples
@@ -36,16 +36,16 @@ use crate::{
 /// # }
 /// ```
 pub struct SendBuffer {
-    /// `None` after it was sent.
+    /// The memory; `None` after it was sent.
     memory: Option<OutboundBuffer>,
 }
 
 impl SendBuffer {
     /// Allocates memory of `len` bytes for a message on this connection.
     ///
-    /// With [`Config::resume`](crate::Config::resume) it waits without a limit while the connection
-    /// is lost, because the memory belongs to the next connection. A task calls
-    /// [`try_new`](Self::try_new), which does not wait.
+    /// With [`Config::resume`](crate::Config::resume) this method waits without a time limit while
+    /// the connection is suspended, because the memory must belong to the next connection. Tasks
+    /// call [`try_new`](Self::try_new), which does not wait.
     ///
     /// # Errors
     ///
@@ -56,22 +56,22 @@ impl SendBuffer {
     }
 
     /// Allocates memory of `len` bytes, waiting no longer than `timeout` while the connection is
-    /// lost.
+    /// suspended.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when the connection was not resumed in time. Otherwise those of
+    /// [`Error::TimedOut`] when the connection has not resumed in time. Otherwise the errors of
     /// [`new`](Self::new).
     pub fn new_timeout(endpoint: &Endpoint, len: usize, timeout: Duration) -> Result<Self, Error> {
         Self::until(endpoint, len, &Deadline::after(timeout))
     }
 
-    /// Allocates memory of `len` bytes, and never waits.
+    /// Allocates memory of `len` bytes, without waiting.
     ///
     /// # Errors
     ///
-    /// * [`TrySendError::Full`] when there is no memory because the connection is lost. When it is
-    ///   resumed, the program gets the same report of room as after [`Endpoint::try_send`].
+    /// * [`TrySendError::Full`] while the connection is suspended. When it has resumed, room is
+    ///   reported as after [`Endpoint::try_send`].
     /// * [`TrySendError::Failed`] with an error of [`new`](Self::new).
     pub fn try_new(endpoint: &Endpoint, len: usize) -> Result<Self, TrySendError> {
         let memory = Some(endpoint.try_outbound_buffer(len)?);
@@ -83,7 +83,7 @@ impl SendBuffer {
         Ok(Self { memory })
     }
 
-    /// Shortens the message to its first `len` bytes. Does nothing if it is not longer than that.
+    /// Shortens the message to its first `len` bytes. Has no effect if the message is not longer.
     pub fn truncate(&mut self, len: usize) {
         if let Some(memory) = &mut self.memory {
             memory.truncate(len);

@@ -39,39 +39,42 @@ pub use self::{
     listener::StreamListener,
 };
 
-/// A connection that carries bytes in both directions, as [`std::net::TcpStream`] does.
+/// A connection that carries bytes in both directions, like [`std::net::TcpStream`].
 ///
 /// The bytes travel in messages of an [`Endpoint`]. A reader that keeps up reads them from the
-/// buffer that the device wrote, without a copy, and [`BufRead`] lends that buffer. Writes:
+/// buffer that the device wrote, without an intermediate copy, and [`BufRead`] lends that buffer.
+/// Writes behave as follows:
 ///
-/// * A write leaves at once, as one message, while the peer has room; there is no delay to disable.
-///   While it has none, writes up to 16 KiB join others, and leave together. A longer write joins
-///   up to the [eager size](crate::Config::eager_size).
-/// * A write of a few eager sizes leaves in several frames. The peer reads a longer one from this
-///   side's memory, in pieces of 1 MiB.
-/// * A blocking write takes all bytes. A write that times out, or does not wait, returns the number
-///   of bytes taken, and fails if that is 0.
+/// * While the peer has room, each write is sent immediately, as one message. There is no Nagle
+///   delay to disable. While the peer has no room, writes of up to 16 KiB are combined and sent
+///   together. Longer writes are combined up to the [eager size](crate::Config::eager_size).
+/// * A write of a few eager sizes is sent in several frames. The peer reads a longer write from
+///   this side's memory, in pieces of 1 MiB.
+/// * A blocking write accepts all bytes. A write that times out or does not wait returns the number
+///   of bytes that it accepted, and fails if that is 0.
 ///
-/// Bytes that arrive are kept until they are read. A stream whose peer does not read takes about
-/// [`Config::stream_buffer`](crate::Config::stream_buffer) (4 MiB), whatever the length of the
-/// writes; then a write waits.
+/// Bytes that have arrived are stored until they are read. If the peer does not read, the stream
+/// accepts about [`Config::stream_buffer`](crate::Config::stream_buffer) bytes (4 MiB), whatever
+/// the length of the writes; then writes wait.
 ///
-/// How it differs from `TcpStream`:
+/// Differences from `TcpStream`:
 ///
-/// * An end of file, [`read`](Read::read) returning 0, means that the peer finished: by
-///   [`shutdown`](Self::shutdown), or by dropping its stream. A peer that vanished, or exited
-///   without dropping its stream, is an error.
+/// * End of file, [`read`](Read::read) returning 0, means that the peer finished: by
+///   [`shutdown`](Self::shutdown), or by dropping its stream. If the peer vanished, or exited
+///   without dropping its stream, the read fails.
 /// * Dropping the last handle ends both directions. Written bytes are delivered in the background;
-///   a process that ends normally waits for that (see [the guide](crate::guide::ending)). Unread
-///   bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero the
-///   drop is a reset.
-/// * A write to a peer that has closed fails once this side has read to the end. Before that up to
-///   64 KiB are taken and discarded, as by a socket, so that a program that writes in between can
-///   read on.
-/// * There is a file descriptor for each [interest](Self::event_fd), instead of one for both.
+///   a process that exits normally waits for that (see [the guide](crate::guide::ending)). Unread
+///   bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero,
+///   dropping resets the connection.
+/// * If the peer has closed, a write fails once this side has read to the end. Before that, up to
+///   64 KiB of written bytes are accepted and discarded, so that a program that writes between
+///   reads can continue to read. A TCP socket also accepts some bytes before the peer's reset
+///   arrives.
+/// * There is a separate file descriptor for each [interest](Self::event_fd), instead of one for
+///   both.
 ///
-/// A stream and an endpoint that meet refuse each other by name. [`Stream::from`] makes a stream of
-/// an endpoint if the peer does the same.
+/// A stream cannot connect to an endpoint, or an endpoint to a stream; the error names the
+/// mismatch. To use an endpoint as a stream, convert it with [`Stream::from`] on both sides.
 ///
 /// # Examples
 ///
@@ -88,11 +91,12 @@ pub use self::{
 /// ```
 pub struct Stream {
     shared: Local<Shared>,
-    /// The bytes that [`BufRead`] lends when another handle might take the original.
+    /// A copy of bytes that [`BufRead`] lends. Needed because another handle could consume the
+    /// original.
     lent: Vec<u8>,
 }
 
-/// The state that all handles of a stream share.
+/// The state that all handles to a stream share.
 struct Shared {
     endpoint: StreamEnd,
     turns: Turns,
@@ -102,14 +106,13 @@ struct Shared {
 }
 
 impl Stream {
-    /// Ends a direction, or both.
+    /// Shuts down one or both directions.
     ///
-    /// * [`Shutdown::Write`]: the peer reads the bytes written before, and then the end. Further
-    ///   writes fail with [`BrokenPipe`](io::ErrorKind::BrokenPipe).
-    /// * [`Shutdown::Read`]: reads of this side, including reads that are waiting, return the bytes
-    ///   that have arrived, and 0 if there are none. The peer is not notified. Bytes that it sends
-    ///   later go to the buffer, and the next read returns them; when the buffer is full, the
-    ///   peer's writes wait.
+    /// * [`Shutdown::Write`]: the peer reads the bytes that were written before, and then the end.
+    ///   Further writes fail with [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+    /// * [`Shutdown::Read`]: reads of this side, including waiting ones, return bytes that have
+    ///   arrived, or 0 if there are none. The peer is not notified. Bytes that it sends later are
+    ///   buffered, and the next read returns them; when the buffer is full, the peer's writes wait.
     ///
     /// # Errors
     ///
@@ -125,13 +128,13 @@ impl Stream {
         Ok(())
     }
 
-    /// Makes another handle of the same stream.
+    /// Returns another handle to the same stream.
     ///
-    /// Everything but the handle is shared: also the timeouts, and whether calls wait.
+    /// All handles share the timeouts and the non-blocking mode.
     ///
     /// # Errors
     ///
-    /// This never fails. It returns a `Result` because
+    /// Never fails. It returns a `Result` because
     /// [`TcpStream::try_clone`](std::net::TcpStream::try_clone) does.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
@@ -140,9 +143,9 @@ impl Stream {
         })
     }
 
-    /// Splits the stream into its directions, for two threads.
+    /// Splits the stream into its directions, for use by two threads.
     ///
-    /// Dropping the write half finishes its direction.
+    /// Dropping the write half shuts down its direction.
     #[must_use]
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         let writing = Self {
@@ -152,20 +155,20 @@ impl Stream {
         (ReadHalf::new(self), WriteHalf::new(writing))
     }
 
-    /// Copies the next bytes without taking them. Waits for some as [`read`](Read::read) does.
+    /// Copies the next bytes without consuming them. Waits for some as [`read`](Read::read) does.
     ///
-    /// It copies from all bytes that have arrived, up to the length of `buf`. A read of that many
-    /// bytes returns them all.
+    /// Copies the bytes that have arrived, up to the length of `buf`. A later read of that length
+    /// returns all of them.
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Read::read).
+    /// The errors of [`read`](Read::read).
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.shared
             .read_with(|reading, endpoint| reading.peek(endpoint, buf))
     }
 
-    /// Sets the time limit of reads; `None`, the default, is no limit.
+    /// Sets the time limit of reads; `None`, the default, means no limit.
     ///
     /// A read that times out fails with [`WouldBlock`](io::ErrorKind::WouldBlock).
     ///
@@ -176,9 +179,9 @@ impl Stream {
         self.shared.read_timeout.set(timeout)
     }
 
-    /// Sets the time limit of writes that wait for room; `None`, the default, is no limit.
+    /// Sets the time limit of writes that wait for room; `None`, the default, means no limit.
     ///
-    /// A write that times out returns the number of bytes taken. It fails with
+    /// A write that times out returns the number of bytes that it accepted. It fails with
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if that is 0.
     ///
     /// # Errors
@@ -188,20 +191,20 @@ impl Stream {
         self.shared.write_timeout.set(timeout)
     }
 
-    /// Returns how long a read may wait.
+    /// Returns the time limit of reads; `None` means no limit.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.read_timeout.get())
     }
 
-    /// Returns how long a write may wait for room.
+    /// Returns the time limit of writes; `None` means no limit.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.write_timeout.get())
     }
@@ -211,7 +214,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared
             .nonblocking
@@ -219,12 +222,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the error that ended the connection, or `None` while it is open or if the peer had
-    /// finished before.
+    /// Returns the error that ended the connection. Returns `None` while the connection is open,
+    /// and also if the peer had finished before the end.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.shared.endpoint.end_error())
     }
@@ -233,7 +236,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.original().endpoint.local_addr())
     }
@@ -242,7 +245,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.original().endpoint.peer_addr())
     }
@@ -253,13 +256,14 @@ impl Stream {
         self.shared.original().endpoint.transport()
     }
 
-    /// Returns a file descriptor for event loops, readable while this interest is met.
+    /// Returns a file descriptor for event loops. It is readable while the condition of `interest`
+    /// holds.
     ///
     /// See [`Endpoint::event_fd`].
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::event_fd`].
+    /// The errors of [`Endpoint::event_fd`].
     pub fn event_fd(&self, interest: Interest) -> io::Result<BorrowedFd<'_>> {
         Ok(self.shared.endpoint.event_fd(interest)?)
     }
@@ -275,7 +279,7 @@ impl StandIn for Shared {
 }
 
 impl Shared {
-    /// Returns the deadline of a call that may wait; `None` if it does not wait.
+    /// Returns the deadline of a call, or `None` in non-blocking mode.
     fn deadline(&self, timeout: &Timeout) -> Option<Deadline> {
         if self.nonblocking.load(Ordering::Relaxed) {
             return None;
@@ -283,26 +287,26 @@ impl Shared {
         Some(timeout.get().map_or_else(Deadline::never, Deadline::after))
     }
 
-    /// Waits for bytes or the end, and returns the result of `take`.
+    /// Waits for bytes or the end. Then returns the result of `take`.
     fn read_with<T>(&self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {
             Some(deadline) => self.turns.wait(deadline),
-            // While another thread waits there is nothing to read.
+            // If another thread has the turn, it waits for bytes, so there is nothing to read.
             None => self.turns.take(),
         };
         let mut turn = turn.ok_or(io::ErrorKind::WouldBlock)?;
         read_in_turn(&mut turn, &self.endpoint, deadline.as_ref(), take)
     }
 
-    /// As [`read_with`](Self::read_with), for the only handle, which needs no turn.
+    /// Reads like [`read_with`](Self::read_with), through the only handle, which needs no turn.
     fn read_alone<T>(&mut self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let reading = self.turns.get_mut();
         read_in_turn(reading, &self.endpoint, deadline.as_ref(), take)
     }
 
-    /// Writes some of the bytes of these parts.
+    /// Writes bytes from these parts. Returns the number of bytes written.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         if parts.iter().all(|part| part.is_empty()) {
             return Ok(0);
@@ -315,7 +319,7 @@ impl Shared {
         let mut written = write(parts).map_err(write_error)?;
         let len = total(parts);
         if written < len {
-            // As a socket does, which fails only if it took nothing.
+            // Like a socket, the write fails only if it has accepted no bytes.
             let mut parts = parts.to_vec();
             let mut rest = &mut parts[..];
             IoSlice::advance_slices(&mut rest, written);
@@ -330,7 +334,7 @@ impl Shared {
     }
 }
 
-/// Waits for bytes, or the end, by the handle that has the turn.
+/// Waits for bytes or the end. The calling handle has the turn.
 fn read_in_turn<T>(
     reading: &mut Reading,
     endpoint: &StreamEnd,
@@ -363,17 +367,17 @@ pub(crate) fn read_error(error: Error) -> io::Error {
 }
 
 impl From<Endpoint> for Stream {
-    /// Makes a stream of an endpoint. Its peer has to do the same.
+    /// Converts an endpoint into a stream. The peer must do the same.
     ///
-    /// Other handles of the endpoint must not be used afterwards: their messages would be missing
-    /// in the stream, or stand between its bytes.
+    /// Do not use other handles to the endpoint afterwards: messages that they receive would be
+    /// missing in the stream, and messages that they send would be mixed into it.
     fn from(endpoint: Endpoint) -> Self {
         endpoint.carry_bytes();
         Self::from_parts(StreamEnd::new(endpoint), Turns::default(), false)
     }
 }
 
-/// Conversion from a stream of a runtime, and to one.
+/// Converts streams of a runtime into streams for threads, and vice versa.
 impl Stream {
     pub(crate) fn from_parts(endpoint: StreamEnd, turns: Turns, nonblocking: bool) -> Self {
         Self {
@@ -388,7 +392,7 @@ impl Stream {
         }
     }
 
-    /// Fails if there is another handle.
+    /// Returns the parts of the stream. Fails if there is another handle.
     #[cfg(feature = "tokio")]
     pub(crate) fn into_parts(self) -> io::Result<(StreamEnd, Turns)> {
         if self.shared.is_inherited() {
@@ -399,7 +403,7 @@ impl Stream {
     }
 }
 
-/// Returns the error of a conversion that needs the only handle.
+/// Returns the error of a conversion that requires the only handle.
 #[cfg(feature = "tokio")]
 pub(crate) fn is_shared() -> io::Error {
     let text = "another handle of it is in use, and a runtime needs the only one";
@@ -452,7 +456,8 @@ impl BufRead for Stream {
             reading.consume(count);
             return reading.announce(endpoint);
         }
-        // If another handle waits for bytes, it has taken the ones that were lent.
+        // If another handle is waiting for bytes now, it has already consumed the bytes that were
+        // lent.
         if let Some(mut reading) = self.shared.turns.wait_for_bytes() {
             reading.consume(count);
             reading.announce(&self.shared.endpoint);
@@ -469,7 +474,7 @@ impl Write for &Stream {
         self.shared.write(parts)
     }
 
-    /// Does nothing: written bytes are in flight, or leave when the peer has room.
+    /// Does nothing, because written bytes are sent as soon as the peer has room.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -484,7 +489,7 @@ impl Write for Stream {
         (&*self).write_vectored(parts)
     }
 
-    /// Does nothing: written bytes are in flight, or leave when the peer has room.
+    /// Does nothing, because written bytes are sent as soon as the peer has room.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -498,18 +503,18 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Waiting as a task, on any runtime.
+/// Poll methods for tasks, on any runtime.
 ///
-/// These methods are for futures and never block. A call that returns
-/// [`Pending`](Poll::Pending) has the task woken when another call may succeed. One task at a time
-/// reads, and one writes. A read of another handle that waits already goes first. See
+/// Futures call these methods, which never block. A method that returns [`Pending`](Poll::Pending)
+/// wakes the task when another call may succeed. At a time, one task can wait to read and one to
+/// write. If another handle is already waiting to read, it reads first. See
 /// [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
 impl Stream {
-    /// Reads some bytes; none at the end.
+    /// Reads some bytes. Returns 0 at the end of the stream.
     ///
     /// # Errors
     ///
-    /// Those of [`read`](io::Read::read), except for timeouts.
+    /// The errors of [`read`](io::Read::read), except for timeouts.
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
@@ -523,20 +528,20 @@ impl Stream {
         Poll::Ready(Ok(count))
     }
 
-    /// Writes some of these bytes, and returns their number.
+    /// Writes some of these bytes. Returns the number of bytes written.
     ///
     /// # Errors
     ///
-    /// Those of [`write`](io::Write::write), except for timeouts.
+    /// The errors of [`write`](io::Write::write), except for timeouts.
     pub fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
-    /// Writes some of the bytes of these parts, one after the other, and returns their number.
+    /// Writes some of the bytes of these parts, in order. Returns the number of bytes written.
     ///
     /// # Errors
     ///
-    /// Those of [`write`](io::Write::write), except for timeouts.
+    /// The errors of [`write`](io::Write::write), except for timeouts.
     pub fn poll_write_vectored(
         &self,
         cx: &mut Context<'_>,

@@ -1,7 +1,7 @@
-//! Counters of events of this process's connections, by reason, and the histogram of round trips.
+//! Counters of this process's connection events, by reason, and a histogram of round-trip times.
 //!
-//! The counters are in this file and not in `observe` because the engine and connections add to
-//! them. All counters are atomic, so no lock is taken.
+//! The counters are here and not in `observe`, because the engine and connections increment them,
+//! and must not depend on `observe`. All counters are atomic, so no lock is needed.
 
 use std::{
     collections::BTreeMap,
@@ -16,12 +16,12 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 
 static TALLY: PerProcess<Tally> = PerProcess::new(Tally::new);
 
-/// Starts to count.
+/// Enables the counters.
 pub(crate) fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the program has enabled statistics. Connections that began before are not counted.
+/// Returns whether the program has enabled statistics. Earlier connections are not counted.
 pub(crate) fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
@@ -34,22 +34,22 @@ pub(crate) fn tally() -> &'static Tally {
 /// The counters of a process.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// Ends of established connections.
+    /// The number of established connections that ended.
     pub(crate) ended: ByReason,
-    /// Connects that returned an error.
+    /// The number of connects that returned an error.
     pub(crate) connects_failed: ByReason,
-    /// Requests of peers that were not accepted.
+    /// The number of the peers' requests that were not accepted.
     pub(crate) requests_refused: ByReason,
-    /// The times from a ping to its pong.
+    /// The round-trip times of pings.
     pub(crate) round_trips: RoundTripTally,
 }
 
-/// Event counters by name. A name is that of the error or reason that ended or refused a
-/// connection.
+/// Event counters by name: the name of the error or reason that ended or refused a connection.
 #[derive(Debug)]
 pub(crate) struct ByReason(BTreeMap<&'static str, AtomicU64>);
 
-/// A histogram: each counter counts the times between two adjacent values of [`BOUNDS`].
+/// A histogram. Each counter contains the number of times between two adjacent values of
+/// [`BOUNDS`].
 #[derive(Debug)]
 pub(crate) struct RoundTripTally {
     counts: [AtomicU64; BOUNDS.len() + 1],
@@ -57,7 +57,8 @@ pub(crate) struct RoundTripTally {
     sum: AtomicU64,
 }
 
-/// The upper bounds of the counters of round trips, from 10 µs to 5 s. The last counter has none.
+/// The upper bounds of the counters in the histogram, from 10 µs to 5 s. The last counter has no
+/// bound.
 const BOUNDS: [Duration; 18] = [
     Duration::from_micros(10),
     Duration::from_micros(20),
@@ -79,18 +80,18 @@ const BOUNDS: [Duration; 18] = [
     Duration::from_secs(5),
 ];
 
-/// A cause for which a listener does not accept a request.
+/// A reason for which a listener does not accept a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
     /// The backlog is full.
     Backlog,
-    /// Too many requests are not established yet.
+    /// Too many connections were requested and not established yet.
     HalfOpen,
     /// The hello of the peer is malformed or incompatible.
     Hello,
-    /// The session that the peer wants to resume is unknown.
+    /// The session that the peer tried to resume is unknown.
     Session,
-    /// The program rejected it, or dropped the request.
+    /// The program rejected or dropped the request.
     Program,
     /// The listener was closed before the connection was established.
     Closed,
@@ -111,7 +112,7 @@ impl Refusal {
     }
 }
 
-/// The names of failures to connect that are no [`CloseReason`].
+/// The names of connect failures that are not a [`CloseReason`].
 const FAILURES: [&str; 11] = [
     "address_lookup",
     "engine_shut_down",
@@ -126,7 +127,7 @@ const FAILURES: [&str; 11] = [
     "source",
 ];
 
-/// Returns the name of a failure to connect.
+/// Returns the name of a connect failure.
 fn failure(error: &Error) -> &'static str {
     match error {
         Error::Connect { reason, .. } | Error::Disconnected(reason) => reason.name(),
@@ -171,7 +172,7 @@ impl ByReason {
         }
     }
 
-    /// Returns the counts of all names.
+    /// Returns the counts by name, with an entry for every name.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
         let counts = self.0.iter();
         counts
@@ -188,7 +189,7 @@ impl RoundTripTally {
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the number of times up to each bound, of all times, and their sum.
+    /// Returns the number of times up to each bound, the number of all times, and their sum.
     pub(crate) fn counts(&self) -> (Vec<(Duration, u64)>, u64, Duration) {
         let mut count = 0;
         let mut up_to = |at: usize| {
@@ -208,14 +209,14 @@ pub(crate) fn count_end(reason: &CloseReason) {
     tally().ended.add(reason.name());
 }
 
-/// Counts a connect that fails with this error.
+/// Counts a connect that failed with this error.
 pub(crate) fn count_failure(error: &Error) {
     if is_enabled() {
         tally().connects_failed.add(failure(error));
     }
 }
 
-/// Counts a connect that the program gave up by dropping its future.
+/// Counts a connect that the program cancelled by dropping its future.
 pub(crate) fn count_given_up() {
     if is_enabled() {
         tally().connects_failed.add("given_up");
@@ -229,7 +230,7 @@ pub(crate) fn count_refusal(refusal: Refusal) {
     }
 }
 
-/// Counts the time from a ping to its pong.
+/// Counts the round-trip time of a ping.
 pub(crate) fn count_round_trip(time: Duration) {
     if is_enabled() {
         tally().round_trips.add(time);

@@ -8,7 +8,7 @@ use crate::error::Error;
 pub enum Transport {
     /// A reliable-connected queue pair of an RDMA device: over RoCE, InfiniBand or iWARP.
     Rdma,
-    /// A TCP connection, on which the library does the work of a device.
+    /// A TCP connection, over which the library does the work of an RDMA device.
     Tcp,
     /// A connection within this process, for tests: see [the
     /// guide](crate::guide::connecting#unit-tests).
@@ -25,27 +25,27 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Which transport a connector or a listener uses.
+/// The transport or transports that a connector or a listener uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportChoice {
-    /// The choice that the environment variable `RDMSG_TRANSPORT` names: `auto`, `rdma`, `tcp` or
-    /// `memory`, in any case. [`Auto`](Self::Auto) if the variable is not set.
+    /// The choice in the environment variable `RDMSG_TRANSPORT`: `auto`, `rdma`, `tcp` or `memory`,
+    /// in upper or lower case. [`Auto`](Self::Auto) if the variable is not set.
     ///
-    /// Any other value is an error of a connect or a bind.
+    /// With any other value, connecting and binding fail.
     #[default]
     Environment,
     /// RDMA if a device serves the address, and TCP otherwise.
     ///
-    /// A listener listens on both with the same port, but on iWARP over RDMA alone: its ports are
-    /// those of TCP. A connector tries RDMA first. It falls back to TCP, within the same
-    /// [`connect_timeout`](crate::Config::connect_timeout), when no device serves the address, no
-    /// route leads over one, no listener answers over RDMA, or no answer arrives in half of the
-    /// time. A rejection with a cause is final.
+    /// A listener listens on both with the same port. On iWARP it listens only over RDMA, because
+    /// iWARP uses the ports of TCP. A connector tries RDMA first. It falls back to TCP, within the
+    /// same [`connect_timeout`](crate::Config::connect_timeout), when no device serves the address,
+    /// no route leads to it over a device, no listener answers over RDMA, or no answer arrives
+    /// within half of the time. It does not fall back after a rejection with a cause.
     ///
-    /// A host that answered over TCP, and not over RDMA, is remembered for 60 s, with up to 255
-    /// other hosts of the process. During that time connectors try TCP first at this host, and RDMA
-    /// if TCP finds no route to it. A refusal over TCP ends this time early.
+    /// A host that answers over TCP but not over RDMA is remembered for 60 s; the process remembers
+    /// up to 256 hosts. During that time connectors try TCP first at this host, and then RDMA if
+    /// TCP finds no route to it. A refusal over TCP ends this time early.
     Auto,
     /// RDMA, or an error.
     Rdma,
@@ -54,12 +54,13 @@ pub enum TransportChoice {
     /// A connection within this process, for tests: see [the
     /// guide](crate::guide::connecting#unit-tests).
     ///
-    /// Addresses are names for listeners of this process and nothing else.
+    /// The addresses are only names for listeners of this process.
     Memory,
 }
 
 impl TransportChoice {
-    /// Returns the transport of this name: `auto`, `rdma`, `tcp` or `memory`, in any case.
+    /// Returns the choice with this name: `auto`, `rdma`, `tcp` or `memory`, in upper or lower
+    /// case.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let names = [
             ("auto", Self::Auto),
@@ -72,7 +73,7 @@ impl TransportChoice {
         Some(transport)
     }
 
-    /// Checks the environment variable, if it decides.
+    /// Checks the environment variable if this choice reads it.
     pub(crate) fn check(self) -> Result<(), Error> {
         match self {
             Self::Environment => chosen_by_environment().map(drop),
@@ -80,8 +81,8 @@ impl TransportChoice {
         }
     }
 
-    /// Returns the choice, which is not [`Environment`](Self::Environment). It has passed
-    /// [`check`](Self::check).
+    /// Returns the choice, with [`Environment`](Self::Environment) replaced by the variable's
+    /// value. The choice must have passed [`check`](Self::check).
     pub(crate) fn resolved(self) -> Self {
         match self {
             Self::Environment => chosen_by_environment().unwrap_or(Self::Auto),
@@ -90,7 +91,7 @@ impl TransportChoice {
     }
 }
 
-/// Returns the choice of `RDMSG_TRANSPORT`, which is not [`TransportChoice::Environment`].
+/// Returns the choice in `RDMSG_TRANSPORT`, which is never [`TransportChoice::Environment`].
 fn chosen_by_environment() -> Result<TransportChoice, Error> {
     let Some(name) = env::var_os("RDMSG_TRANSPORT") else {
         return Ok(TransportChoice::Auto);

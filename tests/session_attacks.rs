@@ -71,7 +71,7 @@ impl Scene {
 
     /// Ends the peer's connection, and waits until the endpoint has detected the loss.
     fn lose(&mut self) {
-        let lost = format!("to {}: lost its connection", self.raw.local_addr());
+        let lost = format!("to {}: was lost", self.raw.local_addr());
         self.raw.hang_up();
         self.lines.wait_for(&lost);
     }
@@ -498,7 +498,7 @@ fn close_is_repeated_after_the_peer_gave_up() {
         let closing = scope.spawn(move || server.close());
         assert_eq!(scene.raw.next_kind(), CLOSE);
         scene.raw.fail(KEEPALIVE_TIMEOUT);
-        let lost = format!("to {}: lost its connection", scene.raw.local_addr());
+        let lost = format!("to {}: was lost", scene.raw.local_addr());
         scene.lines.wait_for(&lost);
         let (mut raw, answer) = request(scene.listener.local_addr(), &scene.id, 1, 0);
         assert_eq!(answer, Answer::Accepted(0_u32.to_be_bytes().to_vec()));

@@ -35,14 +35,12 @@ impl DeviceFault {
 impl fmt::Display for DeviceFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Device => "itself, and all its connections end (DEVICE_FATAL)",
-            Self::QueuePair => "the queue pair (QP_FATAL)",
-            Self::Request => "an invalid request of the peer (QP_REQ_ERR)",
-            Self::Access => {
-                "a request of the peer for memory without a right to it (QP_ACCESS_ERR)"
-            }
-            Self::CompletionQueue => "the completion queue (CQ_ERR)",
-            Self::SharedReceives => "the shared receive queue (SRQ_ERR)",
+            Self::Device => "the whole device failed (DEVICE_FATAL)",
+            Self::QueuePair => "the queue pair failed (QP_FATAL)",
+            Self::Request => "the peer sent an invalid request (QP_REQ_ERR)",
+            Self::Access => "the peer accessed memory without the right to do so (QP_ACCESS_ERR)",
+            Self::CompletionQueue => "the completion queue failed (CQ_ERR)",
+            Self::SharedReceives => "the shared receive queue failed (SRQ_ERR)",
         })
     }
 }

@@ -362,8 +362,8 @@ impl fmt::Display for CloseReason {
                 write!(f, ", with {len} bytes: {text:?}")
             }
             Self::NotRdmsg => f.write_str(
-                "the program at the other end does not speak rdmsg's protocol; check address and \
-                 port",
+                "the program at the other end does not speak rdmsg's protocol; check the address \
+                 and the port",
             ),
             Self::PeerIsRsocket => f.write_str(
                 "the program at the other end speaks the protocol of rsockets, not that of \
@@ -392,9 +392,9 @@ impl fmt::Display for CloseReason {
                 )
             }
             Self::PeerBusy => f.write_str(
-                "the peer is busy: its listener has no place for another connection, or is being \
-                 closed, and its program has seen no message; retry later, or set retry_refused in \
-                 the Config; at the peer accept faster, or raise backlog and half_open",
+                "the peer is busy: its listener has no room for another connection, or is being \
+                 closed; its program has seen no message; retry later, or set retry_refused of the \
+                 Connector; at the peer, accept faster, or raise backlog and half_open",
             ),
             Self::PeerIncompatible(mismatch) => {
                 write!(f, "the two sides are incompatible: {mismatch}")
@@ -441,7 +441,7 @@ impl fmt::Display for CloseReason {
             }
             Self::SessionLost => f.write_str(
                 "the connection was lost, and the peer does not know its session: its process has \
-                 ended, or it gave the session up; the completions Failed name the messages that \
+                 ended, or it gave up the session; the completions Failed name the messages that \
                  may not have arrived",
             ),
             Self::LocallyClosed => f.write_str("closed by this side"),

@@ -23,7 +23,7 @@ pub(crate) fn resume(text: &str) -> Result<Duration, String> {
 pub(crate) fn positive(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     if duration.is_zero() {
-        return Err("the time must be more than 0".into());
+        return Err("the time must be more than 0 seconds".into());
     }
     if duration > Duration::from_secs(86_400) {
         return Err("the time must be at most 86400 seconds".into());

@@ -257,7 +257,7 @@ fn serve_survives_failed_thread_creation() {
     server.signal(Signal::SIGINT).unwrap();
     let ended = server.end(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
-    let said = "cannot start a thread for it: Resource temporarily unavailable";
+    let said = "cannot start a thread: Resource temporarily unavailable";
     assert!(ended.output.contains(said), "{}", ended.output);
 }
 
@@ -286,7 +286,7 @@ fn echo_of_another_length_is_logged() {
     let output = rdmsg(&format!("ping {address} --transport tcp -c 1"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("the reply differs from the message"),
+        said.contains("the peer's reply differs from the message sent"),
         "{said}"
     );
     serving.join().unwrap();

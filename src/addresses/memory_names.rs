@@ -1,4 +1,4 @@
-//! The names of listeners within the process, `memory://name`, as addresses.
+//! Maps the names of in-process listeners, `memory://name`, to addresses.
 
 use std::{
     fmt,
@@ -8,20 +8,21 @@ use std::{
 
 use crate::os::{PerProcess, lock};
 
-/// The part before the name.
+/// The scheme of the names of in-process listeners.
 const SCHEME: &str = "memory://";
 
-/// The addresses of names begin with these. They are of the block `100::/64`, which reaches no host
-/// (RFC 6666).
+/// The first 96 bits of the addresses that stand for names. They are in the discard-only block
+/// `100::/64` (RFC 6666), so no host has such an address.
 const PREFIX: [u16; 6] = [0x0100, 0, 0, 0, 0x7264, 0x6d73];
 
-/// The port of all names. Port 0 would stand for a free one.
+/// The port of all these addresses. It is not 0, which would request a free port.
 const PORT: u16 = 1;
 
-/// The names that were used, each at its number. They stay.
+/// All names that the process has used. The index of a name is the last 32 bits of its address, so
+/// no name is ever removed.
 static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new(Mutex::default);
 
-/// Returns the address that stands for a name, always the same one.
+/// Returns the address that stands for a name. Equal names have equal addresses.
 pub(super) fn address_of(name: &str) -> SocketAddr {
     let mut names = lock(NAMES.get());
     let known = names.iter().position(|known| known == name);
@@ -34,7 +35,7 @@ pub(super) fn address_of(name: &str) -> SocketAddr {
     (ip, PORT).into()
 }
 
-/// Returns the name for which an address stands, if it stands for one.
+/// Returns the name for which an address stands, or `None` for an ordinary address.
 fn name_of(address: SocketAddr) -> Option<String> {
     let SocketAddr::V6(v6) = address else {
         return None;
@@ -47,11 +48,11 @@ fn name_of(address: SocketAddr) -> Option<String> {
     lock(NAMES.get()).get(number).cloned()
 }
 
-/// An address as a text for people: `memory://name` if it stands for a name.
+/// Displays an address, as `memory://name` if it stands for a name.
 pub(crate) struct Shown(pub(crate) SocketAddr);
 
 impl Shown {
-    /// Whether it is a name.
+    /// Returns whether the address stands for a name.
     pub(crate) fn is_name(&self) -> bool {
         name_of(self.0).is_some()
     }
@@ -66,15 +67,16 @@ impl fmt::Display for Shown {
     }
 }
 
-/// As [`Display`](fmt::Display).
+/// Works like [`Display`](fmt::Display).
 impl fmt::Debug for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Whether a listener on an address within the process serves connects to another one: the ports
-/// are the same, and so are the hosts, unless one of them stands for all.
+/// Returns whether an in-process listener on one address accepts connections to another address.
+/// The ports must be equal, and the hosts must be equal or one of them unspecified (`0.0.0.0`,
+/// `::`).
 pub(crate) fn serves(listener: SocketAddr, wanted: SocketAddr) -> bool {
     let (own, other) = (listener.ip(), wanted.ip());
     let is_same = own == other || own.is_unspecified() || other.is_unspecified();

@@ -7,21 +7,22 @@ const LONGEST: usize = 64;
 
 /// The program's name for a connection, or none.
 ///
-/// The text may have any characters; each place that shows it escapes them.
+/// The text may contain any characters; its `Display` escapes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Label(Option<Arc<str>>);
 
 impl Label {
-    /// Makes a label of this text. An empty text makes none.
+    /// Creates a label from this text. An empty text means no label.
     pub(crate) fn new(text: &str) -> Self {
         Self((!text.is_empty()).then(|| text.into()))
     }
 
-    /// Checks the length.
+    /// Checks that the text is not too long.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] above [`LONGEST`] bytes. The error names the length, not the text.
+    /// [`Error::InvalidConfig`] above [`LONGEST`] bytes. The error contains the length, not the
+    /// text.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.as_str() {
             Some(text) if text.len() > LONGEST => Err(Error::InvalidConfig {
@@ -45,8 +46,9 @@ impl Label {
 }
 
 impl fmt::Display for Label {
-    /// Writes a space and the text in quotation marks, or nothing. Quotation marks, backslashes and
-    /// control characters of the text are escaped, so that it forges no line of a log.
+    /// Writes a space and the text in quotation marks, or nothing if there is no label. Quotation
+    /// marks, backslashes and control characters of the text are escaped, so that a label cannot
+    /// forge log lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.as_str() {
             Some(text) => write!(f, " {text:?}"),

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::{RelaxedOrdering, within};
 use crate::error::Error;
 
-/// The values of a connection that only its RDMA device uses. The defaults suit any device.
+/// The settings of a connection for its RDMA device. The defaults suit any device.
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
@@ -12,18 +12,19 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaTuning {
-    /// The size in bytes up to which messages travel inside the work request itself.
+    /// The size in bytes up to which a message is stored inside the work request (inline data).
     ///
-    /// The size includes 16 bytes of header. It is a hint: the device may grant another size, and
-    /// if it refuses this one, the connection tries 256, 128, 96 and 64 bytes and then none. The
-    /// log has the size that was granted, once for each device of an engine. Costs memory of the
-    /// send queue in the driver.
+    /// The size includes a header of 16 bytes. It is a hint: the device may grant another size. If
+    /// the device refuses this size, the connection tries 256, 128, 96 and 64 bytes, and then no
+    /// inline data. The granted size is logged once for each device of an engine. A larger size
+    /// costs memory in the driver's send queue.
     ///
     /// 0 to 1024 bytes, default 256.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub max_inline: u32,
 
-    /// The time limit for one attempt to resolve the address, and for one to resolve the route.
+    /// The time limit of one attempt to resolve the address, and of one attempt to resolve the
+    /// route.
     ///
     /// Failed attempts are repeated within [`connect_timeout`](crate::Config::connect_timeout).
     ///
@@ -31,41 +32,42 @@ pub struct RdmaTuning {
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]
     pub resolve_timeout: Duration,
 
-    /// The number of times that the device repeats a packet that the peer does not acknowledge.
+    /// The number of times that the device retransmits a packet that the peer does not acknowledge.
     ///
-    /// The device waits for [`ack_timeout`](Self::ack_timeout) before each repetition. If the last
-    /// one is not acknowledged either, the connection ends with
+    /// The device waits for [`ack_timeout`](Self::ack_timeout) before each retransmission. If the
+    /// last one is not acknowledged either, the connection ends with
     /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR).
     ///
-    /// Over TCP, bytes without an acknowledgement for the time of all tries end the connection
-    /// (`TCP_USER_TIMEOUT`, at least 1 s).
+    /// Over TCP the connection ends when bytes stay unacknowledged for the total time of all
+    /// retransmissions (`TCP_USER_TIMEOUT`, at least 1 s).
     ///
-    /// Software RoCE repeats without end if the value is 7. There the
-    /// [keepalive](crate::Config::keepalive_interval) alone notices a peer that has gone.
+    /// With the value 7 software RoCE retransmits without end. Then only
+    /// [keepalive](crate::Config::keepalive_interval) detects a vanished peer.
     ///
     /// 0 to 7, default 7.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub retry_count: u8,
 
-    /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ.
+    /// The exponent *n* of the time 4.096 µs × 2ⁿ that the device waits for an acknowledgement.
     ///
-    /// In most cases the peer notices a lost packet sooner, by the packet after it. A shorter time
-    /// is not safer, because the device then repeats packets to a host that is only busy. The total
-    /// time of [`retry_count`](Self::retry_count) repetitions depends on the device, which may wait
-    /// longer before each further one. On software RoCE with the default `retry_count` that takes
-    /// longer than keepalive, so keepalive alone detects a dead host there, also while this side
-    /// sends ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)).
+    /// In most cases the peer detects a lost packet sooner, when the next packet arrives. A shorter
+    /// time is not safer, because the device would then retransmit packets to a host that is only
+    /// busy. The total time of [`retry_count`](Self::retry_count) retransmissions depends on the
+    /// device, which may increase the wait before each of them. On software RoCE the total of the
+    /// default `retry_count` is longer than the keepalive time. So there only keepalive detects a
+    /// dead host ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)), even while this side
+    /// sends.
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]
     pub ack_timeout: Option<u8>,
 
-    /// The completion vector of the connection: the number of the device's interrupt that wakes
+    /// The completion vector of the connection: the index of the device interrupt that wakes
     /// waiting threads.
     ///
-    /// The processor that serves an interrupt is its affinity in the kernel
-    /// (`/proc/irq/*/smp_affinity_list`). With `None` the connections of a process take the vectors
-    /// of a device in turn, so that all of these processors share the interrupts.
+    /// The interrupt's affinity in the kernel (`/proc/irq/*/smp_affinity_list`) selects the
+    /// processor that handles it. With `None` the connections of a process use the vectors of a
+    /// device in rotation, so that all of these processors share the interrupts.
     ///
     /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); connecting and accepting fail
     /// with [`Error::InvalidConfig`] beyond it. Default `None`.
@@ -75,23 +77,24 @@ pub struct RdmaTuning {
     /// Whether the device may reorder its writes of received bytes to memory: see
     /// [`RelaxedOrdering`].
     ///
-    /// Default [`Auto`](RelaxedOrdering::Auto): on the processors that are known to need it.
+    /// Default [`Auto`](RelaxedOrdering::Auto): relaxed ordering on processors that are known to
+    /// need it.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]
     pub relaxed_ordering: RelaxedOrdering,
 
-    /// Whether the queue pair of the connection gets a thread domain, and with it a doorbell
-    /// register of its own.
+    /// Whether the queue pair of the connection gets its own thread domain, and with it its own
+    /// doorbell register.
     ///
-    /// The driver then takes no locks to post, because the connection has one. Connections for
-    /// which the device has no thread domain do without; the log has the first one at the level
-    /// `debug`.
+    /// The driver then posts without locks; the lock of the connection suffices. If the device has
+    /// no thread domain left, the connection works without one. The log reports the first such
+    /// connection at the level `debug`.
     ///
     /// Default `true`.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub thread_domain: bool,
 }
 
-/// The exponent of the default acknowledgement timeout of 1.07 s.
+/// The exponent of the default acknowledgement timeout: 4.096 µs × 2¹⁸ = 1.07 s.
 const DEFAULT_ACK_TIMEOUT: u8 = 18;
 
 impl Default for RdmaTuning {
@@ -109,7 +112,7 @@ impl Default for RdmaTuning {
 }
 
 impl RdmaTuning {
-    /// Refuses values that cannot work on any device.
+    /// Returns an error for values that work on no device.
     pub(super) fn check(&self) -> Result<(), Error> {
         let (least, most) = (Duration::from_millis(10), Duration::from_secs(60));
         within("rdma.max_inline", self.max_inline, 0, 1024)?;
@@ -121,7 +124,7 @@ impl RdmaTuning {
         Ok(())
     }
 
-    /// Raises the values until the device tries for this time at least.
+    /// Raises the values until the device retransmits for at least `time`.
     pub(super) fn try_for(&mut self, time: Duration) {
         self.retry_count = 7;
         let least = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT);
@@ -135,7 +138,7 @@ impl RdmaTuning {
         self.ack_timeout = Some(enough.unwrap_or(31));
     }
 
-    /// Returns the time after which the device gives the peer up.
+    /// Returns the time after which the device reports that the peer does not acknowledge.
     pub(crate) fn all_tries(&self) -> Duration {
         let exponent = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT).min(31);
         let tries = u32::from(self.retry_count) + 1;

@@ -2,13 +2,13 @@ use super::text::Text;
 
 /// Whether a device may reorder its writes of received bytes to memory on their way through PCIe.
 ///
-/// It affects receive buffers and the memory into which large messages are read: the library uses
-/// their bytes only after the completion, which is never reordered. It affects neither the memory
-/// of a [`Region`](crate::Region), in which a peer's writes have an order, nor memory that peers
-/// read.
+/// Relaxed ordering applies to receive buffers and to the memory into which large messages are
+/// read. This is safe because the library uses the bytes only after the completion, which is never
+/// reordered before them. It applies neither to the memory of a [`Region`](crate::Region), in which
+/// a peer's writes have an order, nor to memory that peers read.
 ///
-/// On some processors relaxed ordering is needed for the full rate: UCX saw 150 instead of 200 Gb/s
-/// on AMD EPYC. On others it is slower.
+/// Some processors need relaxed ordering for the full rate: on AMD EPYC, UCX measured 150 instead
+/// of 200 Gb/s without it. On other processors it is slower.
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
@@ -17,14 +17,14 @@ use super::text::Text;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RelaxedOrdering {
-    /// As [`On`](Self::On) on AMD EPYC processors of the families 17h and 19h and on Fujitsu A64FX,
-    /// and as [`Off`](Self::Off) on all others.
+    /// [`On`](Self::On) on AMD EPYC processors of the families 17h and 19h and on Fujitsu A64FX,
+    /// [`Off`](Self::Off) on all others.
     #[default]
     Auto,
-    /// Asks the device for relaxed ordering. A device or kernel without it writes in order. If it
-    /// refuses the request, the log reports this once for each device of an engine.
+    /// Requests relaxed ordering. A device or kernel that does not support it writes in order. If
+    /// the device refuses the request, the log reports this once for each device of an engine.
     On,
-    /// All writes are in order.
+    /// The device writes in order.
     Off,
 }
 

@@ -1,4 +1,5 @@
-//! Configurations as text: by the names of the fields, from a string or the environment.
+//! Reads configurations from text, by the names of the fields: from a string or from the
+//! environment.
 
 use std::{env, str::FromStr, time::Duration};
 
@@ -33,8 +34,8 @@ const NAMES: [&str; 24] = [
 ];
 
 impl Config {
-    /// Sets the field with this name to the value of a text, and leaves the other fields as they
-    /// are. Does not check the range of the value: [`check`](Self::check) does.
+    /// Sets the field with this name to the value that the text describes. Does not check the range
+    /// of the value; [`check`](Self::check) does.
     ///
     /// | field | text |
     /// |---|---|
@@ -50,7 +51,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] for a name that no field has, and for a text of another form.
+    /// [`Error::InvalidConfig`] for an unknown name, and for a text that the field does not accept.
     ///
     /// # Examples
     ///
@@ -79,12 +80,12 @@ impl Config {
         })
     }
 
-    /// Returns the default configuration, with the fields that environment variables set: see
-    /// [`apply_env`](Self::apply_env).
+    /// Returns the default configuration after [`apply_env`](Self::apply_env), which sets fields
+    /// from environment variables.
     ///
     /// # Errors
     ///
-    /// Those of [`apply_env`](Self::apply_env).
+    /// The errors of [`apply_env`](Self::apply_env).
     ///
     /// # Examples
     ///
@@ -101,21 +102,22 @@ impl Config {
         Ok(config)
     }
 
-    /// Sets the fields that environment variables name, and leaves the other fields as they are. So
-    /// the environment takes precedence over a file.
+    /// Sets the fields for which the environment contains a variable. Other fields are unchanged.
+    /// Call this after reading a file, so that the environment takes precedence.
     ///
-    /// The variable of a field is the prefix and the field's name in upper case: with the prefix
-    /// `RDMSG_` the variable `RDMSG_RECEIVE_WINDOW` sets [`receive_window`](Self::receive_window),
-    /// and `RDMSG_RDMA_RETRY_COUNT` sets `rdma.retry_count`. The values are those of
-    /// [`set`](Self::set). The prefix is for the configuration alone, so that a misspelled name is
-    /// an error.
+    /// The name of a field's variable is the prefix and the field's name in upper case. With the
+    /// prefix `RDMSG_` the variable `RDMSG_RECEIVE_WINDOW` sets
+    /// [`receive_window`](Self::receive_window), and `RDMSG_RDMA_RETRY_COUNT` sets
+    /// `rdma.retry_count`. The values have the form that [`set`](Self::set) describes. Use the
+    /// prefix for the configuration only: any other variable with this prefix, for instance a
+    /// misspelled name, is an error.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`], with the name of the variable: for a variable with the prefix that
-    /// belongs to no field, a value of another form, and a value that [`check`](Self::check)
-    /// refuses. It also refuses values that were set before; then the error names the field alone.
-    /// After an error the configuration is unchanged.
+    /// [`Error::InvalidConfig`], with the name of the variable, if the variable belongs to no
+    /// field, if its value has a wrong form, or if [`check`](Self::check) refuses the value. This
+    /// method also fails if a field that no variable sets is invalid; then the error names the
+    /// field. After an error the configuration is unchanged.
     ///
     /// # Examples
     ///
@@ -180,10 +182,10 @@ impl Config {
     }
 }
 
-/// Adds the variable that set the field to an error of its value.
+/// Adds the name of the variable that set the field to the error.
 fn in_variable(mut error: Error, variables: &[(&str, String)]) -> Error {
     if let Error::InvalidConfig { field, value, .. } = &mut error {
-        // The spin is a part of the text of `polling`.
+        // The spin time is set as a part of the field `polling`.
         let name = field.strip_suffix(".spin").unwrap_or(field);
         if let Some((_, variable)) = variables.iter().find(|(field, _)| *field == name) {
             *value = format!("{value} in {variable}");
@@ -200,8 +202,9 @@ fn unknown(name: &str) -> Error {
     }
 }
 
-/// Reads `field=value` pairs, separated by white space, on top of the default configuration. The
-/// texts are those of [`Config::set`]. The result has passed [`Config::check`].
+/// Parses `field=value` pairs, separated by white space, and applies them to the default
+/// configuration. The values have the form that [`Config::set`] describes. The result has passed
+/// [`Config::check`].
 ///
 /// # Examples
 ///
@@ -226,9 +229,9 @@ impl FromStr for Config {
     }
 }
 
-/// A value as text.
+/// A value that can be parsed from text, and formatted as text.
 pub(crate) trait Text {
-    /// Takes the value of the text. The error names the expected form.
+    /// Parses the text and stores its value. The error describes the expected form.
     fn read(&mut self, text: &str) -> Result<(), &'static str>;
 
     #[cfg(any(feature = "serde", test))]
@@ -361,7 +364,7 @@ impl Text for Polling {
     }
 }
 
-/// Serializes a field as its [`Text`].
+/// Serializes a field as its [`Text`], and deserializes it from that text.
 #[cfg(feature = "serde")]
 pub(crate) mod as_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -386,7 +389,7 @@ pub(crate) mod as_text {
     }
 }
 
-/// Serializes a number or a `bool` as itself, and reads it from its [`Text`] as well.
+/// Serializes a number or a `bool` as itself, and deserializes it from itself or from its [`Text`].
 #[cfg(feature = "serde")]
 pub(crate) mod as_number {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -408,13 +411,14 @@ pub(crate) mod as_number {
         if deserializer.is_human_readable() {
             deserializer.deserialize_any(Reader::new())
         } else {
-            // Such a format does not store the types of its values.
+            // A binary format does not store the types of its values, so each field has only one
+            // form.
             T::deserialize(deserializer)
         }
     }
 }
 
-/// Reads a field of a file: a text, or a value with the same meaning.
+/// Deserializes a field from a text, or from a value with the same meaning.
 #[cfg(feature = "serde")]
 mod reader {
     use std::{fmt, marker::PhantomData};
@@ -500,7 +504,7 @@ mod tests {
             .unwrap();
         let default = format!("{:?}", Config::default());
         let shown = format!("{config:?}");
-        // The names before the values, such as `send_depth: 9`.
+        // The field names, which precede the values, as in `send_depth: 9`.
         let words = |text: &str| -> Vec<String> {
             let words = text.split([' ', '{', '(']);
             let names = words.filter_map(|word| word.strip_suffix(':'));

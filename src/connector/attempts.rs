@@ -12,16 +12,17 @@ use crate::{
     transport_choice::{Transport, TransportChoice},
 };
 
-/// The attempts of one connect: addresses and transports in order, within one time limit.
+/// The attempts of one connect: addresses and transports in the order in which they are tried, and
+/// their common time limit.
 #[derive(Debug)]
 pub(super) struct Attempts {
     transport: TransportChoice,
     addresses: Vec<SocketAddr>,
-    /// The number of addresses that were tried.
+    /// The number of addresses that have been tried.
     tried: usize,
     deadline: Instant,
     silent_hosts: &'static SilentHosts,
-    /// The attempts at the address that was tried last.
+    /// The attempts at the most recently tried address.
     last: Option<Tried>,
 }
 
@@ -30,9 +31,9 @@ pub(super) struct Attempts {
 struct Tried {
     address: SocketAddr,
     transport: Transport,
-    /// The attempt over the other transport, if that may be tried.
+    /// The attempt over the other transport, if that transport is allowed and has not been tried.
     fallback: Option<Attempt>,
-    /// Whether RDMA was tried, and the host did not answer.
+    /// Whether the host did not answer an attempt over RDMA.
     is_silent: bool,
 }
 
@@ -41,12 +42,12 @@ struct Tried {
 pub(super) struct Attempt {
     pub(super) address: SocketAddr,
     pub(super) transport: Transport,
-    /// The other transport to the address, if either may be used.
+    /// The other transport to the address, if both transports are allowed.
     pub(super) other: Option<Way>,
     pub(super) deadline: Instant,
 }
 
-/// Returns the ways to an address.
+/// Returns the allowed transports to an address, the first choice first.
 pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iterator<Item = Way> {
     let (first, second) = match transport.resolved() {
         TransportChoice::Rdma => (Transport::Rdma, None),
@@ -61,8 +62,8 @@ pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iter
 }
 
 impl Attempts {
-    /// Each address gets an equal share of the time that is left. `default` is the transport of
-    /// addresses that name none.
+    /// Creates the attempts for these addresses. Each address gets an equal share of the time that
+    /// is left. `default` is the transport if `addresses` name none.
     pub(super) fn new(
         addresses: &Addresses,
         default: TransportChoice,
@@ -79,14 +80,15 @@ impl Attempts {
         }
     }
 
-    /// Returns the next attempt, after the last one `failed`.
+    /// Returns the next attempt. `failed` is the error of the last one.
     pub(super) fn next(&mut self, failed: Option<&Error>) -> Option<Attempt> {
         if let (Some(last), Some(error)) = (&mut self.last, failed)
             && let Some(fallback) = last.fallback.take()
         {
             let is_tcp = last.transport == Transport::Tcp;
             if is_tcp && error.is_refusal() {
-                // The next connect finds a listener over RDMA, if there is one.
+                // The host has no TCP listener but may have one over RDMA, so the next connect
+                // tries RDMA first.
                 self.silent_hosts.remove(last.address);
             } else if error.leaves_other_transports() && Instant::now() < fallback.deadline {
                 return Some(last.fall_back(fallback, error));
@@ -116,8 +118,8 @@ impl Attempts {
             TransportChoice::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
             TransportChoice::Auto | TransportChoice::Environment => (rdma, Some(tcp)),
         };
-        // The attempt over TCP gets all of the time. RDMA gets the rest of the time only if TCP
-        // fails early.
+        // An attempt over TCP gets the whole share. A first attempt over RDMA gets half of it, so
+        // that time remains for TCP.
         let time = match (first, second) {
             (Transport::Rdma, Some(_)) => share / 2,
             (_, _) => share,
@@ -131,7 +133,7 @@ impl Attempts {
         Some(over(first, now + time))
     }
 
-    /// Records that the last attempt has succeeded.
+    /// Updates the silent hosts after the last attempt has succeeded.
     pub(super) fn succeeded(&self) {
         if let Some(last) = &self.last {
             match last.transport {
@@ -146,13 +148,13 @@ impl Attempts {
 }
 
 impl Tried {
-    /// Continues with the attempt over the other transport, because of this error.
+    /// Returns the attempt over the other transport and logs `error` as the cause.
     fn fall_back(&mut self, to: Attempt, error: &Error) -> Attempt {
         let (address, over) = (to.address, to.transport);
         let from = self.transport;
         info!(
             Connect,
-            "connects to {} over {over}, because {from} failed: {error}",
+            "connector: tries {} over {over}, because {from} failed: {error}",
             Shown(address)
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();
@@ -161,9 +163,9 @@ impl Tried {
     }
 }
 
-/// Returns the address at which this host itself is reached over a transport, if `address` is
-/// `0.0.0.0` or `[::]`, which a socket connects to the loopback interface. RDMA needs the address
-/// of a device.
+/// Returns the address at which this host reaches itself over a transport if `address` is `0.0.0.0`
+/// or `[::]`, and otherwise `address`. A TCP socket connects such an address to the loopback
+/// interface, but RDMA needs the address of a device.
 fn reachable(address: SocketAddr, transport: Transport) -> SocketAddr {
     let ip = address.ip().to_canonical();
     if !ip.is_unspecified() {
@@ -191,7 +193,7 @@ mod tests {
         Addresses::new((1..=count).map(address).collect())
     }
 
-    /// Creates attempts without known silent hosts.
+    /// Creates attempts for `count` addresses, with no known silent hosts.
     fn attempts(count: u8, transport: TransportChoice, timeout: Duration) -> Attempts {
         let silent_hosts = Box::leak(Box::default());
         Attempts::new(&addresses(count), transport, timeout, silent_hosts)

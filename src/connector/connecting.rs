@@ -15,7 +15,7 @@ use crate::{
     tally::{count_failure, count_given_up},
 };
 
-/// A connection that is being established: see [`Connector::start`].
+/// A connection that is being established, returned by [`Connector::start`].
 ///
 /// Dropping it cancels the connection attempt.
 #[derive(Debug)]
@@ -24,15 +24,15 @@ pub struct Connecting {
     connector: Connector,
     engine: Engine,
     step: Step,
-    /// Whether it has returned its outcome.
+    /// Whether the future has returned its result.
     is_done: bool,
 }
 
 #[derive(Debug)]
 enum Step {
-    /// The name is looked up.
+    /// Another thread is looking up the host name.
     LookUp(Arc<Promise<Addresses>>),
-    /// An attempt is made.
+    /// A connection attempt is in progress.
     Attempt(Attempts, Arc<Promise<Established>>),
 }
 
@@ -59,7 +59,8 @@ fn attempt_first(connector: &Connector, addresses: &Addresses) -> Result<(Engine
     Ok((engine, Step::Attempt(attempts, promise)))
 }
 
-/// Begins the next attempt after the last one `failed`, or returns that error.
+/// Starts the next attempt. `failed` is the error of the last one, which is returned if no attempt
+/// is left.
 fn attempt(
     connector: &Connector,
     engine: &Engine,
@@ -88,7 +89,7 @@ impl Future for Connecting {
 }
 
 impl Connecting {
-    /// Makes the attempts one after the other until one succeeds or none is left.
+    /// Polls the attempts one after the other, until one succeeds or none is left.
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<Endpoint, Error>> {
         let Self {
             connector,
@@ -117,7 +118,8 @@ impl Connecting {
 impl Drop for Connecting {
     fn drop(&mut self) {
         if self.engine.handle().is_inherited() {
-            // The promise may hold a connection, which belongs to the parent.
+            // In a forked child the promise may hold a connection that belongs to the parent, so it
+            // must not be dropped.
             match &self.step {
                 Step::LookUp(promise) => leak(Arc::clone(promise)),
                 Step::Attempt(_, promise) => leak(Arc::clone(promise)),

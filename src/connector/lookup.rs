@@ -1,4 +1,5 @@
-//! Looks names up for tasks, in threads of its own: a lookup blocks while name servers are slow.
+//! Looks up host names for tasks in separate threads, because a lookup blocks until the name server
+//! answers.
 
 use std::{
     collections::VecDeque,
@@ -12,10 +13,10 @@ use crate::{
     os::{PerProcess, lock},
 };
 
-/// The greatest number of names that are looked up at a time. Further names wait.
+/// The maximum number of concurrent lookups. Further names wait.
 const MAX_THREADS: usize = 8;
 
-/// Names that wait for a thread.
+/// The names that wait for a lookup thread.
 #[derive(Default)]
 struct Lookups {
     waiting: VecDeque<(String, PromiseSender<Addresses>)>,
@@ -24,7 +25,8 @@ struct Lookups {
 
 static LOOKUPS: PerProcess<Mutex<Lookups>> = PerProcess::new(Mutex::default);
 
-/// Looks a name up. Dropping the promise cancels the lookup, unless it has begun.
+/// Looks up a host name in another thread. Dropping the promise cancels a lookup that has not
+/// begun.
 pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
     let (promise, promise_sender) = Promise::new();
     let mut lookups = lock(LOOKUPS.get());
@@ -34,7 +36,7 @@ pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
         match thread.spawn(work) {
             Ok(_) => lookups.threads += 1,
             Err(_) if lookups.threads > 0 => {}
-            // If no thread can be started, the lookup blocks the task.
+            // If no thread can be started, this thread looks up the name, which blocks the task.
             Err(_) => {
                 lookups.threads += 1;
                 drop(lookups);
@@ -45,7 +47,7 @@ pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
     promise
 }
 
-/// Looks names up until none waits.
+/// Looks up waiting names until none is left.
 fn work() {
     loop {
         let next = {
@@ -60,13 +62,13 @@ fn work() {
             return;
         };
         if promise_sender.has_waiter() {
-            // A waker that panics has no connection to end.
+            // If the task's waker panics, there is no connection to end.
             promise_sender.keep(name.to_addresses(), || ());
         }
     }
 }
 
-/// Returns the addresses, for a task.
+/// Looks up the addresses without blocking the task.
 #[cfg(feature = "tokio")]
 pub(crate) async fn addresses(of: impl ToAddresses) -> Result<Addresses, crate::error::Error> {
     match of.name() {

@@ -1,5 +1,5 @@
-//! The hosts that did not answer over RDMA, but over TCP:
-//! [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at these for a while.
+//! Hosts that answered over TCP but not over RDMA. For a while,
+//! [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at these hosts.
 
 use std::{
     collections::VecDeque,
@@ -10,20 +10,20 @@ use std::{
 
 use crate::os::{PerProcess, lock};
 
-/// The time for which a silent host is remembered.
+/// The time after which a silent host is tried over RDMA first again.
 const MEMORY: Duration = Duration::from_secs(60);
-/// The greatest number of hosts that are remembered. A further one replaces the oldest.
+/// The maximum number of silent hosts. A further one replaces the oldest.
 const MOST: usize = 256;
 
-/// The hosts, with the time at which each was silent, the oldest first.
+/// The silent hosts with the time of the last failed attempt over RDMA, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct SilentHosts(Mutex<VecDeque<(SocketAddr, Instant)>>);
 
-/// The silent hosts that this process knows.
+/// The silent hosts known to this process.
 pub(super) static SILENT_HOSTS: PerProcess<SilentHosts> = PerProcess::new(SilentHosts::default);
 
 impl SilentHosts {
-    /// Returns whether the host of this address is remembered.
+    /// Returns whether the host of this address is known as silent.
     pub(super) fn contains(&self, address: SocketAddr, now: Instant) -> bool {
         let mut hosts = lock(&self.0);
         while let Some((_, since)) = hosts.front()
@@ -35,7 +35,7 @@ impl SilentHosts {
         hosts.iter().any(|(silent, _)| *silent == host)
     }
 
-    /// Remembers the host of this address.
+    /// Adds the host of this address.
     pub(super) fn insert(&self, address: SocketAddr, now: Instant) {
         self.remove(address);
         let mut hosts = lock(&self.0);
@@ -45,7 +45,7 @@ impl SilentHosts {
         hosts.push_back((host(address), now));
     }
 
-    /// Forgets the host of this address: it answers.
+    /// Removes the host of this address, because it answers over RDMA or refused over TCP.
     pub(super) fn remove(&self, address: SocketAddr) {
         let host = host(address);
         lock(&self.0).retain(|(silent, _)| *silent != host);

@@ -1,4 +1,4 @@
-//! Calls of an endpoint for a [`Stream`](crate::Stream).
+//! Methods of an endpoint that implement [`Stream`](crate::Stream).
 
 use std::{
     io::IoSlice,
@@ -15,12 +15,12 @@ use crate::{
     proto::CloseReason,
 };
 
-/// The number of bytes that may be written after the peer has closed, before writes fail. A socket,
-/// too, takes some bytes before its peer's reset arrives.
+/// The number of bytes that a program can write after the peer has closed, before writes fail. A
+/// TCP socket also accepts some bytes before the peer's reset arrives.
 const MAX_LATE: usize = 64 << 10;
 
 impl Endpoint {
-    /// Makes the connection a stream. Messages that arrived before belong to the stream, too.
+    /// Makes the connection a stream. Messages that arrived before become part of the stream.
     pub(crate) fn carry_bytes(&self) {
         let Inner { link, inflow, .. } = &*self.inner;
         if inflow.get().is_some() {
@@ -34,8 +34,8 @@ impl Endpoint {
         inflow.put_first(before);
         self.update_readiness();
     }
-    /// Takes the next message of a stream, whose channel returned `taken`. Bytes in the queue
-    /// arrived before an end in the channel.
+    /// Returns the next message of a stream. `taken` was removed from the channel; if it is an end,
+    /// the bytes in the queue precede it.
     pub(super) fn take_bytes_before(
         &self,
         taken: Option<Result<Message, Error>>,
@@ -51,34 +51,36 @@ impl Endpoint {
         let end = taken?;
         self.inner.end_taken.store(true, Ordering::Relaxed);
         if self.inner.link.peer_has_finished() {
-            // An earlier call may have found bytes when it took the Finish from the channel.
+            // An earlier call may have removed the Finish from the channel and returned queued
+            // bytes instead.
             return Some(Err(Error::PeerFinished));
         }
         Some(end)
     }
 
-    /// Takes some bytes of a stream.
+    /// Takes the next bytes of a stream.
     pub(crate) fn take_bytes(&self) -> Option<Message> {
         let message = self.inner.inflow.get()?.take()?;
         self.update_readiness();
         Some(message)
     }
 
-    /// Copies the first unread bytes of a stream without taking them. Returns their number.
+    /// Copies the first unread bytes of a stream without consuming them. Returns the number of
+    /// bytes.
     pub(crate) fn peek_bytes(&self, to: &mut [u8]) -> usize {
-        // A thread that peeks in a loop may be the only thread that polls.
+        // The program may only peek, in a loop, so this call must poll for new bytes.
         self.inner.link.poll_once();
         let inflow = self.inner.inflow.get();
         inflow.map_or(0, |inflow| inflow.copy_to(to))
     }
 
-    /// Takes bytes from the start of `parts`, which hold at least one, and returns the number of
-    /// bytes taken.
+    /// Writes bytes from the start of `parts`, which must contain at least one byte. Returns the
+    /// number of bytes written.
     pub(crate) fn try_write_bytes(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         self.try_in_room(|| self.write_some(parts))
     }
 
-    /// As [`try_write_bytes`](Self::try_write_bytes), and waits for room.
+    /// Writes like [`try_write_bytes`](Self::try_write_bytes), but waits for room.
     pub(crate) fn write_bytes(
         &self,
         parts: &[IoSlice<'_>],
@@ -91,7 +93,7 @@ impl Endpoint {
         }
     }
 
-    /// As [`try_write_bytes`](Self::try_write_bytes), for a task.
+    /// Writes like [`try_write_bytes`](Self::try_write_bytes), for a task.
     pub(crate) fn poll_write_bytes(
         &self,
         cx: &mut Context<'_>,
@@ -100,9 +102,9 @@ impl Endpoint {
         self.poll_for_room(cx, Awaited::Room.common(), || self.write_some(parts))
     }
 
-    /// Writes some of the bytes. Until the application has read to the end of the stream, bytes
-    /// that it writes after the peer's close are discarded, as a TCP socket does before the reset
-    /// arrives: many programs would stop reading after an error.
+    /// Writes some of the bytes. After the peer's close the bytes are discarded until the
+    /// application has read to the end of the stream, because many programs would stop reading
+    /// after a write error. A TCP socket behaves in the same way before the reset arrives.
     pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
             Err(TrySendError::Failed(Error::Disconnected(CloseReason::PeerClosed)))
@@ -114,13 +116,14 @@ impl Endpoint {
         }
     }
 
-    /// Makes writes after the peer's close fail at once, because this side has ended its direction.
+    /// Makes writes after the peer's close fail immediately. Called when this side has finished
+    /// sending.
     pub(super) fn refuse_late_writes(&self) {
         self.inner.late.store(MAX_LATE, Ordering::Relaxed);
     }
 
     fn write_late(&self, len: usize) -> Result<usize, TrySendError> {
-        // Concurrent writes of other threads count as well.
+        // The counter includes the bytes of concurrent writes by other threads.
         let after = |before: usize| MAX_LATE.min(before.saturating_add(len));
         let all = |before| (before < MAX_LATE).then(|| after(before));
         match (self.inner.late).fetch_update(Ordering::Relaxed, Ordering::Relaxed, all) {
@@ -129,8 +132,8 @@ impl Endpoint {
         }
     }
 
-    /// Receives a message; returns `None` when `stopped` is set. The thread that sets it calls
-    /// [`wake_waiting`](Self::wake_waiting) afterwards.
+    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets it must then
+    /// call [`wake_waiting`](Self::wake_waiting).
     pub(crate) fn recv_unless(
         &self,
         stopped: &AtomicBool,
@@ -147,12 +150,12 @@ impl Endpoint {
             .unwrap_or(Err(Error::TimedOut))
     }
 
-    /// Wakes the waiting threads, which check their conditions again.
+    /// Wakes the threads that wait on this connection. They check their conditions again.
     pub(crate) fn wake_waiting(&self) {
         self.inner.link.wake();
     }
 
-    /// Sets whether the fd stays readable for a message that the program has read in part.
+    /// Sets whether the fd stays readable, because the program has read only a part of a message.
     pub(crate) fn keep_readable(&self, readable: bool) {
         let set_aside = &self.inner.link.set_aside;
         if readable {
@@ -165,18 +168,18 @@ impl Endpoint {
 }
 
 impl Inner {
-    /// Whether there are bytes of a stream to be taken.
+    /// Returns whether a stream has unread bytes.
     pub(super) fn has_bytes(&self) -> bool {
         let inflow = self.inflow.get();
         inflow.is_some_and(|inflow| !inflow.is_empty())
     }
 }
 
-/// Readiness of a stream for tasks.
+/// Reports the readiness of a stream to tasks.
 #[cfg(feature = "tokio")]
 impl Endpoint {
-    /// Returns whether a nonblocking receive may return a message or the end. The receive still
-    /// returns nothing if the channel has only completions of other kinds, which it removes.
+    /// Returns whether a nonblocking receive may return a message or the end. The receive returns
+    /// nothing if the channel contains only completions of other kinds, which it then removes.
     pub(crate) fn has_arrived(&self) -> bool {
         !self.inner.completions.is_empty() || self.inner.has_bytes() || self.peer_has_stopped()
     }
@@ -192,18 +195,19 @@ impl Endpoint {
         self.inner.link.is_over()
     }
 
-    /// Returns whether a write of `len` bytes takes some of them, or fails. If not,
-    /// [`Awaited::Room`] follows when it may.
+    /// Returns whether a write of `len` bytes accepts some of them or fails, rather than reporting
+    /// that there is no room. After `false`, [`Awaited::Room`] is reported when a write may
+    /// succeed.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.inner.link.has_room_to_write(len)
     }
 
-    /// As [`try_write_bytes`](Self::try_write_bytes), for a task: no completion and no file
-    /// descriptor reports room after a refusal.
+    /// Writes like [`try_write_bytes`](Self::try_write_bytes), for a task. After a refusal, neither
+    /// a completion nor a file descriptor reports room.
     pub(crate) fn write_now(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.write_some(parts) {
             Err(TrySendError::Full) => {
-                // The peer's grant may be in the completion queue.
+                // A completion that no thread has polled yet may contain a grant.
                 self.inner.link.poll_once();
                 self.write_some(parts)
             }
@@ -211,8 +215,8 @@ impl Endpoint {
         }
     }
 
-    /// Waits, as a task, until `ready` returns something. Calls it again after each event that the
-    /// task awaits.
+    /// Polls `ready`, as a task, until it returns a value. Each event that the task awaits triggers
+    /// another call.
     pub(crate) fn poll_until<T>(
         &self,
         cx: &mut Context<'_>,

@@ -15,19 +15,19 @@ use crate::{
     os::lock,
 };
 
-/// Completions, channels and event loops.
+/// Completions, channels, and file descriptors for event loops.
 impl Endpoint {
     /// Returns the channel of this connection's completions.
     ///
-    /// It is for [`crossbeam_channel::select!`] over several connections. Each completion is taken
-    /// once, by the channel, by [`recv`](Self::recv) or by
-    /// [`next_completion`](Self::next_completion). Completions that a `recv` finds before a message
-    /// are kept for `next_completion`, not put back into the channel. So a program takes
-    /// completions in one way: here, with `next_completion`, or with `recv`. While the endpoint is
-    /// in a [`Group`](crate::Group), the channel stays empty.
+    /// Use it with [`crossbeam_channel::select!`] over several connections. Each completion is
+    /// delivered once: by the channel, by [`recv`](Self::recv), or by
+    /// [`next_completion`](Self::next_completion). When `recv` finds completions before a message,
+    /// it stores them for `next_completion`, and the channel does not deliver them. So use only one
+    /// way to take completions: this channel, `next_completion`, or `recv`. While the endpoint is
+    /// in a [`Group`](crate::Group), the channel is empty.
     ///
-    /// While no thread waits in `recv`, the engine's thread feeds the channel; a thread that has
-    /// just been in `recv` or `try_recv` may delay that by some milliseconds.
+    /// The engine's thread fills the channel while no thread waits in `recv`. For some milliseconds
+    /// after a `recv` or `try_recv`, completions may be delayed.
     ///
     /// # Examples
     ///
@@ -56,14 +56,14 @@ impl Endpoint {
         &self.inner.completions
     }
 
-    /// Takes the next completion of any kind, and waits for it without a limit.
+    /// Takes the next completion of any kind. Waits for it without a time limit.
     ///
-    /// Messages are completions, too: [`Completion::Received`]. The waiting thread polls the
-    /// completion queue itself, as [`Polling`](crate::Polling) says.
+    /// Messages are completions, too: [`Completion::Received`]. The waiting thread itself polls the
+    /// completion queue, in the way that [`Polling`](crate::Polling) describes.
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
+    /// [`Error::Disconnected`] after [`Completion::Disconnected`] has been taken.
     pub fn next_completion(&self) -> Result<Completion, Error> {
         self.next_until(&Deadline::never())
     }
@@ -72,20 +72,20 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when there was no completion in time. The connection continues.
-    /// * [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
+    /// * [`Error::TimedOut`] when no completion arrived in time. The connection stays open.
+    /// * [`Error::Disconnected`] after [`Completion::Disconnected`] has been taken.
     pub fn next_completion_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
         self.next_until(&Deadline::after(timeout))
     }
 
-    /// Takes the next completion of any kind if there is one, and never waits.
+    /// Takes the next completion of any kind, without waiting.
     ///
-    /// Returns `None` when there is no completion. It polls the completion queue once if nothing
-    /// has been delivered yet.
+    /// Returns `None` when there is no completion. Polls the completion queue once if no completion
+    /// is stored yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
+    /// [`Error::Disconnected`] after [`Completion::Disconnected`] has been taken.
     pub fn try_next_completion(&self) -> Result<Option<Completion>, Error> {
         let handoff = Handoff::default();
         let received = || handoff.take().map(Completion::Received).map(Ok);
@@ -95,40 +95,42 @@ impl Endpoint {
 
     /// Returns a file descriptor for event loops, one for each [`Interest`].
     ///
-    /// It serves `epoll`, `poll`, mio, polling, and tokio's `AsyncFd` over a
-    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). It is made when it is first asked
-    /// for. Register either for *reading*; never read or write it yourself.
+    /// It works with `epoll`, `poll`, mio, polling, and with tokio's `AsyncFd` on a
+    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). The first call creates it. Register
+    /// it for *reading*, also for `Interest::Writable`; never read from it or write to it yourself.
     ///
-    /// * [`Interest::Readable`]: readable while [`try_next_completion`](Self::try_next_completion)
-    ///   has something to return: a message, another completion, or the connection's end, which
-    ///   lasts. Programs that ask for no other completions may call [`try_recv`](Self::try_recv)
-    ///   instead. Occasionally it is readable for an internal event of the library; these calls
-    ///   return nothing then, and make it unreadable.
-    /// * [`Interest::Writable`]: readable from the beginning until a [`try_send`](Self::try_send)
-    ///   is refused as [full](crate::TrySendError::Full), again once there is room until the next
-    ///   one is refused, and always after the end. It is readable nearly all the time, so a
-    ///   level-triggered loop watches it only while it has something to send, as with a socket.
+    /// * [`Interest::Readable`]: the fd is readable while
+    ///   [`try_next_completion`](Self::try_next_completion) has a result to return: a message,
+    ///   another completion, or the end of the connection, after which the fd stays readable. A
+    ///   program that needs no other completions may call [`try_recv`](Self::try_recv) instead.
+    ///   Occasionally the fd is readable for an internal event of the library; then these calls
+    ///   return nothing, and make the fd unreadable.
+    /// * [`Interest::Writable`]: the fd is readable from the beginning until a
+    ///   [`try_send`](Self::try_send) is refused as [full](crate::TrySendError::Full). It becomes
+    ///   readable again when there is room, until the next refusal, and stays readable after the
+    ///   end of the connection. It is readable nearly all the time. So a level-triggered loop
+    ///   should watch it only while the program has something to send, as with a socket.
     ///
-    /// Level-triggered and edge-triggered loops both work: each arrival, and each time that there
-    /// is room for a send that was refused, is a new edge. Before it waits, an edge-triggered loop
-    /// calls `try_next_completion` or `try_recv` until it returns `None`, and `try_send` until it
-    /// is refused or no message is left. With `AsyncFd` make one for each interest, and report
-    /// nothing and full to `try_io` as [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+    /// Both level-triggered and edge-triggered loops work: each arrival is a new edge, and so is
+    /// room after a refused send. Before an edge-triggered loop waits, it must call
+    /// `try_next_completion` or `try_recv` until the call returns `None`, and `try_send` until it
+    /// is refused or no message is left. With `AsyncFd`, create one for each interest, and return
+    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) to `try_io` for `None` and for `Full`.
     ///
-    /// Handles that are clones share these fds. They are closed with the connection's last handle
-    /// and message. A completion that is taken from [`completions`](Self::completions) does not
-    /// change the fd at once: it may stay readable until the next `try_next_completion` or
-    /// `try_recv`.
+    /// Clones of the endpoint share these fds. The library closes them when the last handle and the
+    /// last message of the connection are dropped. Taking a completion from
+    /// [`completions`](Self::completions) does not change the fd immediately: it may stay readable
+    /// until the next `try_next_completion` or `try_recv`.
     ///
-    /// Over RDMA the loop's thread polls the device itself in `try_next_completion` and `try_recv`,
-    /// with no other thread in between. For a loop that is busy the engine's thread takes over,
-    /// after some 20 milliseconds. A loop does not call [`recv`](Self::recv), which would wait for
-    /// the next message. The readable fd is an epoll itself, so it cannot be added to another one
+    /// Over RDMA, `try_next_completion` and `try_recv` poll the device in the loop's own thread, so
+    /// no other thread is involved. When the loop is busy for about 20 milliseconds, the engine's
+    /// thread polls instead. A loop must not call [`recv`](Self::recv), which blocks until the next
+    /// message. The readable fd is itself an epoll instance, so it cannot be added to another one
     /// with `EPOLLEXCLUSIVE`.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the process has no file descriptor left.
+    /// [`Error::Os`] when the process has no free file descriptor.
     ///
     /// # Examples
     ///
@@ -153,7 +155,7 @@ impl Endpoint {
         self.inner.link.event_fd(interest).map_err(Error::from_os)
     }
 
-    /// Makes the fd readable if there is a completion to take.
+    /// Makes the fd readable if there is a completion to take, and otherwise unreadable.
     pub(super) fn update_readiness(&self) {
         let inner = &*self.inner;
         let unread = || !inner.completions.is_empty() || inner.has_bytes();
@@ -180,8 +182,8 @@ impl Endpoint {
         taken
     }
 
-    /// Returns the end of the connection, even if a handle has taken it from the channel before, or
-    /// an error while a group gets the completions.
+    /// Returns the end of the connection, even if another handle has already removed it from the
+    /// channel. Returns an error while the connection is in a group.
     pub(super) fn take_end<T>(&self) -> Option<Result<T, Error>> {
         let link = &self.inner.link;
         if link.is_grouped() {
@@ -206,9 +208,9 @@ impl Endpoint {
     }
 }
 
-/// The calls that a [`Group`](crate::Group) makes on its members.
+/// Methods that a [`Group`](crate::Group) calls on its members.
 impl Endpoint {
-    /// Moves the pending completions, and directs all later ones, to a group.
+    /// Moves the pending completions to a group, and redirects all later ones to it.
     pub(crate) fn join(&self, queue: &Arc<GroupQueue>, key: u64) -> Result<(), Error> {
         let unread = || {
             self.take_set_aside()
@@ -219,17 +221,17 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Directs later completions to this endpoint again.
+    /// Delivers later completions to this endpoint again. Returns whether it was in this group.
     pub(crate) fn leave(&self, queue: &Arc<GroupQueue>) -> bool {
         self.inner.link.leave(queue)
     }
 
-    /// Keeps a completion that came before a message, for `next_completion`.
+    /// Stores a completion that preceded a message, for `next_completion`.
     pub(super) fn set_aside(&self, completion: Completion) {
         self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
         self.lock_set_aside().push_back(completion);
         if self.inner.link.is_grouped() {
-            // The connection joined a group while this thread had the completion.
+            // The connection joined a group after this thread had removed the completion.
             self.inner.link.put_after_join(|| self.take_set_aside());
         }
     }

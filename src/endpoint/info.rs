@@ -1,36 +1,37 @@
 use crate::proto::{Capabilities, CloseReason, Negotiated};
 
-/// The facts about a connection: [`Endpoint::info`](crate::Endpoint::info).
+/// Properties and state of a connection, returned by [`Endpoint::info`](crate::Endpoint::info).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Info {
-    /// The connection's number in this process, which the log, the metrics and `rdmsg top` show as
-    /// well.
+    /// The number of the connection in this process, as in the log, the metrics and `rdmsg top`.
     ///
-    /// No other connection of the process ever has it. A connection that
-    /// [resumes](crate::Config::resume) keeps it.
+    /// The process never reuses a number. A connection that [resumes](crate::Config::resume) keeps
+    /// its number.
     pub id: u64,
-    /// The program's name for the connection: [`Connector::label`](crate::Connector::label),
-    /// [`Request::label`](crate::Request::label), or else
+    /// The program's name for the connection, set by [`Connector::label`](crate::Connector::label),
+    /// [`Request::label`](crate::Request::label) or
     /// [`ListenerBuilder::label`](crate::ListenerBuilder::label).
     pub label: Option<String>,
-    /// The values on which the two sides agreed when the connection was established. They may
-    /// change when it [resumes](crate::Config::resume).
+    /// The values that the two sides negotiated when the connection was established. They may
+    /// change when the connection [resumes](crate::Config::resume).
     pub negotiated: Option<Negotiated>,
-    /// The operations that the devices of both sides support; `None` when the connection has ended.
+    /// The operations that the devices of both sides support; `None` after the connection has
+    /// ended.
     pub capabilities: Option<Capabilities>,
-    /// The largest message in bytes that can be sent: the peer's
-    /// [`max_message`](crate::Config::max_message); 0 when the connection has ended.
+    /// The size in bytes of the largest message that can be sent: the peer's
+    /// [`max_message`](crate::Config::max_message), or 0 after the connection has ended.
     pub send_limit: u64,
-    /// The private data that the peer's program sent while connecting, empty if it gave none.
+    /// The private data that the peer's program sent while connecting; may be empty.
     ///
-    /// A connecting peer gives it to [`Connector::private_data`](crate::Connector::private_data),
-    /// an accepting one to [`Request::accept_with`](crate::Request::accept_with).
+    /// A connecting peer sets it with [`Connector::private_data`](crate::Connector::private_data),
+    /// an accepting peer with [`Request::accept_with`](crate::Request::accept_with).
     pub peer_data: Vec<u8>,
-    /// Whether the connection is lost and its session waits for the next one.
+    /// Whether the connection is lost and is trying to resume.
     ///
-    /// See [`Config::resume`](crate::Config::resume), without which it is false.
+    /// Always `false` without [`Config::resume`](crate::Config::resume).
     pub is_suspended: bool,
-    /// Why the connection has ended, once it has. Messages may still wait to be received.
+    /// The reason for which the connection has ended; `None` while it is open. Unread messages can
+    /// still be received.
     pub close_reason: Option<CloseReason>,
 }

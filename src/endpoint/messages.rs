@@ -11,41 +11,42 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// The time between two checks of a call that needs a place for its completion.
+/// The interval at which a call checks whether there is room for its completion.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Messages.
+/// Sends and receives messages.
 impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
-    /// The message is a reference to bytes (`&[u8]`, `&Vec<u8>`, `&str` …), which are copied, a
-    /// [`SendBuffer`], which is not, or an [`Outgoing`] of several parts or with an id. An empty
-    /// message is a message. Messages arrive in the order of sending. `Ok` means that the library
-    /// has taken the message. Its arrival is confirmed by [`flush`](Self::flush), by the completion
-    /// of a message [with an id](Outgoing::with_id), by a successful [`close`](Self::close), or by
-    /// an answer.
+    /// The message is a reference to bytes (`&[u8]`, `&Vec<u8>`, `&str` …), a [`SendBuffer`], or an
+    /// [`Outgoing`] that consists of several parts or has an id. Referenced bytes are copied; the
+    /// bytes of a `SendBuffer` are not. An empty message is also delivered. Messages arrive in the
+    /// order of sending. `Ok` means that the library has accepted the message. Its arrival is
+    /// confirmed by [`flush`](Self::flush), by the completion of a message [with an
+    /// id](Outgoing::with_id), by a successful [`close`](Self::close), or by an answer from the
+    /// peer.
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
-    /// by default 16 KiB) goes straight into a receive buffer of the peer, and one of a few eager
-    /// sizes (3 over RDMA, 16 over TCP) into several, if that number is free. The peer's library
-    /// reads a longer one from the memory of this side, independently of the peer's program. At
-    /// most 4 of those and [`Config::large_memory`](crate::Config::large_memory) bytes are in
-    /// flight at a time; `send` waits while there are more. A [`SendBuffer`] saves the copy of a
-    /// long message.
+    /// by default 16 KiB over RDMA) is sent straight into a receive buffer of the peer. A message
+    /// of a few eager sizes (3 over RDMA, 16 over TCP) is sent into several buffers, if enough of
+    /// them are free. A longer message stays in the memory of this side until the peer's library
+    /// reads it, without any action by its program. At most 4 of these long messages, and
+    /// [`Config::large_memory`](crate::Config::large_memory) bytes, are in flight at a time; `send`
+    /// waits while this limit is reached. A [`SendBuffer`] avoids copying a long message.
     ///
-    /// This waits without a limit until there is room or the connection ends.
-    /// [`send_timeout`](Self::send_timeout) has a limit, and [`try_send`](Self::try_send) does not
-    /// wait.
+    /// This method waits without a time limit, until there is room or the connection ends.
+    /// [`send_timeout`](Self::send_timeout) has a time limit, and [`try_send`](Self::try_send) does
+    /// not wait.
     ///
     /// # Errors
     ///
     /// * [`Error::MessageTooLong`] above [`Info::send_limit`](crate::Info::send_limit). The
-    ///   connection continues.
+    ///   connection stays open.
     /// * [`Error::Disconnected`] when the connection has ended.
     /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
-    ///   continues.
-    /// * [`Error::CompletionsNotTaken`] for a message with an id when too many completions wait to
-    ///   be taken, and no other thread takes them.
+    ///   stays open.
+    /// * [`Error::CompletionsNotTaken`] for a message with an id when the program has left too many
+    ///   completions untaken, and no other thread takes them.
     /// * [`Error::ForeignMemory`] for a buffer of another connection.
     ///
     /// # Examples
@@ -68,15 +69,15 @@ impl Endpoint {
         self.with_sending(message, |sending| self.send_until_taken(sending))
     }
 
-    /// Receives the next message, and waits for it without a limit.
+    /// Receives the next message. Waits for it without a time limit.
     ///
-    /// The waiting thread polls the completion queue itself, as configured by
-    /// [`Polling`](crate::Polling). The [`Message`] is a view of the buffer that the device wrote:
-    /// no byte is copied. While it is held it occupies its place in the window, so that the peer's
-    /// `send` waits when all places are taken; drop it, or copy its bytes out with
-    /// [`Message::into_vec`], to make room.
+    /// The waiting thread itself polls the completion queue, in the way that
+    /// [`Polling`](crate::Polling) describes. The [`Message`] is a view of the buffer that the
+    /// device wrote, so no byte is copied. While the program holds it, it occupies one credit of
+    /// the window; the peer's `send` waits when none is left. To free the credit, drop the message,
+    /// or copy its bytes with [`Message::into_vec`].
     ///
-    /// Completions of other kinds that come before the message are kept for
+    /// When completions of other kinds precede the message, they are stored for
     /// [`next_completion`](Self::next_completion).
     ///
     /// # Errors
@@ -104,29 +105,29 @@ impl Endpoint {
         self.recv_until(&Deadline::never())
     }
 
-    /// Closes the connection and waits until everything that was sent is acknowledged.
+    /// Closes the connection, and waits until the peer has acknowledged everything that was sent.
     ///
-    /// Sends of other threads fail from this call on. The call delivers earlier messages, notifies
-    /// the peer and waits for its answer. That takes at most
+    /// Once this method is called, sends of other threads fail. The call delivers earlier messages,
+    /// notifies the peer and waits for its answer. This takes at most
     /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until the
-    /// device has returned the work requests. Keepalive continues until then, so the wait for a
-    /// dead peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
+    /// device has returned the work requests. Keepalive continues during the close, so waiting for
+    /// a dead peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
     /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
-    /// then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that have arrived
-    /// here can still be received.
+    /// then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that have already
+    /// arrived here can still be received.
     ///
-    /// `Ok` means that the peer's library has received everything and has answered. It does not
-    /// mean that the peer's application has read everything: when it drops its endpoint, it drops
-    /// its unread messages. A connection that is dropped without `close` is closed the same way,
-    /// but the result is only logged if it is not a success.
+    /// `Ok` means that the peer's library has received and acknowledged everything. It does not
+    /// mean that the peer's application has read everything: an application that drops its endpoint
+    /// drops its unread messages. A connection that is dropped without `close` is closed in the
+    /// same way, but the result is only logged, and only if it is not a success.
     ///
     /// # Errors
     ///
-    /// * [`Error::Undelivered`] if it is not known whether everything that was sent has arrived,
-    ///   with the reason for which the connection ended.
+    /// * [`Error::Undelivered`], with the reason for which the connection ended, if it is not known
+    ///   whether everything that was sent has arrived.
     /// * [`Error::Disconnected`] with [`CloseReason::Truncated`](crate::CloseReason::Truncated) if
-    ///   everything that was sent has arrived, but the peer disconnected before all that it had
-    ///   sent was read.
+    ///   everything that was sent has arrived, but the peer disconnected before this side had read
+    ///   all messages.
     ///
     /// # Examples
     ///
@@ -149,7 +150,7 @@ impl Endpoint {
         let link = &self.inner.link;
         match link.wait_until(&Deadline::never(), None, || link.ended()) {
             Ok(ended) => super::verdict(ended),
-            // Without a deadline it cannot time out.
+            // This case does not occur, because the deadline is infinite.
             Err(_) => Err(Error::TimedOut),
         }
     }
@@ -158,8 +159,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection
-    /// continues. Otherwise those of [`send`](Self::send).
+    /// [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection stays
+    /// open. Otherwise the errors of [`send`](Self::send).
     ///
     /// # Examples
     ///
@@ -192,17 +193,17 @@ impl Endpoint {
         })
     }
 
-    /// Sends one message if there is room for it, and never waits.
+    /// Sends one message if there is room for it, without waiting.
     ///
-    /// When there is room after a [`TrySendError::Full`], the fd for
-    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and [`Completion::Room`]
-    /// comes.
+    /// After a [`TrySendError::Full`], the return of room is reported in two ways: the fd for
+    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and there is a
+    /// [`Completion::Room`].
     ///
     /// # Errors
     ///
-    /// * [`TrySendError::Full`] when the peer's window or the send ring is full: nothing was sent.
-    /// * [`TrySendError::Failed`] with an error of [`send`](Self::send), for which waiting would
-    ///   not help.
+    /// * [`TrySendError::Full`] when the peer's window or the send queue is full: nothing was sent.
+    /// * [`TrySendError::Failed`] with an error of [`send`](Self::send) that waiting would not
+    ///   resolve.
     ///
     /// # Examples
     ///
@@ -232,20 +233,21 @@ impl Endpoint {
 
     /// Receives the next message, waiting no longer than `timeout`.
     ///
-    /// The waiting thread polls the completion queue itself, as [`Polling`](crate::Polling) says.
+    /// The waiting thread itself polls the completion queue, in the way that
+    /// [`Polling`](crate::Polling) describes.
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when no message came. The connection continues.
+    /// * [`Error::TimedOut`] when no message arrived in time. The connection stays open.
     /// * [`Error::Disconnected`] when the connection has ended and all messages were received.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Message, Error> {
         self.recv_until(&Deadline::after(timeout))
     }
 
-    /// Receives the next message if there is one, and never waits.
+    /// Receives the next message if there is one, without waiting.
     ///
-    /// Returns `None` when there is no message. It polls the completion queue once if nothing has
-    /// been delivered yet.
+    /// Returns `None` when there is no message. Polls the completion queue once if no completion is
+    /// stored yet.
     ///
     /// # Errors
     ///
@@ -256,7 +258,8 @@ impl Endpoint {
         link.look(&handoff, || self.take_from(&handoff)).transpose()
     }
 
-    /// Sends the message if it is short, has no id, and there is room for it.
+    /// Sends the message if it is short and without an id, and if there is room. Returns whether it
+    /// was sent.
     #[inline(always)]
     pub(super) fn send_at_once(&self, message: &Outgoing<'_>) -> bool {
         match (&message.content, message.id) {
@@ -265,7 +268,7 @@ impl Endpoint {
         }
     }
 
-    /// Calls `send` with a message. A buffer that is not sent stays with its owner.
+    /// Calls `send` with a message. If `send` fails, a [`SendBuffer`] keeps its memory.
     pub(super) fn with_sending<T, E: From<Error>>(
         &self,
         message: Outgoing<'_>,
@@ -293,7 +296,7 @@ impl Endpoint {
         };
         if !self.inner.link.owns(&memory) {
             *buffer.memory() = Some(memory);
-            // After the end no buffer belongs to this connection, so the error names the end.
+            // An ended connection owns no buffers, so a mismatch means that it has ended.
             let error = match self.inner.link.ended() {
                 Some(ended) => Error::Disconnected(ended.reason),
                 None => Error::ForeignMemory,
@@ -302,13 +305,13 @@ impl Endpoint {
         }
         let mut sending = Sending::owned(memory, id);
         let result = send(&mut sending);
-        // No memory is returned if the message was sent, or if the peer may have read a part of it.
+        // `sending` has no memory left if the message was sent, or if the peer may have read a part
+        // of it.
         *buffer.memory() = sending.into_memory();
         result
     }
 
-    /// Allocates memory for a message of this connection, and waits for it while the connection is
-    /// lost.
+    /// Allocates memory for a message of this connection. Waits while the connection is suspended.
     pub(crate) fn outbound_buffer(
         &self,
         len: usize,
@@ -323,12 +326,12 @@ impl Endpoint {
         }
     }
 
-    /// Allocates memory for a message of this connection, and never waits.
+    /// Allocates memory for a message of this connection, without waiting.
     pub(crate) fn try_outbound_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
         self.try_in_room(|| self.inner.link.try_buffer(len))
     }
 
-    /// Makes an attempt that does not wait. If there is no room, requests a notification.
+    /// Calls `attempt`, without waiting. If there is no room, requests a notification of room.
     pub(super) fn try_in_room<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, TrySendError>,
@@ -336,7 +339,7 @@ impl Endpoint {
         let mut result = attempt();
         if let Err(TrySendError::Full) = result {
             let link = &self.inner.link;
-            // A grant may have arrived that no thread has polled yet.
+            // A completion that no thread has polled yet may contain a grant.
             link.poll_once();
             link.prepare_room_fd();
             result = attempt();
@@ -349,13 +352,13 @@ impl Endpoint {
         result
     }
 
-    /// Sends a message, and waits for room without a limit.
+    /// Sends a message, and waits for room without a time limit.
     fn send_until_taken(&self, sending: &mut Sending<'_>) -> Result<(), Error> {
         let link = &self.inner.link;
         match link.try_send(sending) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full | TrySendError::Failed(Error::CompletionsNotTaken)) => {
-                // A grant may have arrived that no thread has polled yet.
+                // A completion that no thread has polled yet may contain a grant.
                 link.poll_again();
                 self.wait_for_room(&Deadline::never(), || link.try_send(sending))
             }
@@ -365,8 +368,8 @@ impl Endpoint {
 
     /// Repeats an attempt until it succeeds, fails, or the deadline passes.
     ///
-    /// If the attempt lacks a place for its completion, it is repeated only while a place may
-    /// become free without the calling thread.
+    /// If there is no room for the completion of the attempt, it is repeated only while another
+    /// thread may take completions.
     pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,
@@ -388,8 +391,8 @@ impl Endpoint {
                 Ok(Err(Error::CompletionsNotTaken))
                     if !deadline.is_over() && link.may_gain_place(&mut untaken_since) =>
                 {
-                    // A channel does not notify threads when it has room, so this thread checks
-                    // periodically.
+                    // A channel does not notify threads when completions are taken from it, so this
+                    // thread polls.
                     let look = deadline.at_most(PLACE_CHECK_INTERVAL);
                     let _ = link.wait_until(&look, None, || None::<()>);
                 }
@@ -435,8 +438,9 @@ impl Endpoint {
         self.take_arrived()
     }
 
-    /// Whether there is neither a completion nor an end to take, nor bytes of a stream. A wait
-    /// calls [`take_from`](Self::take_from) several times, and most of these calls find nothing.
+    /// Returns whether there is no completion, no end and no byte of a stream to return. The check
+    /// must be cheap, because a wait repeats it in [`take_from`](Self::take_from), and usually
+    /// finds nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
@@ -456,7 +460,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes the next message from the channel, and keeps the completions before it for
+    /// Removes the next message from the channel, and stores the completions before it for
     /// `next_completion`.
     pub(super) fn take(&self) -> Option<Result<Message, Error>> {
         let taken = loop {
@@ -484,37 +488,38 @@ impl Endpoint {
         taken
     }
 
-    /// Returns the peer's Finish, which each later call returns again.
+    /// Returns the peer's Finish if all messages were taken. Each later call returns it again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
-        // The check for the Finish precedes the check of the channel, because the peer's messages
-        // are in the channel before the peer counts as finished.
+        // The peer counts as finished only after its messages are in the channel. So the channel
+        // must be checked second.
         let finished = self.inner.link.peer_has_finished() && self.inner.completions.is_empty();
         finished.then_some(Err(Error::PeerFinished))
     }
 
-    /// Sends a control message, which passes the messages that wait in a full window.
+    /// Sends a control message, which the peer receives even while the window is full of messages.
     ///
-    /// Control messages are for short notices that must not wait behind messages, such as the
+    /// Use control messages for short notices that must not wait behind messages, such as the
     /// cancellation of a request. The peer gets [`Completion::Control`], even if its program holds
-    /// all messages of its window. They arrive in the order of sending, and have no order with
-    /// other messages: do not send one for a message that must arrive first. They can be sent after
-    /// [`finish`](Self::finish), and a successful [`close`](Self::close) confirms them, as
-    /// [`flush`](Self::flush) does. On a connection with [`Config::resume`](crate::Config::resume)
-    /// each arrives once, also if the connection is lost.
+    /// all messages of its window. Control messages arrive in the order of sending. They are not
+    /// ordered relative to other messages: a control message can arrive before a message that was
+    /// sent earlier. They can be sent after [`finish`](Self::finish), and a successful
+    /// [`close`](Self::close) confirms them, as [`flush`](Self::flush) does. On a connection with
+    /// [`Config::resume`](crate::Config::resume) each arrives exactly once, even if the connection
+    /// is lost.
     ///
-    /// It never waits. A message has up to 256 bytes, and up to the peer's
-    /// [`eager_size`](crate::Config::eager_size). Up to 2 may be sent that the peer's program has
-    /// not taken, which means dropped.
+    /// This method never waits. A control message has up to 256 bytes, and up to the peer's
+    /// [`eager_size`](crate::Config::eager_size). At most 2 control messages may be in flight or
+    /// not yet dropped by the peer's program.
     ///
     /// # Errors
     ///
-    /// * [`Error::ControlMessagesNotTaken`] when the peer's program has not taken 2 earlier ones.
-    /// * [`Error::ControlMessageTooLong`] for a longer one.
-    /// * [`Error::NotSupported`] when the peer takes none: it is a [`Stream`](crate::Stream), or
-    ///   has an earlier version of this crate.
+    /// * [`Error::ControlMessagesNotTaken`] when the peer's program has not dropped 2 earlier ones.
+    /// * [`Error::ControlMessageTooLong`] for a longer control message.
+    /// * [`Error::NotSupported`] when the peer does not accept control messages, because it is a
+    ///   [`Stream`](crate::Stream) or uses an earlier version of this crate.
     /// * [`Error::Disconnected`] when the connection has ended or is being closed.
     ///
-    /// After all but the last the connection continues, and nothing was sent.
+    /// After any error but `Disconnected` the connection stays open, and nothing was sent.
     ///
     /// # Examples
     ///
@@ -539,7 +544,7 @@ impl Endpoint {
         let link = &self.inner.link;
         match link.send_control(message) {
             Err(Error::ControlMessagesNotTaken { .. }) => {
-                // A grant may have arrived that no thread has polled yet.
+                // A completion that no thread has polled yet may contain a grant.
                 link.poll_once();
                 link.send_control(message)
             }
@@ -547,19 +552,20 @@ impl Endpoint {
         }
     }
 
-    /// Tells the peer that this side wants to end the connection soon.
+    /// Notifies the peer that this side wants to end the connection soon.
     ///
     /// The peer gets [`Completion::PeerLeaving`] once, even if its program holds all messages of
-    /// its window, and begins no new work on the connection. A server calls it before it stops, and
-    /// closes the connection after its last answers. Nothing else changes: messages continue both
-    /// ways. It never waits, and a second call does nothing. With
-    /// [`Config::resume`](crate::Config::resume) the peer gets it also if the connection is lost.
+    /// its window. It should then begin no new work on the connection. A server calls this method
+    /// before it stops, and closes the connection after its last answers. The connection itself
+    /// does not change: both sides can continue to send. This method never waits, and a second call
+    /// does nothing. With [`Config::resume`](crate::Config::resume) the peer gets the notice even
+    /// if the connection is lost.
     ///
     /// # Errors
     ///
-    /// * [`Error::NotSupported`] when the peer does not know the notice: it is a
-    ///   [`Stream`](crate::Stream), or has an earlier version of this crate. The connection
-    ///   continues.
+    /// * [`Error::NotSupported`] when the peer does not know the notice, because it is a
+    ///   [`Stream`](crate::Stream) or uses an earlier version of this crate. The connection stays
+    ///   open.
     /// * [`Error::Disconnected`] when the connection has ended or is being closed.
     ///
     /// # Examples
@@ -580,13 +586,14 @@ impl Endpoint {
         self.inner.link.ask_to_leave()
     }
 
-    /// Ends the messages of this side, and continues to receive: half close.
+    /// Ends the messages of this side, which can continue to receive (half-close).
     ///
-    /// The peer receives everything that was sent before, then its [`recv`](Self::recv) returns
-    /// [`Error::PeerFinished`], or [`Completion::Finished`] comes. It may continue to send, and
-    /// this side receiving. Later sends of this side fail with [`Error::Finished`]; one-sided
-    /// operations continue, except for [`write_with_imm`](crate::OneSided::write_with_imm). It does
-    /// not wait, and a second call does nothing. The connection stays until one side closes it.
+    /// The peer receives everything that was sent before. Then its [`recv`](Self::recv) returns
+    /// [`Error::PeerFinished`], or it gets [`Completion::Finished`]. The peer may continue to send,
+    /// and this side to receive. Later sends of this side fail with [`Error::Finished`]. One-sided
+    /// operations still work, except for [`write_with_imm`](crate::OneSided::write_with_imm). This
+    /// method does not wait, and a second call does nothing. The connection stays open until one
+    /// side closes it.
     ///
     /// # Errors
     ///
@@ -619,23 +626,24 @@ impl Endpoint {
 
     /// Waits until everything that was sent so far has arrived at the peer's library.
     ///
-    /// This includes one-sided operations. The call takes one round trip, and the time in which the
-    /// peer reads large messages. It does not confirm that the peer's program has received the
+    /// This includes one-sided operations. The call takes one round trip, plus the time in which
+    /// the peer reads large messages. It does not confirm that the peer's program has received the
     /// messages.
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the connection has ended: messages may not have arrived.
+    /// [`Error::Disconnected`] when the connection has ended: messages may be lost.
     pub fn flush(&self) -> Result<(), Error> {
         self.flush_until(&Deadline::never())
     }
 
-    /// Waits no longer than `timeout` until everything that was sent so far has arrived.
+    /// Waits until everything that was sent so far has arrived, but no longer than `timeout`.
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when the peer's answer has not come in time. The connection continues.
-    /// * [`Error::Disconnected`] when the connection has ended: messages may not have arrived.
+    /// * [`Error::TimedOut`] when the peer's answer did not arrive in time. The connection stays
+    ///   open.
+    /// * [`Error::Disconnected`] when the connection has ended: messages may be lost.
     pub fn flush_timeout(&self, timeout: Duration) -> Result<(), Error> {
         self.flush_until(&Deadline::after(timeout))
     }
@@ -648,23 +656,23 @@ impl Endpoint {
     }
 }
 
-/// Batches of messages.
+/// Sends batches of messages.
 impl Endpoint {
-    /// Sends these messages, one after the other, waiting while the peer's window is full, and
-    /// returns how many were sent.
+    /// Sends these messages in order, waiting while the peer's window is full, and returns how many
+    /// were sent.
     ///
-    /// Each arrives as a message of its own, as if it had been sent by [`send`](Self::send), but
-    /// they share frames. A frame carries up to 64 messages, within the peer's eager size and
-    /// window, and costs about the same for one message as for many. The bytes are copied. Each
-    /// message takes a place in the peer's window. Messages of one frame share a receive buffer,
-    /// which is free when the last of them has been dropped.
+    /// Each arrives as a separate message, as if it had been sent by [`send`](Self::send), but
+    /// messages share frames. A frame carries up to 64 messages, within the peer's eager size and
+    /// window, and costs about the same for one message as for 64. The bytes are copied. Each
+    /// message uses one credit. Messages of one frame share a receive buffer, which becomes free
+    /// when the last of them is dropped.
     ///
-    /// All of them are sent, unless an error comes after the first: then the next call returns it.
-    /// An empty batch is no message.
+    /// All messages are sent, unless an error occurs after the first; then the next call returns
+    /// that error. An empty batch sends nothing.
     ///
     /// # Errors
     ///
-    /// Those of [`send`](Self::send), for the first message: nothing was sent.
+    /// The errors of [`send`](Self::send) for the first message: nothing was sent.
     ///
     /// # Examples
     ///
@@ -692,7 +700,7 @@ impl Endpoint {
         Ok(sent)
     }
 
-    /// Sends messages while there is room, and returns their number.
+    /// Sends messages while there is room. Returns the number of messages sent.
     pub(super) fn send_some(&self, messages: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         let mut sent = 0;
         while let rest @ [_, ..] = &messages[sent..] {

@@ -8,27 +8,28 @@ use crate::{
     transport::{OneSidedOp, Region, RemoteRegion},
 };
 
-/// One-sided operations, in which the devices move the bytes and the peer's program takes no part.
+/// One-sided operations, in which the devices move the bytes and the peer's program is not
+/// involved.
 ///
-/// Each takes a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset in
-/// bytes, and an id for its completion. Bounds and rights are checked before anything is done. Only
-/// the peer's device can detect that a region has been deregistered or that a right was never
-/// given. It reports that by [`Completion::Failed`](crate::Completion::Failed) with its status, and
-/// ends the connection, as on any reliable RDMA connection.
+/// Each method has as arguments a range of a [`Region`] of this side, a peer's [`RemoteRegion`]
+/// with an offset in bytes, and an id for its completion. It checks bounds and rights first. Only
+/// the peer's device can detect that a region has been deregistered, or that the peer never granted
+/// a right. It then ends the connection, as on any reliable RDMA connection, and this side gets
+/// [`Completion::Failed`](crate::Completion::Failed) with the status.
 ///
-/// Operations and messages are carried out in the order in which they were started, with one
-/// exception that every RDMA device makes: a write or message that follows a read or atomic
-/// operation may be carried out before it. Wait for the read's completion if that matters. At most
+/// Operations and messages are executed in the order in which they were started, with one exception
+/// that applies to every RDMA device: a write or message that follows a read or atomic operation
+/// may be executed before it. Wait for the completion of the read if the order matters. At most
 /// [`Config::send_depth`](crate::Config::send_depth) operations are in flight; a further one waits.
-/// It also waits for a place for its completion, as a message [with an
-/// id](crate::Outgoing::with_id) does.
+/// It also waits for room for its completion, as a message [with an id](crate::Outgoing::with_id)
+/// does.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
     endpoint: &'a Endpoint,
 }
 
 impl Endpoint {
-    /// Returns the connection's one-sided operations.
+    /// Returns the one-sided operations of the connection.
     #[must_use]
     pub fn one_sided(&self) -> OneSided<'_> {
         OneSided { endpoint: self }
@@ -38,7 +39,7 @@ impl Endpoint {
 impl OneSided<'_> {
     /// Registers `len` bytes of zeroed memory for one-sided operations.
     ///
-    /// Peers that have its [`remote`](Region::remote) may access it with the rights in `access`.
+    /// Peers that know its [`remote`](Region::remote) can access it with the rights in `access`.
     /// [`RemoteAccess::NONE`] is for memory that only operations of this side use. While a
     /// connection with [`Config::resume`](crate::Config::resume) is suspended, the call waits.
     ///
@@ -56,17 +57,17 @@ impl OneSided<'_> {
 
     /// Reads from the peer's memory at `offset` of `remote` into `range` of `region`.
     ///
-    /// [`Completion::Read`](crate::Completion::Read) with `id` comes when the bytes are there. The
-    /// peer's region must allow [reading](RemoteAccess::read).
+    /// [`Completion::Read`](crate::Completion::Read) with `id` reports that `range` contains the
+    /// bytes. The peer's region must allow [reading](RemoteAccess::read).
     ///
     /// # Errors
     ///
-    /// After an error nothing was done and no completion comes.
+    /// After an error nothing was done, and there is no completion.
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::ForeignMemory`] or
     ///   [`Error::StaleRegion`] for invalid arguments.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
-    ///   thread takes them.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     ///
     /// # Examples
@@ -102,19 +103,19 @@ impl OneSided<'_> {
 
     /// Writes `range` of `region` to the peer's memory at `offset` of `remote`.
     ///
-    /// [`Completion::Written`](crate::Completion::Written) with `id` comes when the peer's device
-    /// has the bytes; they must not change before. A message that is sent afterwards is received
-    /// after the bytes are in the peer's memory. The peer's region must allow
+    /// [`Completion::Written`](crate::Completion::Written) with `id` reports that the peer's device
+    /// has received the bytes; do not change them before. If you send a message afterwards, the
+    /// peer receives it after the bytes are in its memory. The peer's region must allow
     /// [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
-    /// After an error nothing was done and no completion comes.
+    /// After an error nothing was done, and there is no completion.
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::ForeignMemory`] or
     ///   [`Error::StaleRegion`] for invalid arguments.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
-    ///   thread takes them.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn write(
         &self,
@@ -129,22 +130,22 @@ impl OneSided<'_> {
 
     /// Writes `range` of `region` to the peer's memory and notifies the peer's program.
     ///
-    /// The bytes go to `offset` of `remote`. When they are there the peer gets
+    /// The bytes are written to `offset` of `remote`. Then the peer gets
     /// [`Completion::Immediate`](crate::Completion::Immediate) with `imm_data`, and this side
-    /// [`Completion::Written`](crate::Completion::Written) with `id`; the bytes must not change
-    /// before. It takes a place in the window of the peer, as a message does, and waits while that
-    /// is full. The peer's region must allow [writing](RemoteAccess::write).
+    /// [`Completion::Written`](crate::Completion::Written) with `id`; do not change the bytes
+    /// before. The operation uses one credit, as a message does, and waits while the window is
+    /// full. The peer's region must allow [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
-    /// After an error nothing was done and no completion comes.
+    /// After an error nothing was done, and there is no completion.
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::ForeignMemory`] or
     ///   [`Error::StaleRegion`] for invalid arguments.
     /// * [`Error::NotSupported`] on iWARP, and on a connection with
     ///   [`Config::resume`](crate::Config::resume).
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
-    ///   thread takes them.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn write_with_imm(
         &self,
@@ -159,24 +160,24 @@ impl OneSided<'_> {
         self.operate(op, region, range, remote, offset, id)
     }
 
-    /// Adds `add` to a number in the peer's memory and returns its old value, as one atomic step.
+    /// Atomically adds `add` to an integer in the peer's memory, and fetches its old value.
     ///
-    /// The number has 8 bytes in the peer's byte order, stands at `offset` of `remote`, and its
-    /// address must be a multiple of 8. No other operation of this kind interrupts the step.
-    /// [`Completion::Fetched`](crate::Completion::Fetched) with `id` has the old value, which is
-    /// also written to `at` of `region` (8 bytes) when the completion is reported. Operations may
-    /// have the same `at`: the value of the last one is found there, while each completion has its
-    /// own. The peer's region must allow [atomic operations](RemoteAccess::atomic).
+    /// The integer has 8 bytes in the peer's byte order, at `offset` of `remote`. Its address must
+    /// be a multiple of 8. The operation is atomic only relative to other one-sided atomic
+    /// operations. [`Completion::Fetched`](crate::Completion::Fetched) with `id` contains the old
+    /// value, which is also written to offset `at` of `region` (8 bytes). Operations may use the
+    /// same `at`: the region then contains the value of the last operation, but each completion
+    /// contains its own. The peer's region must allow [atomic operations](RemoteAccess::atomic).
     ///
     /// # Errors
     ///
-    /// After an error nothing was done and no completion comes.
+    /// After an error nothing was done, and there is no completion.
     ///
-    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`],
     ///   [`Error::ForeignMemory`] or [`Error::StaleRegion`] for invalid arguments.
-    /// * [`Error::NotSupported`] if one of the two devices has no atomic operations.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
-    ///   thread takes them.
+    /// * [`Error::NotSupported`] if one of the two devices does not support atomic operations.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn fetch_add(
         &self,
@@ -191,23 +192,23 @@ impl OneSided<'_> {
         self.operate(op, region, eight_from(at), remote, offset, id)
     }
 
-    /// Replaces a number in the peer's memory by `swap` if it is `compare`, as one atomic step.
+    /// Atomically replaces an integer in the peer's memory by `swap` if its value is `compare`.
     ///
-    /// The number has 8 bytes in the peer's byte order, stands at `offset` of `remote`, and its
-    /// address must be a multiple of 8. [`Completion::Fetched`](crate::Completion::Fetched) with
-    /// `id` has the old value: the number was replaced if that is `compare`. The old value is also
-    /// written to `at` of `region` (8 bytes) when the completion is reported. The peer's region
-    /// must allow [atomic operations](RemoteAccess::atomic).
+    /// The integer has 8 bytes in the peer's byte order, at `offset` of `remote`. Its address must
+    /// be a multiple of 8. [`Completion::Fetched`](crate::Completion::Fetched) with `id` contains
+    /// the old value; if it equals `compare`, the integer was replaced. The old value is also
+    /// written to offset `at` of `region` (8 bytes). The peer's region must allow [atomic
+    /// operations](RemoteAccess::atomic).
     ///
     /// # Errors
     ///
-    /// After an error nothing was done and no completion comes.
+    /// After an error nothing was done, and there is no completion.
     ///
-    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`],
     ///   [`Error::ForeignMemory`] or [`Error::StaleRegion`] for invalid arguments.
-    /// * [`Error::NotSupported`] if one of the two devices has no atomic operations.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
-    ///   thread takes them.
+    /// * [`Error::NotSupported`] if one of the two devices does not support atomic operations.
+    /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
+    ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     #[expect(clippy::too_many_arguments, reason = "the operation has them all")]
     pub fn compare_swap(
@@ -239,12 +240,12 @@ impl OneSided<'_> {
             .wait_for_room(&Deadline::never(), || link.try_operate(&checked))
     }
 
-    /// As [`read`](Self::read) if there is room, and never waits.
+    /// Starts a [`read`](Self::read) if there is room, without waiting.
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] when there is no room now; otherwise those of [`read`](Self::read).
-    /// [`Error::CompletionsNotTaken`] comes whether or not another thread takes completions.
+    /// [`TrySendError::Full`] when there is no room now, and the errors of [`read`](Self::read).
+    /// [`Error::CompletionsNotTaken`] is returned even if another thread takes completions.
     pub fn try_read(
         &self,
         region: &Region,
@@ -256,11 +257,11 @@ impl OneSided<'_> {
         self.try_operate(OneSidedOp::Read, region, range, remote, offset, id)
     }
 
-    /// As [`write`](Self::write) if there is room, and never waits.
+    /// Starts a [`write`](Self::write) if there is room, without waiting.
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] when there is no room now; otherwise those of [`write`](Self::write).
+    /// [`TrySendError::Full`] when there is no room now, and the errors of [`write`](Self::write).
     pub fn try_write(
         &self,
         region: &Region,
@@ -272,11 +273,11 @@ impl OneSided<'_> {
         self.try_operate(OneSidedOp::Write, region, range, remote, offset, id)
     }
 
-    /// As [`write_with_imm`](Self::write_with_imm) if there is room, and never waits.
+    /// Starts a [`write_with_imm`](Self::write_with_imm) if there is room, without waiting.
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] when there is no room now; otherwise those of
+    /// [`TrySendError::Full`] when there is no room now, and the errors of
     /// [`write_with_imm`](Self::write_with_imm).
     pub fn try_write_with_imm(
         &self,
@@ -306,8 +307,8 @@ impl OneSided<'_> {
     }
 }
 
-/// Returns the range of a number at `at`. The check of the bounds fails if the range does not
-/// exist.
+/// Returns the 8 bytes from `at`. If `at` is too large for a range of 8 bytes, the result is out of
+/// the bounds of any region, and the caller's check fails.
 fn eight_from(at: usize) -> Range<usize> {
     at..at.saturating_add(8)
 }

@@ -15,16 +15,16 @@ use crate::{
     transport_choice::TransportChoice,
 };
 
-/// Both ends of a connection within this process, for tests.
+/// Creates both ends of a connection within this process, for tests.
 impl Endpoint {
     /// Returns both ends of a connection within this process, with the default [`Config`].
     ///
     /// The connection uses no socket, no port and no thread: see [unit
-    /// tests](crate::guide::connecting#unit-tests). The ends are alike.
+    /// tests](crate::guide::connecting#unit-tests). Neither end has a special role.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the process has no memory or file descriptor left.
+    /// [`Error::Os`] when the process has no free memory or file descriptor.
     ///
     /// # Examples
     ///
@@ -44,8 +44,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
-    /// * [`Error::Os`] when the process has no memory or file descriptor left.
+    /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
+    /// * [`Error::Os`] when the process has no free memory or file descriptor.
     ///
     /// # Examples
     ///
@@ -70,7 +70,7 @@ impl Endpoint {
     }
 }
 
-/// Both ends of a connection within this process, for tests.
+/// Creates both ends of a stream within this process, for tests.
 impl Stream {
     /// Returns both ends of a stream within this process, with the default [`Config`].
     ///
@@ -78,7 +78,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// When the process has no memory or file descriptor left.
+    /// Fails when the process has no free memory or file descriptor.
     ///
     /// # Examples
     ///
@@ -103,7 +103,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::pair_with`], as [`io::Error`]s.
+    /// The errors of [`Endpoint::pair_with`], as [`io::Error`]s.
     pub fn pair_with(config: &Config) -> io::Result<(Self, Self)> {
         let engine = Engine::in_memory()?;
         let listener = builder(config, &engine).bind_stream(nowhere())?;
@@ -114,14 +114,14 @@ impl Stream {
     }
 }
 
-/// Returns the builder of a listener whose connections resume after its end.
+/// Returns the builder of a listener whose connections can resume after the listener has ended.
 fn builder(config: &Config, engine: &Engine) -> ListenerBuilder {
     let mut builder = Listener::builder().config(config).engine(engine);
     builder.config.listening.is_of_pair = true;
     builder
 }
 
-/// Returns an address within the process that no other listener has.
+/// Returns an unused address within the process.
 fn nowhere() -> Addresses {
     address_of((Ipv6Addr::LOCALHOST, 0).into())
 }

@@ -14,26 +14,26 @@ use crate::{
     poll::Seat,
 };
 
-/// Waiting as a task, on any runtime.
+/// Poll methods for tasks, on any runtime.
 ///
-/// These calls are for futures. A call that returns `Pending` wakes the task when it may succeed,
-/// and the future calls it again. They never block and need no file descriptor. A dropped future
-/// loses nothing: a message or completion that it has not returned remains for the next call, and a
-/// message is sent whole or not at all.
+/// Futures call these methods. A method that returns `Pending` wakes the task when another call may
+/// succeed. The methods never block and need no file descriptor. Dropping a future loses nothing: a
+/// message or completion that it has not returned remains for the next call, and a message is sent
+/// either completely or not at all.
 ///
-/// One task at a time may wait for messages or completions, one for room to send, and one for the
-/// connection's end. If several wait for the same event, it wakes the task that called last. With
-/// [`std::future::poll_fn`] each becomes a future. The feature `tokio` has types with `async`
-/// methods, which poll the device in the task itself; elsewhere the engine's thread polls the
-/// connection from the first such call on.
+/// At a time, one task may wait for messages or completions, one for room to send, and one for the
+/// end of the connection. If several tasks wait for the same event, only the task that called last
+/// is woken. [`std::future::poll_fn`] turns each method into a future. The feature `tokio` provides
+/// types with `async` methods, which poll the device in the task itself. On other runtimes the
+/// engine's thread polls the connection, from the first of these calls on.
 impl Endpoint {
     /// Receives the next message.
     ///
-    /// As [`recv`](Self::recv), for tasks.
+    /// Works like [`recv`](Self::recv), for tasks.
     ///
     /// # Errors
     ///
-    /// Those of [`recv`](Self::recv).
+    /// The errors of [`recv`](Self::recv).
     ///
     /// # Examples
     ///
@@ -63,8 +63,8 @@ impl Endpoint {
             .poll_task(cx, who, Some(&handoff), || self.take_from(&handoff))
     }
 
-    /// Receives a message; returns `None` when `stopped` is set, which a
-    /// [`wake`](Self::wake_waiting) makes known.
+    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets it must then
+    /// call [`wake_waiting`](Self::wake_waiting).
     pub(crate) fn poll_recv_unless(
         &self,
         cx: &mut Context<'_>,
@@ -81,11 +81,11 @@ impl Endpoint {
 
     /// Takes the next completion of any kind.
     ///
-    /// As [`next_completion`](Self::next_completion), for tasks.
+    /// Works like [`next_completion`](Self::next_completion), for tasks.
     ///
     /// # Errors
     ///
-    /// Those of [`next_completion`](Self::next_completion).
+    /// The errors of [`next_completion`](Self::next_completion).
     pub fn poll_next_completion(&self, cx: &mut Context<'_>) -> Poll<Result<Completion, Error>> {
         self.poll_next_completion_seated(cx, Awaited::Arrival.common())
     }
@@ -101,13 +101,13 @@ impl Endpoint {
 
     /// Sends one message.
     ///
-    /// As [`send`](Self::send), for tasks. The library takes the message when the call returns
-    /// `Ready`, and not before. A [`SendBuffer`](crate::SendBuffer) that is given by value is lost
-    /// while there is no room: give it as `&mut buffer`.
+    /// Works like [`send`](Self::send), for tasks. The library accepts the message only when the
+    /// call returns `Ready`. Pass a [`SendBuffer`](crate::SendBuffer) as `&mut buffer`, because a
+    /// buffer passed by value is dropped when the call returns `Pending`.
     ///
     /// # Errors
     ///
-    /// Those of [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub fn poll_send<'a>(
         &self,
         cx: &mut Context<'_>,
@@ -167,11 +167,11 @@ impl Endpoint {
     /// Waits until everything that was sent before the first poll has arrived at the peer's
     /// library.
     ///
-    /// As [`flush`](Self::flush), for tasks.
+    /// Works like [`flush`](Self::flush), for tasks.
     ///
     /// # Errors
     ///
-    /// Those of [`flush`](Self::flush).
+    /// The errors of [`flush`](Self::flush).
     pub async fn flushed(&self) -> Result<(), Error> {
         struct Waiting<'a>(&'a Endpoint, Seat);
 
@@ -191,14 +191,14 @@ impl Endpoint {
         .await
     }
 
-    /// Closes the connection, and waits until everything that was sent is acknowledged.
+    /// Closes the connection, and waits until the peer has acknowledged everything that was sent.
     ///
-    /// As [`close`](Self::close), for tasks. Closing begins with the first call, and continues even
-    /// without another one.
+    /// Works like [`close`](Self::close), for tasks. The first call starts the close, which
+    /// continues even if there is no further call.
     ///
     /// # Errors
     ///
-    /// Those of [`close`](Self::close).
+    /// The errors of [`close`](Self::close).
     pub fn poll_close(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.poll_close_seated(cx, Awaited::Answer.common())
     }
@@ -215,20 +215,21 @@ impl Endpoint {
         ended.map(super::verdict)
     }
 
-    /// Has the tokio runtime in whose context this is called watch the connection.
+    /// Registers the connection with the current tokio runtime, whose threads then poll it.
     #[cfg(feature = "tokio")]
     #[track_caller]
     pub(crate) fn enter_runtime(&self) -> Result<(), Error> {
         self.inner.link.enter_runtime().map_err(Error::from_os)
     }
 
-    /// Ends the watch of the connection by a runtime.
+    /// Deregisters the connection from its runtime.
     #[cfg(feature = "tokio")]
     pub(crate) fn leave_runtime(&self) {
         self.inner.link.poller.leave_runtime();
     }
 
-    /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
+    /// Returns a seat for a task that waits in a separate future. The future must
+    /// [leave](Self::leave_seat) it.
     #[cfg(feature = "tokio")]
     pub(crate) fn seat(&self) -> Seat {
         self.inner.link.poller.tasks.seat()
@@ -281,7 +282,7 @@ mod tests {
                     let resumes = side.get_ref().statistics().resumes;
                     resumes == round && !side.get_ref().inner.link.poller.relies(Reliance::Tasks)
                 };
-                // The engine's thread has the runtime watch a moment after the first message.
+                // The runtime starts to watch the connection a moment after the first message.
                 while !sides.into_iter().all(watched) {
                     assert!(start.elapsed() < TIME_LIMIT, "round {round}");
                     client.send(b"there").await.unwrap();

@@ -1,14 +1,15 @@
-//! Limits the number of connections that are established at a time.
+//! Limits the number of connections that are established concurrently.
 //!
-//! Establishing a connection costs this host memory registrations, queues, and a wait for the
-//! answer. If many attempts start together, none completes before the last one has started. So only
-//! some connections are established at a time. The others wait for their turn, oldest first, and
-//! use no device objects meanwhile.
+//! Establishing a connection requires memory registrations and queues on this host, and then a wait
+//! for the peer's answer. If many attempts start together, none completes before the last one has
+//! started. So a connection waits, without device objects, until it gets a turn. The oldest waiting
+//! connection of a host is first.
 //!
-//! A turn ends when the connection is established, or fails. After [`CONNECT_PLACE_TIME`] or
-//! [`ACCEPT_PLACE_TIME`] a turn continues but no longer takes a place, because it waits for its
-//! peer and not for this host. The next turn goes to the peer host with the fewest turns. No host
-//! gets all places, so connections to a host that is down do not delay connections to others.
+//! A turn ends when the connection is established or fails. Turns occupy places, whose number is
+//! limited. After [`CONNECT_PLACE_TIME`] or [`ACCEPT_PLACE_TIME`] a turn gives up its place,
+//! because it then waits for the peer and not for this host. The next place goes to the peer host
+//! with the fewest turns. No host can occupy all places, so connections to a host that is down do
+//! not delay connections to others.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,32 +18,32 @@ use std::{
 
 use crate::proto::Host;
 
-/// The number of connections that are established at a time, in each direction. It is small, so
-/// that early attempts finish first, and large enough to keep the host busy while others wait for
-/// peers.
+/// The number of places in each direction. It is small, so that early attempts finish first, but
+/// large enough to keep the host busy while some attempts wait for their peers.
 pub(super) const PLACES: usize = 8;
 
-/// The age after which a turn takes no place, because its connection waits for its peer.
+/// The time after which a turn of an outgoing connection gives up its place, because it is waiting
+/// for the peer.
 const CONNECT_PLACE_TIME: Duration = Duration::from_secs(2);
 
-/// The age after which the turn of a connection that a peer requested takes no place. It is short,
-/// because after the accept only the peer's last step is missing, so that a peer that never takes
-/// this step delays other connections only for this time.
+/// The time after which a turn of an incoming connection gives up its place. After the accept only
+/// the last step of the peer is missing. The time is short, so that a peer that never takes this
+/// step delays other connections only briefly.
 const ACCEPT_PLACE_TIME: Duration = Duration::from_millis(250);
 
-/// The turns of one direction, as described at the top of this file. Connections are identified by
-/// their keys.
+/// The waiting connections and the turns of one direction. Connections are identified by their
+/// keys.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// The greatest number of turns that take a place.
+    /// The maximum number of turns that occupy places.
     places: usize,
-    /// The greatest number of turns of one host that take a place.
+    /// The maximum number of turns with one host that occupy places.
     places_of_host: usize,
     time_limit: Duration,
-    /// The turns that take a place.
+    /// The turns that occupy places.
     taken: Vec<Turn>,
     hosts: HashMap<Host, OfHost>,
-    /// All connections that wait or have a turn.
+    /// All connections that wait for a turn or have one.
     members: HashMap<u64, Member>,
     next_ticket: u64,
 }
@@ -50,11 +51,11 @@ pub(super) struct Admission {
 /// The connections with one peer host.
 #[derive(Debug, Default)]
 struct OfHost {
-    /// The keys of waiting connections, by ticket: the oldest first.
+    /// The keys of waiting connections by ticket, the oldest first.
     waiting: BTreeMap<u64, u64>,
-    /// The number of connections with a turn, including turns that take no place.
+    /// The number of connections with a turn, with or without a place.
     started: usize,
-    /// The number of turns that take a place.
+    /// The number of turns that occupy places.
     taken: usize,
 }
 
@@ -62,7 +63,7 @@ struct OfHost {
 struct Turn {
     key: u64,
     host: Host,
-    /// The time from which the turn takes no place.
+    /// The time at which the turn gives up its place.
     end: Instant,
 }
 
@@ -73,12 +74,12 @@ enum Member {
 }
 
 impl Admission {
-    /// Creates the turns of connections that this host requests.
+    /// Creates the admission of outgoing connections.
     pub(super) fn of_connects() -> Self {
         Self::new(PLACES, CONNECT_PLACE_TIME)
     }
 
-    /// Creates the turns of connections that peers request.
+    /// Creates the admission of incoming connections.
     pub(super) fn of_accepts() -> Self {
         Self::new(PLACES, ACCEPT_PLACE_TIME)
     }
@@ -95,7 +96,7 @@ impl Admission {
         }
     }
 
-    /// Appends a connection with this host to the waiting connections.
+    /// Adds a connection with this host to the end of the waiting connections.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
@@ -105,7 +106,7 @@ impl Admission {
         self.members.insert(key, Member::Waiting { host, ticket });
     }
 
-    /// Removes a connection that has had its turn, or needs none.
+    /// Removes a connection, whether it waits or has a turn.
     pub(super) fn leave(&mut self, key: u64) {
         let Some(member) = self.members.remove(&key) else {
             return;
@@ -135,14 +136,14 @@ impl Admission {
         }
     }
 
-    /// Returns the connections that have a turn.
+    /// Returns the keys of the connections that have a turn.
     pub(super) fn started(&self) -> impl Iterator<Item = u64> + '_ {
         let started = |member: &Member| matches!(member, Member::Started { .. });
         let members = self.members.iter();
         members.filter_map(move |(key, member)| started(member).then_some(*key))
     }
 
-    /// Starts the turn of a waiting connection if a place is free, and returns its key.
+    /// Starts the turn of a waiting connection if a place is free. Returns its key.
     pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
         let hosts = &mut self.hosts;
         self.taken.retain(|turn| {
@@ -174,7 +175,8 @@ impl Admission {
         Some(key)
     }
 
-    /// Returns the time to call [`next`](Self::next) again; `None` if no connection waits.
+    /// Returns the time at which [`next`](Self::next) may start a turn; `None` if no connection
+    /// waits.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
         let mut waiting = self
             .hosts
@@ -249,7 +251,7 @@ mod tests {
         turns.join(101, host(2));
         let later = start + TIME_LIMIT;
         assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
-        // The earlier connections to the silent host still count as its connections.
+        // The earlier turns with the silent host still count, although they have no place.
         turns.join(102, host(2));
         assert_eq!(drain(&mut turns, later + TIME_LIMIT), [102, 4]);
         turns.leave(1);

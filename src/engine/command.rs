@@ -1,4 +1,4 @@
-//! The messages between the handles and the engine's thread.
+//! The commands that handles send to the engine's thread, and its replies.
 
 use std::{
     fmt,
@@ -26,14 +26,15 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// How long after a deadline the engine may still reply with the phase that timed out.
+/// The additional time that a caller waits after its deadline for the engine's reply, which names
+/// the phase that timed out.
 const REPLY_GRACE: Duration = Duration::from_millis(100);
 
-/// A request of a handle to the engine's thread.
+/// A request from a handle to the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Listen, and reply with the address. Requests hold the engine, which therefore outlives the
-    /// listener.
+    /// Listen, and reply with the address. Each incoming request holds a handle of the engine, so
+    /// the engine outlives the listener.
     Listen {
         address: SocketAddr,
         config: Config,
@@ -41,13 +42,12 @@ pub(crate) enum Command {
         engine: Arc<Handle>,
         reply: Sender<Result<Bound, Error>>,
     },
-    /// Close a listener, because its program has closed or dropped it. Reply when its address is
-    /// free.
+    /// Close a listener that its program has closed or dropped. Reply when its address is free.
     Unlisten { key: u64, reply: Sender<()> },
     /// Connect, and reply once.
     Connect {
         way: Way,
-        /// Further ways of the session.
+        /// Other addresses and transports at which the session can resume.
         others: Vec<Way>,
         config: Config,
         data: Vec<u8>,
@@ -56,76 +56,76 @@ pub(crate) enum Command {
     },
     /// Cancel the connection attempt with this key.
     GiveUp { key: u64 },
-    /// Accept a request, and reply once.
+    /// Accept a request, and reply when the connection is established or has failed.
     Accept {
         link: Arc<Link>,
         data: Vec<u8>,
-        /// The time at which the application accepted.
+        /// The time at which the program accepted the request.
         at: Instant,
         reply: Reply,
     },
     /// Reject a request.
     Reject { key: u64, data: Vec<u8> },
-    /// Add up the statistics of all connections.
+    /// Reply with the sum of the statistics of all connections.
     Statistics { reply: Sender<EngineStatistics> },
-    /// Another engine has read this event of a device.
+    /// Handle a device's event that another engine has read.
     Device(DeviceEvent),
-    /// Ask the peers of all accepted connections to leave, and those of later ones. Reply with the
-    /// number of connections that are asked at once.
+    /// Ask the peers of all accepted connections to leave, now and in the future. Reply with the
+    /// number of connections that were asked now.
     AskToLeave { reply: Sender<u64> },
-    /// End all listeners, and reply when there is no connection left, if the caller still waits.
+    /// Close all listeners. Reply when no connection is left, unless the caller no longer waits.
     Drain { reply: Sender<()>, caller: Weak<()> },
-    /// The last handle of the engine has been dropped: end when all connections have ended.
+    /// The last handle of the engine was dropped: end the engine after its last connection.
     Retire,
     /// Close everything, then end.
     ShutDown,
-    /// Close everything, then end, since the process ends: no handle will report the ends of its
-    /// connections.
+    /// The process exits: close everything, then end the engine. Log lost messages, because no
+    /// handle will report how its connection ended.
     Exit,
 }
 
-/// The handles' common access to the engine's thread.
+/// The access of all handles to the engine's thread.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
-    /// The object to wait on for the engine's end. `None` after a fork: a child has no thread to
-    /// wait for.
+    /// Allows a wait for the engine's end. `None` in a forked child, which has no engine thread.
     custody: Option<Arc<Custody>>,
-    /// Keeps an engine without a thread.
+    /// Owns the state of an engine without a thread.
     threadless: Option<Arc<Threadless>>,
     process: Process,
 }
 
-/// The queue of items that a listener's program takes and the engine's thread adds.
+/// A queue that the engine's thread fills and a listener's program empties.
 #[derive(Clone, Debug)]
 pub(crate) enum ListenerItem {
-    /// The engine accepts each request at once. The program takes established connections.
+    /// Established connections. The engine accepts each request immediately.
     Connections(Arc<Queue<Result<Established, Error>>>),
-    /// The program takes requests and answers them.
+    /// Requests, which the program accepts or rejects.
     Requests(Arc<Queue<Request>>),
 }
 
-/// The engine's access to a listener's queue.
+/// The engine's reference to a listener's queue.
 ///
-/// The listener has an `Arc` of it, and so has each connection that was accepted for the listener
-/// and is not established yet. The drop of the last one ends the queue as closed. So a closed
-/// listener still returns the connections whose peers have the acceptance already.
+/// The listener owns an `Arc` of it, and so does each connection that was accepted for the listener
+/// and is not established yet. When the last `Arc` is dropped, the queue reports that the listener
+/// is closed. So a closed listener still returns connections whose peers have already received the
+/// acceptance.
 #[derive(Debug)]
 pub(crate) struct Queue<T>(Arc<dyn Incoming<T>>);
 
-/// A listener's queue, as the engine's thread uses it.
+/// A listener's queue as the engine's thread sees it.
 pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     /// Appends an item.
     fn bring(&self, item: T);
 
-    /// Returns the number of items that the program has not taken.
+    /// Returns the number of items that the program has not yet removed.
     fn waiting(&self) -> usize;
 
-    /// Ends the queue. Only the reason of the first call counts. Peers whose items can no longer be
-    /// taken are rejected as busy.
+    /// Ends the queue for this reason; later calls have no effect. Items that the program can no
+    /// longer remove are rejected as busy.
     fn finish(&self, why: Error);
 }
 
-/// The reply for a listener that was created.
+/// The reply after a listener was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     pub(crate) key: u64,
@@ -133,7 +133,7 @@ pub(crate) struct Bound {
     pub(crate) transports: &'static [Transport],
 }
 
-/// A connection that was established. Dropping it closes the connection.
+/// An established connection. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Established {
     pub(crate) link: Owner,
@@ -142,7 +142,7 @@ pub(crate) struct Established {
     pub(crate) inflow: Option<Arc<Inflow>>,
 }
 
-/// The destination of an established connection, or of the error if it was not established.
+/// The destination of an established connection, or of the error if it failed.
 #[derive(Debug)]
 pub(crate) enum Reply {
     /// The thread that waits for the reply.
@@ -155,22 +155,22 @@ pub(crate) enum Reply {
 
 /// A peer's request for a connection. Dropping it rejects it.
 ///
-/// A [`RequestListener`](crate::RequestListener) returns them.
+/// Returned by a [`RequestListener`](crate::RequestListener).
 pub struct Request {
-    /// `None` after the answer.
+    /// The parts of the request; `None` after the answer.
     open: Option<Open>,
     peer: SocketAddr,
     local: SocketAddr,
     private_data: Vec<u8>,
-    /// The label for the connection; `None` for that of the listener.
+    /// The label for the connection; `None` for the listener's label.
     label: Option<Label>,
 }
 
-/// The content of a request that was not answered yet.
+/// The parts of a request that has not been answered yet.
 pub(crate) struct Open {
     pub(crate) link: Arc<Link>,
     pub(crate) engine: Arc<Handle>,
-    /// The time limit for accepting the request.
+    /// The time within which the program must accept the request.
     pub(crate) timeout: Duration,
 }
 
@@ -193,7 +193,7 @@ impl Handle {
         }
     }
 
-    /// Returns the handle of an engine that does not exist, for stand-ins of inherited objects.
+    /// Returns the handle of a nonexistent engine. In a forked child it replaces inherited handles.
     pub(super) fn forked() -> Self {
         Self {
             commands: Mailbox::closed(),
@@ -203,8 +203,8 @@ impl Handle {
         }
     }
 
-    /// Returns whether another process started the engine. If so, the caller must not take the
-    /// engine's locks.
+    /// Returns whether the engine was started before a fork, by another process. If so, the caller
+    /// must not lock the engine's mutexes.
     pub(crate) fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }
@@ -212,7 +212,7 @@ impl Handle {
     /// Sends a command. Fails if the engine has ended.
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
         if self.is_inherited() {
-            // The drop of the command is safe, because its objects belong to this process.
+            // Dropping the command is safe, because its objects belong to this process.
             Err(Error::Forked)
         } else if self.commands.send(command) {
             self.commands.serve();
@@ -222,8 +222,8 @@ impl Handle {
         }
     }
 
-    /// Waits for a reply of the engine, until the deadline at most. While it waits, the calling
-    /// thread handles the deadlines of an engine without a thread.
+    /// Waits until the deadline for a reply of the engine. If the engine has no thread, the waiting
+    /// thread handles the deadlines.
     pub(super) fn receive_until<T>(
         &self,
         replies: &Receiver<T>,
@@ -244,17 +244,18 @@ impl Handle {
         }
     }
 
-    /// Whether the engine has a thread of its own.
+    /// Returns whether the engine has its own thread.
     pub(super) fn has_thread(&self) -> bool {
         self.threadless.is_none()
     }
 
-    /// Returns whether the engine's thread still runs.
+    /// Returns whether the engine's thread is still running.
     pub(super) fn runs(&self) -> bool {
         !self.is_inherited() && self.commands.is_read()
     }
 
-    /// Waits for the engine's end, which it was asked for. Fails if its thread panicked.
+    /// Waits until the engine has ended. The caller must have requested its end. Fails if the
+    /// engine's thread panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         if let Some(engine) = &self.threadless {
             engine.join();
@@ -268,7 +269,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // The engine's threads belong to the parent and cannot be joined or detached here.
+            // The engine's threads belong to the parent process. A child can neither join nor
+            // detach them.
             let commands = Arc::clone(&self.commands);
             leak((self.custody.take(), self.threadless.take(), commands));
             return;
@@ -304,8 +306,8 @@ impl Reply {
         }
     }
 
-    /// Records that the attempt of connection `key` begins. Returns whether the caller still waits
-    /// for it.
+    /// Stores the key of the connection that this attempt establishes. Returns whether the caller
+    /// still waits.
     pub(super) fn begin(&self, key: u64) -> bool {
         match self {
             Self::Task(promise_sender) => promise_sender.begin(key),
@@ -314,9 +316,9 @@ impl Reply {
     }
 }
 
-/// Waits for the reply about a connection. The engine has the same deadline, and closes a
-/// connection whose caller no longer waits. The caller also enforces the deadline, because an
-/// engine that serves many connections may reply late.
+/// Waits for the engine's reply about a connection. The engine enforces the same deadline, and
+/// closes a connection whose caller no longer waits. The caller also enforces it, because an engine
+/// with many connections may reply late.
 pub(crate) fn wait_for_reply(
     engine: &Handle,
     result: &Receiver<Result<Established, Error>>,
@@ -345,7 +347,7 @@ impl<T> Queue<T> {
         self.0.bring(item);
     }
 
-    /// Returns the number of items that the program has not taken.
+    /// Returns the number of items that the program has not yet removed.
     pub(super) fn waiting(&self) -> usize {
         self.0.waiting()
     }
@@ -358,7 +360,7 @@ impl<T> Drop for Queue<T> {
 }
 
 impl ListenerItem {
-    /// Returns the number of items that the program has not taken.
+    /// Returns the number of items that the program has not yet removed.
     pub(super) fn waiting(&self) -> usize {
         match self {
             Self::Connections(queue) => queue.waiting(),
@@ -366,7 +368,7 @@ impl ListenerItem {
         }
     }
 
-    /// Ends the queue at once.
+    /// Ends the queue immediately.
     pub(super) fn finish(&self, why: Error) {
         match self {
             Self::Connections(queue) => queue.0.finish(why),
@@ -402,7 +404,7 @@ impl Request {
         self.peer
     }
 
-    /// Returns the address on which the request came in.
+    /// Returns the local address at which the request arrived.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
@@ -410,22 +412,22 @@ impl Request {
 
     /// Returns the private data that the peer's program sent with the request.
     ///
-    /// The peer gave it to [`Connector::private_data`](crate::Connector::private_data). Up to 4096
-    /// bytes, empty if it gave none. The request is shown when all of them have arrived. The peer
-    /// chooses them: compare a secret in constant time.
+    /// The peer sets it with [`Connector::private_data`](crate::Connector::private_data): up to
+    /// 4096 bytes, by default none. The listener returns the request when all of them have arrived.
+    /// The peer chooses the bytes, so compare a secret in constant time.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Names the connection.
+    /// Sets a name for the connection.
     ///
-    /// The name replaces the [label](crate::ListenerBuilder::label) of the listener. The log,
-    /// [`Info::label`](crate::Info::label), the values for Prometheus and `rdmsg top` show it from
-    /// the acceptance on, also after the connection has [resumed](Config::resume). The peer does
-    /// not see it. Up to 64 bytes; a longer one is an error of the acceptance, which rejects the
-    /// request. An empty text removes the listener's label. Control characters are escaped wherever
-    /// the label is shown.
+    /// It replaces the [label](crate::ListenerBuilder::label) of the listener. The log,
+    /// [`Info::label`](crate::Info::label), Prometheus metrics and `rdmsg top` show it once the
+    /// request is accepted, and also after the connection has [resumed](Config::resume). They
+    /// escape control characters. The peer does not see the label. Up to 64 bytes; with a longer
+    /// label accepting fails, and the request is rejected. An empty text removes the listener's
+    /// label.
     ///
     /// # Examples
     ///
@@ -450,21 +452,22 @@ impl Request {
         }
     }
 
-    /// Takes the parts that a rejection needs, once.
+    /// Removes the parts that a rejection needs. Returns `None` if the request was already
+    /// answered.
     pub(crate) fn take(&mut self) -> Option<Open> {
         self.open.take()
     }
 
-    /// Takes the parts that an acceptance needs, once, and names the connection.
+    /// Removes the parts that an acceptance needs, and sets the connection's label.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] if the label is too long. Then the request stays open.
+    /// [`Error::InvalidConfig`] if the label is too long. The request then remains unanswered.
     pub(crate) fn take_to_accept(&mut self) -> Result<Open, Error> {
         if let Some(label) = &self.label {
             label.check()?;
         }
-        // Answering takes the request, so it is open.
+        // The methods that answer a request consume it, so it is not answered yet.
         let open = self.open.take().ok_or(Error::EngineShutDown)?;
         if let Some(label) = self.label.take() {
             open.link.set_label(label);

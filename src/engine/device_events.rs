@@ -1,4 +1,4 @@
-//! The number of events that the devices of this process have reported.
+//! Counts the events that devices have reported to this process.
 
 use std::{
     collections::BTreeMap,
@@ -10,13 +10,13 @@ use crate::{
     transport::DeviceEvent,
 };
 
-/// The number of events of one kind that a device has reported.
+/// The number of events of one type that one device has reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceEvents {
     /// The name of the device, for instance `mlx5_0`.
     pub device: String,
-    /// The name of the event without its prefix, for instance `PORT_ERR`.
+    /// The event type without its prefix, for instance `PORT_ERR`.
     pub event: String,
     /// The number of events since the start of the process.
     pub count: u64,

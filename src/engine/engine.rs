@@ -22,24 +22,25 @@ use crate::{
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 
-/// A handle of the thread that serves connections.
+/// A handle to the thread that serves connections.
 ///
 /// Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one engine.
-/// Programs seldom need to name it: [`Engine::shared`] is started with the first connection and
-/// ends with the last one. Create one with [`Engine::new`] to keep groups of connections apart, or
-/// to [shut all of them down](Engine::shutdown) and know that everything was released. Clones are
-/// handles of the same engine.
+/// Programs rarely need to create one: [`Engine::shared`] starts with the first connection and ends
+/// with the last one. Use [`Engine::new`] to separate groups of connections, or to [shut down a
+/// group](Engine::shutdown) and be sure that all its resources are released. Clones are handles to
+/// the same engine.
 ///
-/// The thread handles connection events, timers (deadlines, keepalive), and the completion queues
-/// of connections on which no thread waits. It sleeps while there is nothing to do. When the last
-/// handle, listener and endpoint have been dropped, it finishes the closes in progress, and ends. A
-/// process that ends normally waits for that: see [the guide](crate::guide::ending).
+/// The thread handles connection events and timers (deadlines, keepalive). It also polls the
+/// completion queues of connections on which no other thread waits. It sleeps while there is no
+/// work. When the last handle, listener and endpoint have been dropped, it completes the closes in
+/// progress and ends. A process that exits normally waits for these closes: see [the
+/// guide](crate::guide::ending).
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Handle>,
 }
 
-/// The engine that is used by default. A weak reference: the engine ends with its last user.
+/// The default engine. The reference is weak, so the engine ends when the last handle is dropped.
 static SHARED: PerProcess<Mutex<Weak<Handle>>> = PerProcess::new(Mutex::default);
 
 impl Engine {
@@ -47,40 +48,40 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
-    /// succeeds: connects and binds that require RDMA then fail.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. On a host without
+    /// RDMA this call succeeds, but connects and binds that require RDMA fail.
     pub fn new() -> Result<Self, Error> {
         Self::start(Budget::shared())
     }
 
-    /// Starts an engine with limits of its own for the peers' large messages.
+    /// Starts an engine with its own limits for the peers' large messages.
     ///
-    /// The limits hold for all connections of this engine together, and are shared with no other
-    /// engine.
+    /// The limits apply to the connections of this engine together, and no other engine shares
+    /// them.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
-    /// succeeds: connects and binds that require RDMA then fail.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. On a host without
+    /// RDMA this call succeeds, but connects and binds that require RDMA fail.
     pub fn with_limits(limits: EngineLimits) -> Result<Self, Error> {
         Self::start(Budget::new(limits))
     }
 
     /// Returns an engine without a thread, for connections within this process.
     ///
-    /// The threads that call it, its listeners and its connections do its work. So when a call
-    /// returns, its effects on both sides of a connection have happened, and the waiting threads
-    /// and tasks were woken. Listeners on `memory://name` and
-    /// [`Endpoint::pair`](crate::Endpoint::pair) use such an engine by default. Over other
-    /// transports a connect or a bind with it fails with [`Error::InvalidConfig`].
+    /// The threads that call methods of the engine, its listeners and its connections do its work.
+    /// So when a call returns, its effects on both sides of a connection have happened, and waiting
+    /// threads and tasks have been woken. Listeners on `memory://name` and
+    /// [`Endpoint::pair`](crate::Endpoint::pair) use such an engine by default. A connect or bind
+    /// over another transport fails with [`Error::InvalidConfig`] on this engine.
     ///
-    /// Threads that wait in a call handle the library's deadlines, such as
-    /// [`close_timeout`](crate::Config::close_timeout), up to 20 ms late. Tasks do not. The
-    /// timeouts of calls end their waits as always.
+    /// The library's deadlines, such as [`close_timeout`](crate::Config::close_timeout), are
+    /// handled only by threads that wait in a call, up to 20 ms late. Tasks do not handle them. The
+    /// timeouts of the calls themselves work as usual.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the process has no file descriptor left.
+    /// [`Error::Os`] when the process has no free file descriptor.
     ///
     /// # Examples
     ///
@@ -122,23 +123,22 @@ impl Engine {
         })
     }
 
-    /// Returns the engine that is used by default, and starts it when there is none.
+    /// Returns the default engine. Starts it if it is not running.
     ///
     /// [`Endpoint::connect`](crate::Endpoint::connect), [`Listener::bind`](crate::Listener::bind)
     /// and a [`Connector`](crate::Connector) without an engine use it.
     ///
-    /// A child of fork(2) has a shared engine of its own: see [the
+    /// A child of fork(2) starts its own default engine: see [the
     /// guide](crate::guide::installing#fork).
     ///
-    /// When everything that uses the engine is gone it ends, in the background, and the next call
-    /// starts another one. A handle that is kept from the start keeps its
-    /// [`statistics`](Self::statistics), and can wait for connections that are being closed in the
-    /// background: with [`drain`](Self::drain).
+    /// The engine ends in the background when its last user is dropped, and the next call starts
+    /// another one. A handle keeps the engine and its [`statistics`](Self::statistics). It can also
+    /// wait, with [`drain`](Self::drain), for connections that are being closed in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the thread or its file descriptors cannot be created. Without RDMA it
-    /// succeeds: connects and binds that require RDMA then fail.
+    /// [`Error::Os`] when the thread or its file descriptors cannot be created. On a host without
+    /// RDMA this call succeeds, but connects and binds that require RDMA fail.
     pub fn shared() -> Result<Self, Error> {
         let mut shared = lock(SHARED.get());
         // An engine whose thread has ended cannot serve a connection.
@@ -150,13 +150,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Closes all listeners and connections of this engine and waits until everything is released.
+    /// Closes all listeners and connections of this engine, and waits until all resources are
+    /// released.
     ///
-    /// That is: queue pairs, completion queues, memory, file descriptors and the thread.
+    /// The resources are queue pairs, completion queues, memory, file descriptors and the thread.
     /// Connections are closed as by [`Endpoint::close`](crate::Endpoint::close), each within its
     /// own [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this
-    /// engine fail. Memory of messages that the application still holds is released when they are
-    /// dropped.
+    /// engine fail. If the application still holds messages, dropping them releases their memory.
     ///
     /// # Examples
     ///
@@ -187,26 +187,26 @@ impl Engine {
         if self.inner.join().is_err() {
             error!(
                 Engine,
-                "engine: the engine's thread panicked, which ended all of its connections"
+                "engine: the engine's thread panicked, so all connections of the engine have ended"
             );
         }
     }
 
-    /// Tells the peers of all connections that the listeners of this engine accepted that this side
-    /// wants to end them soon.
+    /// Asks the peers of this engine's accepted connections to leave, because this side wants to
+    /// end the connections soon.
     ///
-    /// It is [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each of them, for a
-    /// server that stops and keeps no list of its endpoints. From then on the engine also asks on
-    /// each connection that a listener accepts, as soon as it is established. A peer that connects
-    /// again to this server is therefore asked again: close the listeners first. The engine does
-    /// not ask on connections that a [`Connector`](crate::Connector) made. It never waits for a
-    /// peer.
+    /// It calls [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each connection that
+    /// the engine's listeners have accepted. It is for a server that stops and has no list of its
+    /// endpoints. From then on the engine also asks on each newly accepted connection, as soon as
+    /// it is established. So close the listeners first; otherwise a peer that reconnects to this
+    /// server is asked again. The engine does not ask on connections that a
+    /// [`Connector`](crate::Connector) established. This method never waits for a peer.
     ///
-    /// Returns the number of established connections that were asked. Those of streams, and of
-    /// peers with an earlier version of this crate, do not know the notice and are not counted.
-    /// The notice has no answer: [`drain`](Self::drain) waits until the peers have left.
+    /// Returns the number of established connections whose peers were asked. It does not include
+    /// streams and peers with an earlier version of this crate, which do not know the notice. Peers
+    /// do not answer the notice: use [`drain`](Self::drain) to wait until they have left.
     ///
-    /// [The cookbook](crate::guide::cookbook#a-rolling-restart) has a restart.
+    /// [The cookbook](crate::guide::cookbook#a-rolling-restart) shows a rolling restart.
     ///
     /// # Errors
     ///
@@ -240,18 +240,18 @@ impl Engine {
         asked.recv().map_err(|_| Error::EngineShutDown)
     }
 
-    /// Stops listening, and waits until all connections of this engine have ended.
+    /// Closes the listeners, and waits until all connections of this engine have ended.
     ///
-    /// The call waits for at most `timeout`, and returns the number of connections that were still
-    /// open then; 0 means that all have ended and all their resources were released. Each listener
-    /// of the engine is closed, as by [`Listener::close`](crate::Listener::close). Connections end
-    /// when their users on either side close them. The call also waits for connections that are
-    /// being closed in the background because their last handle was dropped. Accepted connections
-    /// that are suspended ([`Config::resume`](crate::Config::resume)) end at once, because their
-    /// peers have no listener to resume at. The engine continues;
+    /// Waits at most `timeout`. Returns the number of connections that are still open; 0 means that
+    /// all have ended and all their resources are released. Each listener of the engine is closed,
+    /// as by [`Listener::close`](crate::Listener::close). A connection ends when the program on
+    /// either side closes it. The call also waits for connections that are closed in the background
+    /// after their last handle was dropped. Accepted connections that are suspended
+    /// ([`Config::resume`](crate::Config::resume)) end immediately, because no listener is left at
+    /// which their peers could resume. The engine itself continues to run;
     /// [`shutdown`](Self::shutdown) closes the remaining connections.
     ///
-    /// [The guide](crate::guide::ending) has a server that ends in this way on a signal.
+    /// [The guide](crate::guide::ending) shows a server that drains its engine on a signal.
     ///
     /// # Errors
     ///
@@ -275,7 +275,7 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        // The engine ends sessions for the drain until this is dropped.
+        // Until this is dropped, the engine ends suspended sessions for the drain.
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
         self.send(Command::Drain { reply, caller })?;
@@ -289,13 +289,13 @@ impl Engine {
         }
     }
 
-    /// Returns the counters of this engine's connections.
+    /// Returns the sum of the counters of this engine's connections.
     ///
-    /// They include connections that have ended, from the start of the engine. A program that keeps
-    /// a handle from the start gets all of them. The [shared engine](Self::shared) ends with its
-    /// last connection, listener and handle, and the next call of `shared` starts another one,
-    /// which counts from 0. The engine's thread adds the counters up, so the call waits for its
-    /// next round.
+    /// It includes connections that have ended since the start of the engine. The [shared
+    /// engine](Self::shared) ends with its last connection, listener and handle, and the next call
+    /// of `shared` starts another one, which counts from 0. So to count all connections, keep one
+    /// handle from the start of the program. The engine's thread adds up the counters, so the call
+    /// waits for the next iteration of its loop.
     ///
     /// # Errors
     ///
@@ -311,8 +311,8 @@ impl Engine {
         self.inner.send(command)
     }
 
-    /// Returns this engine if it serves connections over a transport: within the process, or over
-    /// RDMA and TCP.
+    /// Returns this engine if it can serve connections within the process (`is_in_memory`), or
+    /// otherwise over RDMA and TCP.
     pub(crate) fn for_transport(&self, is_in_memory: bool) -> Result<Self, Error> {
         if is_in_memory || self.inner.has_thread() {
             return Ok(self.clone());
@@ -332,7 +332,7 @@ impl Engine {
         Self { inner }
     }
 
-    /// Returns the engine for stand-ins of inherited objects. It has no thread.
+    /// Returns an engine without a thread. In a forked child it replaces the inherited engine.
     pub(crate) fn forked() -> Self {
         Self::of(Arc::new(Handle::forked()))
     }
@@ -344,25 +344,25 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// The counters of an [`Engine`], and the connections and memory that it holds now.
+/// The counters of an [`Engine`], with the connections and memory that it uses now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStatistics {
-    /// The number of connections now: being established, established, or being closed.
+    /// The current number of connections that are being established, established, or being closed.
     pub connections: u64,
-    /// The number of connections that have ended, or were never established.
+    /// The number of connections that have ended or failed to be established.
     pub ended: u64,
     /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,
-    /// The number of bytes that are pinned now, or reserved, for reading large messages.
+    /// The number of bytes that are pinned or reserved now for reading large messages.
     ///
-    /// Engines that share the budget are counted together. See
+    /// The value covers all engines that share these limits. See
     /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
-    /// The number of bytes of large messages that are being read now, or held by the application,
-    /// and of the copies of a stream's unread bytes.
+    /// The current number of bytes in large messages that are being read or that the application
+    /// holds, and in the unread bytes of streams that were copied out of receive buffers.
     ///
-    /// Engines that share the budget are counted together. See
+    /// The value covers all engines that share these limits. See
     /// [`EngineLimits::held`](crate::EngineLimits::held).
     pub held: u64,
 }

@@ -1,5 +1,5 @@
-//! The engine's entry of a connection: the objects that only the engine's thread uses to establish
-//! and end it.
+//! The engine's entry for a connection: the state with which the engine's thread establishes and
+//! ends the connection.
 
 use std::{
     mem,
@@ -24,56 +24,56 @@ use crate::{
     transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
 };
 
-/// A connection, with the fields that only the engine's thread may touch, in the order in which
-/// they must be dropped.
+/// The engine's entry for a connection. Only the engine's thread accesses the fields. They are
+/// dropped in this order.
 pub(super) struct Entry {
     pub(super) link: Arc<Link>,
     pub(super) id: ConnectionId,
-    /// The connections of a listener share one configuration.
+    /// The configuration, which all connections of a listener share.
     pub(super) config: Arc<Config>,
     pub(super) role: Role,
-    /// The destination of the report that the connection was established, or failed.
+    /// The destination of the result: the established connection, or the error.
     pub(super) reply: Option<Reply>,
-    /// The destination of a request whose private data have not arrived.
+    /// The destination of a request whose private data have not arrived completely.
     pub(super) incoming: Option<Box<IncomingRequest>>,
-    /// The receiving end of the completions, until an endpoint takes it.
+    /// The receiving end of the completions, until an endpoint takes ownership of it.
     pub(super) receiver: Option<Receiver<Completion>>,
     /// The unread bytes of a stream.
     pub(super) inflow: Option<Arc<Inflow>>,
     pub(super) peer: SocketAddr,
-    /// A request to resume the session, which waits for the end of the last connection.
+    /// A request to resume the session, which waits until the previous connection is released.
     pub(super) asked: Option<Box<ConnectRequest>>,
-    /// The identity of the session, if this host accepted the connection.
+    /// The ID of the session, if this host accepted the connection.
     pub(super) session: Option<SessionId>,
 }
 
-/// The way of a request to its listener's program.
+/// A request that is not in its listener's queue yet.
 pub(super) struct IncomingRequest {
     pub(super) listener_items: ListenerItem,
     pub(super) engine: Arc<Handle>,
     pub(super) local: SocketAddr,
-    /// The time limit for accepting the request.
+    /// The time within which the program must accept the request.
     pub(super) timeout: Duration,
 }
 
-/// Which side of the connection this is.
+/// The role of this side in the connection.
 pub(super) enum Role {
     /// This side connects.
     Active,
-    /// A trial for the session of the connection with this key: this side connects only to find out
-    /// whether the transport works.
+    /// This side connects only to test whether RDMA works for the session of the connection with
+    /// this key.
     TryRdma(u64),
-    /// A peer requested the connection. Until it is established, it counts as half open.
+    /// The peer requested the connection. Until it is established, it counts as half-open.
     Passive(Option<HalfOpen>),
 }
 
 impl Role {
-    /// Whether this side connects.
+    /// Returns whether this side connects.
     pub(super) fn is_active(&self) -> bool {
         self.choose(true, false)
     }
 
-    /// Returns the value for its side.
+    /// Returns `active` or `passive`, according to the role.
     pub(super) fn choose<T>(&self, active: T, passive: T) -> T {
         match self {
             Self::Active | Self::TryRdma(_) => active,
@@ -83,7 +83,7 @@ impl Role {
 }
 
 impl Entry {
-    /// Makes one call of the connection manager, as the state machine requested.
+    /// Executes one operation of the connection manager that the state machine requested.
     pub(super) fn execute(
         &mut self,
         op: CmOp,
@@ -93,7 +93,7 @@ impl Entry {
     ) -> Result<(), OsError> {
         let id = &mut self.id;
         match op {
-            // The caller's.
+            // The caller handles this operation.
             CmOp::AwaitTurn => Ok(()),
             CmOp::CreateId => {
                 id.create_id(manager, self.link.key, self.peer, &self.config)?;
@@ -128,8 +128,7 @@ impl Entry {
     ) -> Result<(), OsError> {
         self.id.release_reserve();
         self.link.poller.prepare()?;
-        // The thread that owned the events of the earlier connection does not own those of the new
-        // one.
+        // The thread that polled the previous connection of the session does not own the new one.
         self.link.poller.expire();
         let key = self.link.key;
         let client = budget.client(self.link.notices(), key, Host::of(self.peer.ip()));
@@ -148,7 +147,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Whether a step of accepting failed because the peer has withdrawn its request.
+    /// Returns whether a step of accepting failed because the peer has withdrawn its request.
     pub(super) fn is_withdrawn(&mut self, call: CmCall, error: OsError) -> bool {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match self.role {
@@ -157,7 +156,7 @@ impl Entry {
         }
     }
 
-    /// Whether the connection was accepted for this listener, and is not established yet.
+    /// Returns whether the connection was accepted for this listener and is not established yet.
     pub(super) fn is_accepted_for(&self, listener: &HalfOpen) -> bool {
         match (&self.role, &self.reply) {
             (Role::Passive(Some(half_open)), Some(Reply::Backlog(_))) => half_open.is(listener),
@@ -165,7 +164,7 @@ impl Entry {
         }
     }
 
-    /// Whether private data of a request to this listener have not arrived.
+    /// Returns whether this is a request to this listener whose private data have not arrived.
     pub(super) fn is_incoming_for(&self, listener: &HalfOpen) -> bool {
         match (&self.role, &self.incoming) {
             (Role::Passive(Some(half_open)), Some(_)) => half_open.is(listener),
@@ -173,22 +172,23 @@ impl Entry {
         }
     }
 
-    /// Brings the request to its listener, if its private data have just arrived.
+    /// Passes the request to its listener, if its private data have just arrived.
     pub(super) fn report_requested(&mut self) {
         if mem::take(&mut self.link.core().requested) {
             self.bring();
         }
     }
 
-    /// Brings the request to its listener, unless the backlog is full or the listener was closed.
+    /// Passes the request to its listener. Rejects it if the backlog is full or the listener is
+    /// closed.
     fn bring(&mut self) {
         let Some(incoming) = self.incoming.take() else {
-            // The close of the listener has counted the refusal.
+            // The refusal was counted when the listener was closed.
             return self.link.reject_untaken();
         };
         let limit = self.config.listening.backlog;
         if incoming.listener_items.waiting() >= limit.into() {
-            let reason = format_args!("backlog is {limit}, and that many wait");
+            let reason = format_args!("the listener has reached its limit backlog of {limit}");
             report_refusal(Refusal::Backlog, self.peer, &reason);
             return self.link.reject_untaken();
         }
@@ -205,18 +205,18 @@ impl Entry {
         }
     }
 
-    /// Asks the peer of an accepted connection to leave. Returns whether it is asked. The caller
-    /// drives the connection.
+    /// Asks the peer of an accepted connection to leave. Returns whether the notice was queued. The
+    /// caller must then drive the connection.
     pub(super) fn ask_to_leave(&self) -> bool {
         !self.role.is_active() && self.link.in_engine(|core| core.ask_to_leave()).is_ok()
     }
 
-    /// Hands out the established connection. If no caller is waiting, the connection is dropped.
-    /// Asks the peer to leave if the engine `leaves`.
+    /// Passes the established connection to its caller or listener. Drops it if no caller is
+    /// waiting. If the engine `leaves`, also asks the peer to leave.
     pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}
-            // The peer should have refused the request of this trial.
+            // The peer should have refused this request, which was only a test.
             Role::TryRdma(_) => self.link.abort(0),
             Role::Passive(half_open) => *half_open = None,
         }
@@ -224,7 +224,7 @@ impl Entry {
             return;
         };
         if leaves {
-            // The peer of a stream knows no such notice.
+            // Fails for a stream, whose peer does not know the notice.
             self.ask_to_leave();
         }
         info!(
@@ -240,7 +240,7 @@ impl Entry {
         }));
     }
 
-    /// Logs the end of a connection without handles, if sent messages may not have arrived.
+    /// Logs the end of a connection without handles if sent messages may be lost.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {
@@ -253,7 +253,7 @@ impl Entry {
         }
         let link = &self.link;
         match reason {
-            // An application that aborts does not expect its messages to arrive.
+            // An application that aborts a connection does not expect its messages to arrive.
             CloseReason::LocallyAborted => {}
             CloseReason::LocallyClosed => warn_sparsely!(
                 Connection,

@@ -1,13 +1,14 @@
-//! Closes the connections when the process ends normally, as a kernel does for sockets.
+//! Closes connections when the process exits normally, as the kernel does for sockets.
 //!
-//! A close is an exchange with the peer, and the end of a process ends the engines' threads. So the
-//! first engine registers an exit handler. It has all engines close their connections, and waits
-//! for each engine within the longest time limit of its connections. Two cases need care:
+//! Closing a connection is an exchange with the peer, but the exit of a process also ends the
+//! engines' threads. So the first engine registers an exit handler. The handler makes all engines
+//! close their connections, and waits for each engine up to the longest time limit of its
+//! connections. Two cases need care:
 //!
-//! * A forked child inherits the handler, but no thread of any engine, and perhaps a list whose
-//!   lock is never released. So each process has a list of its own, with its own engines.
-//! * The thread that ends the process may be an engine's own, in a waker or a logger. It holds no
-//!   lock then, so the engine's [relief](super::relief) closes the connections.
+//! * A forked child inherits the handler, but no engine thread. It may also inherit a locked list
+//!   whose lock is never released. So each process has a separate list of its own engines.
+//! * The thread that ends the process may be an engine's own thread, in a waker or a logger. That
+//!   thread holds no lock then, so the engine's [relief](super::relief) closes the connections.
 
 use std::{
     collections::BTreeMap,
@@ -32,36 +33,38 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Default)]
 struct Engines {
-    /// The engines whose threads run, including engines without handles that still close
-    /// connections.
+    /// The engines whose threads are running, including engines without handles that are still
+    /// closing connections.
     running: Mutex<Vec<Arc<Running>>>,
-    /// Notified when an engine has ended.
+    /// Notified when an engine ends.
     ended: Condvar,
 }
 
-/// The additional time for the report of a connection whose close took all of its `close_timeout`.
+/// The additional time to report the end of a connection whose close took its whole
+/// `close_timeout`.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// An engine whose thread runs, or is about to.
+/// An engine whose thread is running or about to start.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
-    /// The number of connections with each `close_timeout`.
+    /// The number of connections for each time limit of a close.
     time_limit: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the exit handler waits for this engine.
     awaited: AtomicBool,
 }
 
 impl Running {
-    /// Returns the longest time that a close may take; `None` without connections.
+    /// Returns the longest time limit of a close; `None` without connections.
     fn longest(&self) -> Option<Duration> {
         lock(&self.time_limit).keys().next_back().copied()
     }
 }
 
-/// Keeps an engine in the list of running engines until it is dropped.
+/// Removes the engine from the list of running engines when dropped.
 pub(super) struct Registration(Option<Arc<Running>>);
 
-/// Enters an engine. The exit handler sends [`Command::Exit`] to its mailbox.
+/// Adds an engine to the list of running engines. The exit handler sends [`Command::Exit`] to its
+/// mailbox.
 pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, OsError> {
     let running = Arc::new(Running {
         mailbox,
@@ -78,7 +81,8 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 }
 
 impl Registration {
-    /// For an engine whose connections end with the process, as their peers do.
+    /// Returns a registration without effect, for an engine of connections within the process. The
+    /// peers of such connections end with the process, too.
     pub(super) fn nowhere() -> Self {
         Self(None)
     }
@@ -87,7 +91,7 @@ impl Registration {
         self.0.as_ref().is_some_and(|own| Arc::ptr_eq(own, running))
     }
 
-    /// Adds a connection whose close may take this time.
+    /// Adds a connection whose close may take up to `time_limit`.
     pub(super) fn connection_opened(&self, time_limit: Duration) {
         if let Some(running) = &self.0 {
             *lock(&running.time_limit).entry(time_limit).or_default() += 1;
@@ -102,7 +106,7 @@ impl Registration {
         }
     }
 
-    /// Removes a connection with this time limit, which has ended.
+    /// Removes an ended connection, which was added with this time limit.
     pub(super) fn connection_closed(&self, time_limit: Duration) {
         let Some(running) = &self.0 else { return };
         let mut all = lock(&running.time_limit);
@@ -121,14 +125,15 @@ impl Drop for Registration {
     }
 }
 
-/// The exit handler. It uses no thread-local values, which are destroyed before exit handlers run.
-/// It does not log, because the logger may have ended the process.
+/// Closes all connections; this is the exit handler. It uses no thread-local values, which are
+/// destroyed before exit handlers run. It does not log, because a logger may have ended the
+/// process.
 extern "C" fn close_all() {
     let Engines { running, ended } = ENGINES.get();
     let all = lock(running);
     let mut bound = Duration::ZERO;
     for running in all.iter() {
-        // The time is read before the command is sent, because connections end after it.
+        // This must precede the command, after which connections end and are removed.
         let longest = running.longest();
         running.mailbox.send(Command::Exit);
         if let Some(longest) = longest {
@@ -139,6 +144,6 @@ extern "C" fn close_all() {
     let is_awaited = |running: &Arc<Running>| running.awaited.load(Ordering::Relaxed);
     let waited = ended.wait_timeout_while(all, bound, |all| all.iter().any(is_awaited));
     drop(waited);
-    // The thread that ended the last engine may have queued log lines for another thread.
+    // The engine's thread may have passed its last log lines to another thread.
     foreign::wait_for_log(MARGIN);
 }

@@ -1,4 +1,4 @@
-//! A listener's state in the engine's thread.
+//! The state of a listener in the engine's thread.
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,29 +16,29 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The wait before a listener that lost its device is first bound again, and the longest wait
-/// between two tries. `listener/builder.rs` waits for an address that is in use.
+/// The delay before the first attempt to bind a listener that lost its device, and the longest
+/// delay between two attempts. `listener/builder.rs` retries an address that is in use.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// A listener. Its drop closes it: the queue ends as closed when the last connection that was
-/// accepted for the listener is established or has failed.
+/// A listener. Dropping it closes the listener. Its queue ends when the last connection that was
+/// accepted for it is established or has failed.
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Arc<Config>,
     pub(super) listener_items: ListenerItem,
     pub(super) engine: Arc<Handle>,
-    /// Counts the requests whose connections are not established yet.
+    /// Counts the connections of the listener that are not established yet.
     pub(super) half_open: HalfOpen,
-    /// The listener over RDMA, if there is one.
+    /// The binding over RDMA, if there is one.
     rdma: Option<Place>,
-    /// The listener over TCP, or within the process, if there is one.
+    /// The binding over TCP or within the process, if there is one.
     tcp: Option<ListenId>,
-    /// The claim of a listener within the process.
+    /// The address claim of a listener within the process.
     pub(super) claim: Option<Claim>,
 }
 
-/// The name of a listener in the log: its number, its label and its address.
+/// Formats a listener for the log: its number, its label and its address.
 pub(crate) struct ListenerName<'a>(pub(crate) u64, pub(crate) &'a Label, pub(crate) SocketAddr);
 
 impl fmt::Display for ListenerName<'_> {
@@ -48,32 +48,33 @@ impl fmt::Display for ListenerName<'_> {
     }
 }
 
-/// The binding of a listener.
+/// The binding of a listener over RDMA.
 enum Place {
-    /// The listener listens on this id.
+    /// This id is bound and listening.
     Bound { _id: ListenId },
-    /// The listener's device or address was removed. `wait` is the time between the last try to
-    /// bind and the next one.
+    /// The listener's device or address was removed. `wait` is the delay before the next attempt to
+    /// bind.
     Lost { wait: Duration },
 }
 
-/// The binding within the process of a listener that has ended. Its connections can still resume.
+/// The in-process binding of an ended listener. It remains so that the listener's connections can
+/// resume.
 pub(super) struct ClosedPlace {
     _id: Option<ListenId>,
     _claim: Option<Claim>,
 }
 
-/// Counts a listener's connections that are not established yet: each of them has a clone.
+/// Counts a listener's connections that are not established yet. Each of them owns a clone.
 #[derive(Clone, Default)]
 pub(super) struct HalfOpen(Arc<()>);
 
 impl HalfOpen {
-    /// Returns the number of clones, except the listener's own.
+    /// Returns the number of connections, which own all clones but the listener's.
     pub(super) fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 
-    /// Whether both belong to the same listener.
+    /// Returns whether both belong to the same listener.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -87,7 +88,7 @@ impl Listening {
         listener_items: ListenerItem,
         engine: Arc<Handle>,
     ) -> Self {
-        // Connections have copies of the configuration, and must not keep the socket open.
+        // Connections own copies of the configuration, which must not keep the socket open.
         config.listening.inherited = None;
         Self {
             local,
@@ -101,12 +102,12 @@ impl Listening {
         }
     }
 
-    /// Returns the listener's name for the log.
+    /// Returns a value that formats the listener's name for the log.
     pub(super) fn name(&self, key: u64) -> ListenerName<'_> {
         ListenerName(key, &self.config.label, self.local)
     }
 
-    /// Takes the binding within the process.
+    /// Removes the in-process binding from the listener.
     pub(super) fn take_place(&mut self) -> ClosedPlace {
         ClosedPlace {
             _id: self.tcp.take(),
@@ -114,25 +115,26 @@ impl Listening {
         }
     }
 
-    /// Whether the listener continues when its device is removed: the engine binds it again, or it
-    /// listens over TCP as well.
+    /// Returns whether the listener survives the removal of its device. It does if the engine binds
+    /// it again, or if it also listens over TCP.
     pub(super) fn outlives_device(&self) -> bool {
         self.config.listening.rebind || self.tcp.is_some()
     }
 
-    /// Whether the backlog is full.
+    /// Returns whether the backlog is full.
     pub(super) fn is_full(&self) -> bool {
         self.listener_items.waiting() >= self.config.listening.backlog.into()
     }
 
-    /// Drops the id of a removed device or address. The removal of the device waits for that.
-    /// Returns the wait before the next try.
+    /// Drops the id of a removed device or address, so that the kernel can complete the removal.
+    /// Returns the delay before the first attempt to bind again.
     pub(super) fn lose(&mut self) -> Duration {
         self.rdma = Some(Place::Lost { wait: FIRST_WAIT });
         FIRST_WAIT
     }
 
-    /// Binds a listener again that lost its device. Returns the wait before the next try.
+    /// Tries to bind a listener that lost its device. If that fails, returns the delay before the
+    /// next attempt.
     pub(super) fn try_again(&mut self, manager: &ConnectionManager, key: u64) -> Option<Duration> {
         let Some(Place::Lost { wait }) = &mut self.rdma else {
             return None;
@@ -140,7 +142,7 @@ impl Listening {
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
         match ListenId::bind(Transport::Rdma, manager, key, self.local, &self.config) {
-            // An id without a device means that at present no device has the address.
+            // An id without a device means that no device has the address at present.
             Ok(id) if id.has_device() => {
                 info!(Listener, "{}: listens over RDMA again", self.name(key));
                 self.rdma = Some(Place::Bound { _id: id });
@@ -153,7 +155,7 @@ impl Listening {
             ),
             Err(no) => debug!(
                 Listener,
-                "{}: cannot bind yet; retries in {wait:?}: {}",
+                "{}: cannot bind over RDMA yet; retries in {wait:?}: {}",
                 self.name(key),
                 no.error
             ),
@@ -163,20 +165,20 @@ impl Listening {
 }
 
 impl Listening {
-    /// Ends the listener and its queue for this reason.
+    /// Ends the listener and its queue with this reason.
     pub(super) fn end(self, reason: CloseReason) {
         let address = self.local;
         self.listener_items
             .finish(Error::ListenerEnded { address, reason });
     }
 
-    /// Ends the listener and its queue, because the engine ends.
+    /// Ends the listener and its queue because the engine was shut down.
     pub(super) fn shut_down(self) {
         self.listener_items.finish(Error::EngineShutDown);
     }
 }
 
-/// Counts and logs a request that was rejected.
+/// Counts and logs a rejected request.
 pub(super) fn report_refusal(refusal: Refusal, peer: SocketAddr, reason: &dyn fmt::Display) {
     count_refusal(refusal);
     warn_sparsely!(

@@ -1,15 +1,15 @@
 //! The engine: one thread that establishes and ends connections.
 //!
-//! It handles the connection manager's events, deadlines, and the completion queues that no thread
-//! of the application polls. Only this thread calls the connection manager. The handles above send
-//! it commands ([`command`]) and connections send it notices; it answers through channels and never
-//! waits for either.
+//! It handles events of the connection manager, deadlines, and the completion queues that no
+//! application thread polls. Only this thread calls the connection manager. Handles send commands
+//! to it ([`command`]), and connections send notices. It answers through channels and never waits
+//! for handles or connections.
 //!
 //! An engine without a thread ([`threadless`]) serves connections within the process: the threads
-//! that give it work run the same reactor.
+//! that submit work to it run the same reactor.
 //!
-//! It does not depend on the handles. It hands out established connections and requests, of which
-//! the handles make `Endpoint`s.
+//! This module does not depend on the handles. It returns established connections and requests,
+//! from which the handles create `Endpoint`s.
 
 mod admission;
 mod command;

@@ -1,4 +1,4 @@
-//! The addresses of listeners within the process. Each belongs to one engine, which also serves the
+//! The addresses of listeners within the process. The engine that owns an address also serves the
 //! connections to it.
 
 use std::{
@@ -19,11 +19,11 @@ use crate::{
     status::OsError,
 };
 
-/// The ports that stand in for port 0, one after the other.
+/// The ports that replace port 0, in rotation.
 const FREE: RangeInclusive<u16> = 49_152..=u16::MAX;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// The call that failed, in errors.
+/// The name of the failed call in errors.
 const CALL: &str = "claim";
 
 static LISTENERS: PerProcess<Listeners> = PerProcess::new(Listeners::default);
@@ -35,10 +35,10 @@ struct Listeners {
     claimed: Condvar,
 }
 
-/// The claim of a listener to its address. Its drop frees the address.
+/// The claim of a listener to its address. Dropping it frees the address.
 pub(super) struct Claim(pub(super) SocketAddr);
 
-/// Claims an address, with a free port for port 0.
+/// Claims an address. Replaces port 0 by a free port.
 pub(super) fn claim(mut address: SocketAddr, engine: &Arc<Handle>) -> Result<Claim, OsError> {
     let Listeners { engines, claimed } = LISTENERS.get();
     let mut listeners = lock(engines);
@@ -60,9 +60,9 @@ pub(super) fn claim(mut address: SocketAddr, engine: &Arc<Handle>) -> Result<Cla
     Ok(Claim(address))
 }
 
-/// Returns the engine of the listener that serves an address.
+/// Returns the engine of the listener that accepts connections to an address.
 pub(crate) fn engine_of(address: SocketAddr) -> Option<Engine> {
-    // A handle that is dropped takes the lock.
+    // The lock must be released before the handle is dropped, because its drop takes the same lock.
     let engine = {
         let listeners = lock(&LISTENERS.get().engines);
         let mut listeners = listeners.iter();
@@ -72,8 +72,8 @@ pub(crate) fn engine_of(address: SocketAddr) -> Option<Engine> {
     engine.runs().then(|| Engine::of(engine))
 }
 
-/// Waits until a listener serves one of these addresses, and returns its engine; `None` after the
-/// `timeout`.
+/// Waits until a listener accepts connections to one of these addresses. Returns its engine, or
+/// `None` after the `timeout`.
 pub(crate) fn wait_for_engine(addresses: &[SocketAddr], timeout: Duration) -> Option<Engine> {
     let Listeners { engines, claimed } = LISTENERS.get();
     let is_missing = |engines: &mut HashMap<SocketAddr, Weak<Handle>>| {

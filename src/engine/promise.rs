@@ -9,23 +9,23 @@ use crate::{
     os::{foreign, lock},
 };
 
-/// A reply, for a task: a connection or addresses.
+/// A pending reply to a task: a connection or addresses.
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Mutex<State<T>>);
 
 #[derive(Debug)]
 enum State<T> {
     Open {
-        /// The connection's number, once it has one.
+        /// The key of the connection, after its attempt has begun.
         key: Option<u64>,
         waker: Option<Waker>,
     },
     Kept(Result<T, Error>),
-    /// The result was taken, or the task has cancelled the attempt.
+    /// The task has received the result, or has cancelled the attempt.
     Over,
 }
 
-/// The engine's end of a promise. Dropping it fails the promise with [`Error::EngineShutDown`].
+/// The sending side of a promise. Dropping it fails the promise with [`Error::EngineShutDown`].
 #[derive(Debug)]
 pub(crate) struct PromiseSender<T>(Arc<Promise<T>>);
 
@@ -39,14 +39,14 @@ impl<T> Promise<T> {
         (Arc::clone(&promise), PromiseSender(promise))
     }
 
-    /// Takes the reply, or has the task woken when it comes. It stays pending after the reply was
-    /// taken.
+    /// Returns the reply, or registers the task to be woken when there is one. After the reply was
+    /// returned, later polls are pending.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Error>> {
         let mine = cx.waker().clone();
         let mut state = lock(&self.0);
         match &mut *state {
             State::Open { waker, .. } => {
-                // Wakers are foreign code, which runs without the lock.
+                // Dropping a waker runs foreign code, so the lock is released before.
                 let replaced = waker.replace(mine);
                 drop(state);
                 drop(replaced);
@@ -60,8 +60,8 @@ impl<T> Promise<T> {
         }
     }
 
-    /// Cancels the promise. Returns the key of the connection to cancel, if its attempt has begun
-    /// and it is not established.
+    /// Cancels the promise. Returns the key of the connection attempt to cancel, if the attempt has
+    /// begun and has no result yet.
     pub(crate) fn give_up(&self) -> Option<u64> {
         let state = mem::replace(&mut *lock(&self.0), State::Over);
         match state {
@@ -72,13 +72,13 @@ impl<T> Promise<T> {
 }
 
 impl<T> PromiseSender<T> {
-    /// Whether the task still waits for the reply.
+    /// Returns whether the task still waits for the reply.
     pub(crate) fn has_waiter(&self) -> bool {
         matches!(*lock(&self.0.0), State::Open { .. })
     }
 
-    /// Records that the attempt of this connection begins. Returns whether the task still waits for
-    /// it.
+    /// Stores the key of the connection that this attempt establishes. Returns whether the task
+    /// still waits.
     pub(super) fn begin(&self, number: u64) -> bool {
         match &mut *lock(&self.0.0) {
             State::Open { key, .. } => {
@@ -89,7 +89,8 @@ impl<T> PromiseSender<T> {
         }
     }
 
-    /// Calls `on_panic` if the task's waker panics. Then the task may never take the reply.
+    /// Completes the promise. Calls `on_panic` if the task's waker panics, because the task may
+    /// then never take the result.
     pub(crate) fn keep(self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         self.set(result, on_panic);
     }
@@ -97,8 +98,8 @@ impl<T> PromiseSender<T> {
     fn set(&self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.0.0);
         let State::Open { waker, .. } = &mut *state else {
-            // The result of a cancelled attempt is dropped without the lock, because that closes
-            // its connection.
+            // The task has cancelled the attempt. Dropping the result closes its connection, so the
+            // lock is released before.
             drop(state);
             return drop(result);
         };

@@ -1,6 +1,5 @@
 //! The engine's thread: an epoll loop over the connection manager's channel, the mailbox, the
-//! events of devices, and the completion channels of connections that no thread of the application
-//! polls.
+//! events of devices, and the completion channels of connections that no application thread polls.
 
 mod commands;
 mod devices;
@@ -49,106 +48,106 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Epoll tokens; connections and listeners use their keys, which start behind these.
+/// Epoll tokens. The tokens of connections and listeners are their keys, from `FIRST_KEY` on.
 const COMMANDS: u64 = 0;
-/// The tokens of the connection managers, and the timer keys of their next poll.
+/// The epoll tokens of the connection managers, also used as the timer keys for their next poll.
 const CM_RDMA: u64 = 1;
 const CM_TCP: u64 = 7;
 const CM_MEMORY: u64 = 8;
-/// The timer key of the next check of the connections that the application polls.
+/// The timer key for the next check of connections that the application polls.
 const ATTENDED: u64 = 2;
-/// The timer key of connections that wait for their turn.
+/// The timer key for connections that wait for their turn to be established.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
-/// The token of the epoll with the events for loops.
+/// The token of the epoll instance that collects events for the application's event loops.
 const LOOPS: u64 = 5;
 const FIRST_KEY: u64 = 16;
 
-/// The key of the next connection or listener. All engines of the process share it, so that a
-/// number identifies one connection in logs, metrics and groups. A forked child continues the
-/// count.
+/// The key of the next connection or listener. All engines of the process share this counter, so
+/// that a key is unique in logs, metrics and groups. A forked child continues the count.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
-/// The delay of a deadline whose check needs the completion queue, while a thread of the
-/// application keeps the lock of the queue.
+/// The delay before a deadline is checked again, if an application thread held the lock of the
+/// completion queue, which the check needs.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// The number of commands, and of connection manager events, that are taken before the completion
-/// queues are polled again. Deadlines are checked after each.
+/// The number of commands or connection manager events that are handled before the completion
+/// queues are polled again. Deadlines are checked after each event.
 const BATCH: usize = 32;
 
-/// A part of each round.
+/// A stage of one iteration of the loop.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Wait for descriptors, until the next deadline at most.
+    /// Wait for events, at most until the next deadline.
     Wait,
     /// Handle the ready descriptors.
     Events,
-    /// Handle commands, notices, deadlines, and completion queues that were left with completions.
+    /// Handle commands, notices, deadlines, and completion queues in which completions remained.
     Rest,
 }
 
 pub(super) struct Reactor {
-    /// The next step.
+    /// The stage of the next step.
     stage: Stage,
-    /// The tokens of the ready descriptors that were not handled yet.
+    /// The tokens of ready descriptors that have not been handled yet.
     ready: VecDeque<u64>,
-    /// The error that ends the engine: a failed wait, or a failed connection manager.
+    /// The error that ends the engine, if a wait or a connection manager has failed.
     failed: Option<OsError>,
-    /// The number of times that the connection manager of RDMA has failed in a row.
+    /// The number of consecutive failures of the RDMA connection manager.
     failures: u32,
     epolls: Arc<Epolls>,
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
-    /// The entries are boxed, because a hash table reserves up to two places for each.
+    /// The connections by key. The entries are boxed, because a hash table may allocate two slots
+    /// for each.
     links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
-    /// The sessions of connections that this host accepted.
+    /// The sessions of connections that this host accepted, with the keys of the connections.
     sessions: HashMap<SessionId, u64>,
-    /// The sessions that were suspended, oldest first. Some of them have been resumed since.
+    /// The suspended connections, oldest first. The list may contain connections that have resumed.
     suspended: VecDeque<u64>,
-    /// The key of the connection that tests, for a session, whether RDMA works.
+    /// The key of the connection that currently tests RDMA for a session.
     trial: Option<u64>,
-    /// The numbers of sessions that ended with a close.
+    /// The message counts of sessions that were closed while they were suspended.
     closed: Tombstones,
     timers: Timers,
-    /// Connections that threads and loops of the application poll.
+    /// The connections that threads and event loops of the application poll.
     attended: Attended,
-    /// Disconnects of connections that a thread of the application is polling.
+    /// The disconnect events of connections that an application thread is polling.
     late: HashMap<u64, Event>,
-    /// Connections whose queues were left with completions, so that other connections get their
-    /// turn.
+    /// The connections in whose queues completions remain, because other connections must be polled
+    /// first.
     unfinished: BTreeSet<u64>,
-    /// The turns of outgoing and incoming connections.
+    /// The admission of outgoing and of incoming connections.
     connects: Admission,
     accepts: Admission,
-    /// Whether work was left, so that the other stages get their turn. The next wait then returns
-    /// at once.
+    /// Whether a stage has left work for the next iteration, whose wait then returns immediately.
     more: bool,
     /// The number of processors that were available when the engine started.
     processors: usize,
-    /// The identity in the hellos of this engine's connections.
+    /// The engine's ID in the hellos of its connections.
     identity: u64,
     peers: Peers,
-    /// Set by `Retire` and `ShutDown`: end when there is no connection left.
+    /// Set by `Retire` and `ShutDown`: end when no connection is left.
     ending: bool,
-    /// Set by `ShutDown`: accept no new connections or listeners.
+    /// Set by `ShutDown`: refuse new connections and listeners.
     refusing: bool,
-    /// Set by `Exit`: no handle will report the ends of connections.
+    /// Set by `Exit`: log lost messages, because no handle will report how a connection ended.
     exiting: bool,
     /// Set by `AskToLeave`: ask the peers of accepted connections to leave.
     leaving: bool,
-    /// The replies to send when there are no connections. The reference is dead when the caller no
+    /// The replies to send when no connection is left. A weak reference is dead if its caller no
     /// longer waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
-    /// The bindings of listeners that have ended and whose connections resume.
+    /// The in-process bindings of ended listeners whose connections can still resume.
     places: Vec<ClosedPlace>,
-    /// The memory for large messages.
+    /// The memory limits for large messages.
     budget: Arc<Budget>,
-    /// The counters of ended connections, and their number.
+    /// The number of ended connections, and the sum of their counters.
     past: EngineStatistics,
-    /// The last field, so that the process does not end before all fields above have been dropped.
+    /// This is the last field, so that the exit handler waits until all fields above have been
+    /// dropped.
     registration: Registration,
 }
 
@@ -182,7 +181,8 @@ impl Reactor {
             connects: Admission::of_connects(),
             accepts: Admission::of_accepts(),
             more: false,
-            // If the number is unknown, spinning is permitted: spins measure whether they pay off.
+            // If the number is unknown, spinning is permitted, because each spin measures whether
+            // it is useful.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
             identity: random(),
             peers: Peers::default(),
@@ -235,8 +235,8 @@ impl Reactor {
         self.handle_deadlines();
     }
 
-    /// Handles the deadlines that have passed. Called after each step that may take some time, so
-    /// that many steps in a row do not delay a deadline.
+    /// Handles the deadlines that have passed. Called after each step that may take long, so that a
+    /// series of such steps does not delay a deadline.
     fn handle_deadlines(&mut self) {
         let now = Instant::now();
         while let Some(key) = self.timers.pop(now) {
@@ -257,11 +257,13 @@ impl Reactor {
                     entry.link.report_stall(stall);
                 }
                 if let Some(next) = passed {
-                    // With many idle connections, almost every deadline takes this path.
+                    // With many idle connections this is the most frequent case: the deadline has
+                    // moved.
                     self.timers.set(key, next);
                     continue;
                 }
-                // Before a deadline judges the peer, all completions that have arrived are handled.
+                // All completions that have arrived must be handled before the peer is considered
+                // silent.
                 if !entry.link.catch_up() {
                     self.timers.set(key, Some(now + AGAIN));
                     continue;
@@ -274,16 +276,17 @@ impl Reactor {
         }
     }
 
-    /// Ends the engine as soon as this step is done.
+    /// Ends the engine after the current step.
     fn fail(&mut self, error: OsError) {
         self.failed.get_or_insert(error);
     }
 
-    /// Starts the attempts of connections whose turn it is.
+    /// Starts to establish the connections whose turn it is.
     fn start_attempts(&mut self) {
         for _ in 0..2 * PLACES {
             let now = Instant::now();
-            // Incoming connections first, because their peers have done a part of the work already.
+            // Incoming connections come first, because their peers have already done a part of the
+            // work.
             let Some(key) = self.accepts.next(now).or_else(|| self.connects.next(now)) else {
                 break;
             };
@@ -323,18 +326,19 @@ impl Reactor {
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // The channel is never full. It has a place for each message that the peer has credit for,
-        // the same number for large ones, one for each control message, one each for the peer's
-        // Finish, for its Leave, for room and for the end; and one for each operation with an id:
-        // those are accepted only while fewer than `max_ids` completions are in flight or unread.
+        // The channel never fills up. It has room for each message for which the peer has a credit,
+        // the same number of large messages, each control message, and one each of the peer's
+        // Finish, the peer's Leave, room, and the end. It also has room for each operation with an
+        // id, because an operation is accepted only while fewer than `max_ids` completions are in
+        // flight or unread.
         let config = config.into();
         let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 3;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
         let (sender, receiver) = if config.resume.is_zero() {
             bounded(messages + max_ids + 1)
         } else {
-            // The channel is unbounded, because messages of a lost connection stay in it while
-            // those of the next one arrive.
+            // The channel is unbounded, because messages of the lost connection may remain in it
+            // while messages of its successor arrive.
             unbounded()
         };
         let way = Way::new(peer, id.transport());
@@ -370,12 +374,12 @@ impl Reactor {
             session: None,
         };
         self.links.insert(key, Box::new(entry));
-        // Carries out the first outputs of the state machine.
+        // Executes the first outputs of the state machine.
         link.in_engine(|_| ());
         link
     }
 
-    // Driving a connection: carries out the outputs of its state machine that need this thread.
+    // Drives a connection: executes the outputs of its state machine that need this thread.
 
     fn drive(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
@@ -385,17 +389,18 @@ impl Reactor {
         loop {
             let op = {
                 let mut core = entry.link.core();
-                // After the end, drop pending operations except Reject.
+                // After the end, pending operations are dropped, except for a reject.
                 if core.ended.is_some() {
                     core.cm_ops.retain(|op| op.call() == CmCall::Reject);
                 }
                 core.cm_ops.pop_front()
             };
             let Some(op) = op else { break };
-            trace!(Connection, "{}: {op:?}", entry.link);
+            trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitTurn && skips_turn {
-                // The peer may answer late, and no timer would end the turn.
+                // The peer may answer late, and no timer would end the turn. So outgoing
+                // connections within the process are not limited.
                 entry
                     .link
                     .in_engine(|core| core.conn.take_turn(Instant::now()));
@@ -462,7 +467,7 @@ impl Reactor {
         }
     }
 
-    /// Releases an ended connection, and notifies its waiting caller.
+    /// Releases an ended connection, and sends the error to its waiting caller.
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
         self.attended.forget(key);
@@ -489,7 +494,7 @@ impl Reactor {
             return self.report_drained();
         }
         self.past.ended += 1;
-        // Memory that messages hold after the end belongs to the process, not to the engine.
+        // The memory of messages that outlive the connection is no longer counted for the engine.
         self.past.all += entry.link.statistics().counters();
         if let Some(reply) = entry.reply.take() {
             let error = entry
@@ -499,7 +504,7 @@ impl Reactor {
             reply.send(Err(error));
         }
         self.report_drained();
-        // The drop of the entry destroys the id, after its queue pair.
+        // Dropping the entry destroys the queue pair and then the id.
     }
 }
 
@@ -535,8 +540,8 @@ impl Work for Reactor {
 }
 
 impl Drop for Reactor {
-    /// There are connections left only if the thread ends abnormally: by a panic, or because a call
-    /// fails permanently.
+    /// Connections are left only if the thread ends abnormally: by a panic, or because a system
+    /// call fails permanently.
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();
@@ -573,8 +578,8 @@ impl Drop for Reactor {
     }
 }
 
-/// Whether an error concerns the descriptor of the connection manager instead of one connection or
-/// listener, so that all further calls fail too.
+/// Returns whether an error concerns the connection manager's descriptor, and not a single
+/// connection or listener. All later calls would fail too.
 fn is_of_manager(error: OsError) -> bool {
     error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
 }
@@ -630,7 +635,7 @@ mod tests {
         assert_eq!(watched(&reactor), all);
     }
 
-    /// Panics in threads of this name.
+    /// A logger that panics in the thread with the name `DOOMED`.
     struct Fails;
 
     const DOOMED: &str = "doomed";

@@ -1,11 +1,11 @@
 //! Keeps an engine running while foreign code blocks its thread.
 //!
-//! The engine's thread has the reactor, and collects the foreign code that it comes across: wakers,
-//! log lines. Between two steps of the reactor it puts the reactor into [`Custody`], runs that
-//! code, and takes the reactor back. Code that returns quickly costs two short locks, and no switch
-//! to another thread. A second thread, the relief, checks the custody every [`FOREIGN_CALL_LIMIT`].
-//! If the same code still runs, the relief takes the reactor and becomes the engine's thread. The
-//! first thread ends when the code returns:
+//! The engine's thread owns the reactor. It collects calls of foreign code: wakers and log lines.
+//! Between two steps of the reactor it puts the reactor into [`Custody`], runs the foreign code,
+//! and takes the reactor back. If the code returns quickly, this costs two short critical sections
+//! and no thread switch. A second thread, the relief, checks the custody every
+//! [`FOREIGN_CALL_LIMIT`]. If the same foreign code is still running, the relief takes the reactor
+//! and becomes the engine's thread. The first thread ends when the foreign code returns:
 //!
 //! ```text
 //!            put                     take back
@@ -14,14 +14,16 @@
 //!                        └────────────────────> ends
 //! ```
 //!
-//! So a waker or a logger that blocks delays the engine once, by two times [`FOREIGN_CALL_LIMIT`]
-//! at most. If the first thread was merely not scheduled, the relief does no harm.
+//! So a waker or a logger that blocks delays the engine once, for at most two times
+//! [`FOREIGN_CALL_LIMIT`]. If the first thread was merely descheduled, the replacement does no
+//! harm.
 //!
-//! Each connection's code is run by one thread at a time ([`PendingWork`](foreign::PendingWork)),
-//! and so are the log's lines. A connection whose waker never returns keeps one thread, and its
-//! other tasks wait behind that waker. Other connections continue.
+//! At a time, only one thread runs the foreign code of a connection
+//! ([`PendingWork`](foreign::PendingWork)), and only one writes log lines. If a waker never
+//! returns, its connection blocks one thread, and the wakers of its other tasks wait. Other
+//! connections are not affected.
 //!
-//! The relief is started with the first foreign code. A program that uses blocking calls only and
+//! The relief starts at the first call of foreign code. A program that uses only blocking calls and
 //! does not log never starts it.
 
 use std::{
@@ -34,37 +36,37 @@ use std::{
 
 use crate::os::{foreign, lock, unpoisoned};
 
-/// The time that foreign code may run before the relief takes the reactor. It is far longer than a
-/// usual waker takes, and too short for a peer to notice.
+/// The time that foreign code may run before the relief takes the reactor. It is far longer than an
+/// ordinary waker needs, and too short for a peer to notice.
 const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 
-/// The number of checks without foreign code after which the relief sleeps until the engine runs
-/// some.
+/// The number of consecutive checks without foreign code after which the relief sleeps. The next
+/// foreign code wakes it.
 const IDLE_CHECKS: u32 = 100;
 
-/// A reactor, as [`Custody`] uses it.
+/// A reactor as seen by [`Custody`].
 pub(super) trait Work: Send {
-    /// Whether there is anything left to do.
+    /// Returns whether the reactor has not ended.
     fn is_running(&self) -> bool;
 
-    /// Takes one step. The thread may change between two steps.
+    /// Runs one step. Consecutive steps may run on different threads.
     fn step(&mut self);
 }
 
 /// Holds the reactor while the engine's thread runs foreign code.
 pub(super) struct Custody {
     state: Mutex<State>,
-    /// Notified when the engine has ended, and when a sleeping relief is needed.
+    /// Notified when the engine has ended, or when a sleeping relief must wake up.
     changed: Condvar,
-    /// The threads to join: the engine's and the relief. Its lock is taken after that of `state`.
+    /// The engine's thread and the relief, to be joined. Lock order: `state` before `threads`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
 }
 
 struct State {
     reactor: Option<Box<dyn Work>>,
-    /// The number of times that the reactor was put here.
+    /// The number of times that a thread has put the reactor into custody.
     puts: u64,
-    /// The thread that put it here last.
+    /// The last thread that put the reactor into custody.
     holder: Option<ThreadId>,
     relief: Relief,
     ended: bool,
@@ -78,7 +80,7 @@ enum Relief {
     Sleeps,
 }
 
-/// Marks the engine as ended when its thread ends, also by a panic.
+/// Marks the engine as ended when its thread ends, even by a panic.
 struct EndGuard<'a> {
     custody: &'a Custody,
     is_over: bool,
@@ -116,7 +118,7 @@ impl Custody {
         Ok(())
     }
 
-    /// Runs the engine until it ends, or until the relief has the reactor.
+    /// Runs the engine until it ends or until the relief takes the reactor.
     fn serve(self: &Arc<Self>, mut reactor: Box<dyn Work>) {
         // Dropped after the reactor.
         let mut shift = EndGuard {
@@ -161,7 +163,7 @@ impl Custody {
         }
     }
 
-    /// Takes the reactor back, unless the relief has taken it meanwhile.
+    /// Takes the reactor out of custody. Returns `None` if the relief has already taken it.
     fn take_back(&self) -> Option<Box<dyn Work>> {
         let mut state = lock(&self.state);
         if state.holder != Some(thread::current().id()) {
@@ -187,7 +189,7 @@ impl Custody {
             state = self.wait_for_change(state, idle > IDLE_CHECKS);
         };
         state.relief = Relief::None;
-        // The relieved thread may never end, so it is not joined.
+        // The replaced thread may be blocked forever, so nothing joins it.
         if let Some(holder) = state.holder.take() {
             lock(&self.threads).remove(&holder);
         }
@@ -213,8 +215,8 @@ impl Custody {
         unpoisoned(self.changed.wait_while(state, is_needless))
     }
 
-    /// Waits until the engine and its threads have ended, except threads that foreign code blocks.
-    /// Fails if one panicked.
+    /// Waits until the engine and its threads have ended, except for threads that are blocked in
+    /// foreign code. Fails if one of them panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         let state = lock(&self.state);
         drop(self.changed.wait_while(state, |state| !state.ended));
@@ -244,8 +246,8 @@ impl Drop for EndGuard<'_> {
         }
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
-            // The calls may block this thread, and a program that waits for the engine's end must
-            // not wait for them.
+            // The remaining foreign calls may block this thread. It leaves the table first, so that
+            // a program that waits for the engine's end does not wait for them.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;
@@ -260,7 +262,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs closures as its steps until the sender is dropped. Its drop sends the thread's id.
+    /// A test reactor whose steps are closures. It runs until the sender is dropped. Dropping the
+    /// reactor sends the id of the current thread.
     struct Script {
         steps: Receiver<Box<dyn FnOnce() + Send>>,
         is_over: bool,
@@ -299,7 +302,7 @@ mod tests {
         (Custody::start(Box::new(script)).unwrap(), steps, drops)
     }
 
-    /// Returns the thread that takes the next step.
+    /// Returns the id of the thread that runs the next step.
     fn thread_of(steps: &Steps) -> ThreadId {
         let (says, said) = channel();
         let step = move || says.send(thread::current().id()).unwrap();
@@ -341,7 +344,7 @@ mod tests {
             before = after;
             leaves.push(leave);
         }
-        // A relieved thread ends when its code returns, and takes no step.
+        // The replaced thread ends when its foreign code returns, without running a step.
         leaves.clear();
         for _ in 0..100 {
             thread_of(&steps);

@@ -1,7 +1,7 @@
-//! An engine without a thread: the threads that give it work do the work.
+//! An engine without a thread: the threads that submit work to it also do the work.
 //!
-//! It serves connections within the process only, because nothing waits for descriptors. Threads
-//! that wait handle deadlines that have passed, and so does each thread that has work. No timer
+//! It serves only connections within the process, because no thread waits for descriptors.
+//! Deadlines that have passed are handled by threads that wait in a call or submit work. No timer
 //! wakes a task.
 
 use std::{
@@ -19,19 +19,19 @@ use crate::{
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 
-/// The longest wait for a change before [`Threadless::join`] serves again.
+/// The longest time for which [`Threadless::join`] waits before it does pending work again.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// See the top of this file.
+/// The state of an engine without a thread.
 pub(super) struct Threadless {
-    /// `None` after the engine's end.
+    /// The reactor; `None` after the engine has ended.
     reactor: Mutex<Option<Box<Reactor>>>,
     plan: Mutex<Plan>,
-    /// Notified when the plan has changed.
+    /// Notified when `plan` has changed.
     changed: Condvar,
 }
 
-/// The state of the engine after the last service.
+/// The result of the last [`settle`](Reactor::settle).
 #[derive(Default)]
 struct Plan {
     /// The next deadline.
@@ -40,12 +40,13 @@ struct Plan {
 }
 
 thread_local! {
-    /// Whether this thread is in a reactor.
+    /// Whether this thread is currently running a reactor.
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Threadless {
-    /// Makes an engine with limits of its own, so that no other engine has to serve it.
+    /// Creates an engine with its own memory limits. With shared limits, a thread of another engine
+    /// that frees memory would have to run this engine.
     pub(super) fn start() -> Result<(Arc<Self>, Arc<Mailbox<Command>>), OsError> {
         let engine = Arc::new(Self {
             reactor: Mutex::new(None),
@@ -73,17 +74,17 @@ impl Threadless {
 }
 
 impl Reader for Threadless {
-    /// Does the work that there is, up to the bound of [`Reactor::settle`]. A thread that is in a
-    /// reactor already leaves the work to the outer call.
+    /// Does the pending work, as far as one [`Reactor::settle`] goes. If this thread is already
+    /// running a reactor, the outer call does the work.
     fn serve(&self) {
         if SERVES.get() {
             return;
         }
         let service = Service::begin();
         {
-            // The thread that holds the lock may have taken the work of this one.
+            // While this thread waits for the lock, the owner of the lock may do the work.
             let mut place = lock(&self.reactor);
-            // A reactor that panics is dropped, which ends its connections.
+            // If the reactor panics, it is dropped, which ends its connections.
             if let Some(mut reactor) = place.take() {
                 let due = reactor.settle();
                 *place = Some(reactor).filter(|reactor| reactor.is_running());
@@ -111,8 +112,8 @@ impl Reader for Threadless {
 }
 
 impl Threadless {
-    /// Waits until the engine has ended, which it was asked to do. Returns at once in a call from a
-    /// reactor, which the outer call continues.
+    /// Waits until the engine has ended. The caller must have requested its end. If this thread is
+    /// running a reactor, returns immediately, and the outer call continues the work.
     pub(super) fn join(&self) {
         if SERVES.get() {
             return;
@@ -126,7 +127,8 @@ impl Threadless {
             let left = plan
                 .due
                 .map(|due| due.saturating_duration_since(Instant::now()));
-            // Other threads may do the work. The bound is for a plan without a deadline.
+            // Other threads may do the work and notify this one. The limit is for a plan without a
+            // deadline.
             drop(
                 self.changed
                     .wait_timeout(plan, left.map_or(LOOK, |left| left.min(LOOK))),
@@ -135,9 +137,9 @@ impl Threadless {
     }
 }
 
-/// The time that this thread is in a reactor, in which it collects foreign code.
+/// Marks this thread as running a reactor, which collects foreign code, until dropped.
 struct Service {
-    /// Whether it collected before.
+    /// Whether the thread already collected foreign code before.
     collects: bool,
 }
 

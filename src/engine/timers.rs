@@ -3,7 +3,7 @@ use std::{
     time::Instant,
 };
 
-/// Deadlines, at most one for each key.
+/// A set of deadlines, at most one for each key.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Instant, u64)>,
@@ -11,7 +11,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Sets, moves or removes the deadline of `key`.
+    /// Sets, replaces or removes the deadline of `key`.
     pub(super) fn set(&mut self, key: u64, deadline: Option<Instant>) {
         let old = match deadline {
             Some(at) => self.deadlines.insert(key, at),
@@ -33,7 +33,7 @@ impl Timers {
         self.queue.first().map(|&(at, _)| at)
     }
 
-    /// Takes a key whose deadline has passed.
+    /// Removes a deadline that has passed, and returns its key.
     pub(super) fn pop(&mut self, now: Instant) -> Option<u64> {
         let &(at, key) = self.queue.first()?;
         if at > now {

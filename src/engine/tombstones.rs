@@ -1,4 +1,4 @@
-//! The message counts of sessions that this engine has closed while their peers had no connection.
+//! Stores the message counts of suspended sessions that this engine has closed.
 
 use std::{
     collections::VecDeque,
@@ -7,8 +7,8 @@ use std::{
 
 use crate::proto::{SessionId, SessionOver};
 
-/// The number of closed sessions that are remembered, of about 48 bytes each. A further one
-/// replaces the oldest.
+/// The maximum number of stored sessions, of about 48 bytes each. A further one replaces the
+/// oldest.
 const MOST: usize = 4096;
 
 /// Closed sessions, oldest first.
@@ -22,7 +22,7 @@ struct Tombstone {
 }
 
 impl Tombstones {
-    /// Remembers a session for `timeout`. In this time its peer may ask to resume the session.
+    /// Stores a session for `timeout`, within which its peer may ask to resume it.
     pub(super) fn add(
         &mut self,
         id: SessionId,
@@ -39,8 +39,8 @@ impl Tombstones {
         self.0.push_back(Tombstone { id, over, until });
     }
 
-    /// Returns the message counts of a session. It compares the id with all entries, which takes
-    /// some microseconds, less than a connect request costs.
+    /// Returns the message counts of a session. It compares `id` with all entries. This takes some
+    /// microseconds, which is less than a connect request costs.
     pub(super) fn find(&self, id: &SessionId, now: Instant) -> Option<SessionOver> {
         let mut lasting = self.0.iter().filter(|other| other.until > now);
         lasting.find(|other| other.id == *id).map(|it| it.over)

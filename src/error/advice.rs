@@ -1,4 +1,4 @@
-//! The parts of error texts that depend on this machine, with the remedies.
+//! Parts of error texts that depend on this machine: the problem and its remedy.
 
 use std::{
     fmt,
@@ -13,8 +13,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The remedy for a link-local address without its network interface, with the call to which that
-/// was an invalid argument; empty for others.
+/// Formats the remedy if the address is link-local but lacks its network interface, and this call
+/// therefore failed with `EINVAL`. Formats nothing otherwise.
 pub(super) struct ScopeAdvice<'a>(pub(super) &'a SocketAddr, pub(super) Option<&'a OsError>);
 
 impl fmt::Display for ScopeAdvice<'_> {
@@ -36,13 +36,13 @@ impl fmt::Display for ScopeAdvice<'_> {
     }
 }
 
-/// The problem with a loopback address, with the addresses to use instead.
+/// Formats the problem of a loopback address, and the addresses to use instead.
 pub(super) struct LoopbackProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a [IpAddr]);
 
 impl fmt::Display for LoopbackProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(address, local) = self;
-        // `0.0.0.0` to connect to.
+        // A connect to `0.0.0.0`.
         let is = if address.ip().to_canonical().is_unspecified() {
             "stands for"
         } else {
@@ -51,42 +51,42 @@ impl fmt::Display for LoopbackProblem<'_> {
         write!(f, "{is} a loopback address, which no RDMA device serves; ")?;
         let Some((first, rest)) = local.split_first() else {
             return f.write_str(
-                "of this machine's own addresses none is served either: give one to a network \
-                 interface that has an RDMA device (`rdma link` shows them)",
+                "no RDMA device serves another address of this machine either: assign an address \
+                 to a network interface that has an RDMA device (`rdma link` shows them)",
             );
         };
         write!(
             f,
-            "of this machine's own addresses, also for programs on it, use {first}"
+            "use another address of this machine, even for connections within it: {first}"
         )?;
         rest.iter()
             .try_for_each(|address| write!(f, " or {address}"))
     }
 }
 
-/// The remedy for missing RDMA, according to the part that is missing.
+/// Formats the remedy for missing RDMA: missing libraries, or a missing kernel module or device.
 pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
 impl fmt::Display for NoRdmaAdvice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.errno {
             libc::ELIBACC | libc::ELIBBAD => f.write_str(
-                "This program takes librdmacm.so.1 and libibverbs.so.1 of rdma-core 32 or newer \
-                 from the system: install them with their drivers (`apt install librdmacm1 \
+                "This program loads librdmacm.so.1 and libibverbs.so.1 of rdma-core 32 or newer: \
+                 install them with their drivers (`apt install librdmacm1 \
                  libibverbs1 ibverbs-providers` on Debian and Ubuntu)",
             ),
             _ => write!(
                 f,
-                "Load the kernel's rdma_ucm and a device's driver (for software RoCE: `modprobe \
-                 rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` shows the \
-                 devices{}",
+                "Load the kernel module rdma_ucm and the driver of a device (for software RoCE: \
+                 `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` \
+                 shows the devices{}",
                 device_advice(machine::is_container())
             ),
         }
     }
 }
 
-/// The cause for which an address cannot be listened on, with the remedy.
+/// Formats the reason for which listening on an address failed, and the remedy.
 pub(super) struct BindProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a OsError);
 
 impl fmt::Display for BindProblem<'_> {
@@ -94,7 +94,7 @@ impl fmt::Display for BindProblem<'_> {
         let Self(address, error) = self;
         match error.errno {
             libc::EADDRINUSE if Shown(**address).is_name() => f.write_str(
-                "another listener of this process has the name; end that one, or use another name",
+                "another listener of this process uses this name; close it, or use another name",
             ),
             libc::EADDRINUSE => {
                 let transport = match error.call {
@@ -104,8 +104,9 @@ impl fmt::Display for BindProblem<'_> {
                 };
                 write!(
                     f,
-                    "address in use over {transport}: another listener has port {}, on this \
-                     address or on all; end that one, or use another port ({error})",
+                    "address in use over {transport}: another listener uses port {} on this \
+                     address or on all addresses; stop that listener, or use another port \
+                     ({error})",
                     address.port()
                 )
             }
@@ -132,7 +133,7 @@ impl fmt::Display for BindProblem<'_> {
     }
 }
 
-/// Returns how to give a container devices.
+/// Returns the advice to make RDMA devices available in a container, or nothing outside of one.
 pub(super) fn device_advice(in_container: bool) -> &'static str {
     if in_container {
         ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm \
@@ -142,7 +143,7 @@ pub(super) fn device_advice(in_container: bool) -> &'static str {
     }
 }
 
-/// Returns how to listen again after an end.
+/// Returns the advice for listening again after a listener has ended.
 pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
     match reason {
         CloseReason::Os(_) => ". Bind a new one",
@@ -150,7 +151,7 @@ pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
     }
 }
 
-/// The limit on locked memory in bytes, with how to raise it or to need less.
+/// Formats the limit on locked memory in bytes, and the advice to raise it or to lock less memory.
 pub(super) struct MemlockAdvice {
     pub(super) limit: u64,
     pub(super) in_container: bool,

@@ -21,13 +21,13 @@ use crate::{
 /// The error of an operation. The text includes a remedy if one is known.
 ///
 /// [The troubleshooting page](crate::guide::troubleshooting) lists the texts with causes and
-/// remedies. `Debug` prints the same text as `Display`, so that a `main` which returns it shows the
-/// advice. It converts into [`io::Error`] with the kind that programs written for
-/// TCP expect.
+/// remedies. `Debug` prints the same text as `Display`, so that a `main` that returns the error
+/// prints the remedy. The error converts into an [`io::Error`] of the kind that programs written
+/// for TCP expect.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A [`Config`](crate::Config) field has a value that cannot work.
+    /// A [`Config`](crate::Config) field has an invalid value.
     #[error("invalid configuration: {field} is {value}, allowed is {allowed}")]
     InvalidConfig {
         /// The field's name.
@@ -38,47 +38,49 @@ pub enum Error {
         allowed: String,
     },
 
-    /// The lookup of a name or address failed.
+    /// The lookup of a host name or address failed.
     #[error("cannot look up the address {address}: {problem}")]
     AddressLookup {
         /// The name or address.
         address: String,
-        /// The problem as the resolver reported it.
+        /// The problem, as the resolver reported it.
         problem: String,
     },
 
-    /// This machine has no RDMA connection manager; or it lacks the libraries, which a program that
-    /// was built with the feature `dlopen` opens when it needs them.
+    /// This machine has no RDMA connection manager, or lacks the libraries. Unless the program was
+    /// built with the feature `linked`, it loads the libraries when it first needs them.
     #[error("this machine offers no RDMA: {0}. {remedy}", remedy = NoRdmaAdvice(.0))]
     NoRdma(OsError),
 
-    /// This program was built without RDMA: without rdmsg's feature `rdma`.
+    /// This program was built without rdmsg's feature `rdma`.
     #[error(
         "this program was built without RDMA: build it with rdmsg's feature rdma, or set \
          transport to Auto or Tcp in the Config"
     )]
     RdmaNotBuilt,
 
-    /// This process has no right to use the machine's RDMA devices.
+    /// This process may not use the machine's RDMA devices.
     #[error("{error}: {denied}{device}", device = device_advice(machine::is_container()))]
     PermissionDenied {
         /// The call that failed.
         error: OsError,
-        /// The device file, and its permissions.
+        /// The device file and its permissions.
         denied: Denied,
     },
 
-    /// A loopback address, such as `localhost`: no RDMA device serves it. Or `0.0.0.0` or `[::]` to
-    /// connect to, on a machine without an RDMA device that serves an address of IPv4 or IPv6.
+    /// No RDMA device serves the address, because it is a loopback address, such as `localhost`.
+    /// Also for a connect to `0.0.0.0` or `[::]` if no RDMA device of this machine serves an
+    /// address of this IP version.
     #[error("{address} {}", LoopbackProblem(.address, .local))]
     Loopback {
         /// The address.
         address: SocketAddr,
-        /// The addresses of this machine that RDMA devices serve, also for connections to itself.
+        /// The addresses of this machine that RDMA devices serve. Programs on this machine can use
+        /// them, too.
         local: Vec<IpAddr>,
     },
 
-    /// An address cannot be listened on.
+    /// Listening on an address failed.
     #[error(
         "cannot listen on {}: {}{}",
         Shown(*.address),
@@ -92,9 +94,8 @@ pub enum Error {
         error: OsError,
     },
 
-    /// The connection could not be established. With the reason [`CloseReason::Os`] a call of the
-    /// system failed: over TCP for each cause for which a socket of std cannot connect, but a
-    /// refusal.
+    /// The connection could not be established. The reason is [`CloseReason::Os`] if a system call
+    /// failed. Over TCP this includes every failure of a socket's connect except a refusal.
     #[error(
         "cannot connect to {}: {reason}{}",
         Shown(*.peer),
@@ -107,38 +108,39 @@ pub enum Error {
         reason: CloseReason,
     },
 
-    /// The [source](crate::Connector::source) of a connector cannot be used. The peer was not
-    /// contacted.
+    /// A connector could not bind to its [source](crate::Connector::source) address. It has not
+    /// contacted the peer.
     #[error(
         "cannot connect from {address}, the source of the Connector: {}{}",
         BindProblem(.address, .error),
         ScopeAdvice(.address, Some(.error))
     )]
     Source {
-        /// The source.
+        /// The source address.
         address: SocketAddr,
         /// The call that failed.
         error: OsError,
     },
 
-    /// The connection has ended. The reason is the first cause, the same for all later calls.
+    /// The connection has ended. The reason is the first cause, and all later calls return the same
+    /// one.
     #[error("the connection has ended: {0}")]
     Disconnected(CloseReason),
 
-    /// The connection was closed, but not everything was confirmed by the peer.
+    /// The connection was closed, but the peer has not confirmed everything that was sent.
     #[error("closed without confirmation, sent messages may be lost: {0}")]
     Undelivered(CloseReason),
 
-    /// A [`Persistent`](crate::Persistent) client has no connection, and the call does not wait for
-    /// one: the calling thread takes the events, and has not taken the loss.
+    /// A [`Persistent`](crate::Persistent) client has no connection, and the call cannot wait for a
+    /// new one, because the calling thread itself must first take the event of the loss.
     ///
-    /// Nothing was sent; the client dials again.
+    /// Nothing was sent; the client connects again.
     #[error(
         "not connected: take the events of the client with Persistent::next_event, which dials"
     )]
     NotConnected,
 
-    /// The message is longer than the peer accepts. Nothing was sent; the connection continues.
+    /// The message is longer than the peer accepts. Nothing was sent; the connection stays open.
     #[error(
         "a message of {len} bytes is too long: the peer takes at most {limit}; raise max_message \
          in its Config"
@@ -146,13 +148,13 @@ pub enum Error {
     MessageTooLong {
         /// The message's length in bytes.
         len: usize,
-        /// The longest message that the peer accepts, in bytes.
+        /// The length in bytes of the longest message that the peer accepts.
         limit: u64,
     },
 
-    /// The peer's window or the send ring is full, and the call does not wait.
+    /// The peer's window or the send queue is full, and the call does not wait.
     ///
-    /// Nothing was sent; the connection continues, and a retry later may succeed.
+    /// Nothing was sent; the connection stays open, and a later retry may succeed.
     #[error("the peer's receive window is full")]
     WindowFull,
 
@@ -164,34 +166,35 @@ pub enum Error {
 
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
-    /// All of its messages were received; this side may continue to send.
+    /// All of its messages were received; this side can continue to send.
     #[error("nothing more will arrive: the peer has finished sending")]
     PeerFinished,
 
-    /// The private data is longer than the connection manager can carry.
+    /// The private data is longer than the connection manager's message allows.
     #[error("private data of {len} bytes is too long: at most {limit} bytes fit {place}")]
     PrivateDataTooLong {
-        /// The data's length in bytes.
+        /// The length of the private data in bytes.
         len: usize,
-        /// The longest that fits, in bytes.
+        /// The maximum length in bytes.
         limit: usize,
-        /// The message of the connection manager that carries it.
+        /// The connection manager's message that carries the private data.
         place: &'static str,
     },
 
-    /// Too many completions wait to be taken for another id, and no other thread takes them.
+    /// The program has left too many completions of messages with ids untaken, and no other thread
+    /// takes them.
     ///
-    /// Nothing was sent; the connection continues. While another thread takes completions, a call
-    /// that may wait does so instead: see [`Outgoing::with_id`](crate::Outgoing::with_id).
+    /// Nothing was sent; the connection stays open. While another thread takes completions, a call
+    /// that can wait waits instead of failing: see [`Outgoing::with_id`](crate::Outgoing::with_id).
     #[error(
         "too many completions wait to be taken: take some from Endpoint::completions or with \
          Endpoint::next_completion and repeat the call, or take them in another thread"
     )]
     CompletionsNotTaken,
 
-    /// The peer's program has not taken 2 earlier control messages.
+    /// The peer's program has not taken and dropped 2 earlier control messages.
     ///
-    /// Nothing was sent; the connection continues, and a retry later may succeed.
+    /// Nothing was sent; the connection stays open, and a later retry may succeed.
     #[error(
         "the peer has not taken {untaken} earlier control messages: its program must take and drop \
          each Completion::Control; put several notices into one control message, or retry later"
@@ -203,44 +206,47 @@ pub enum Error {
 
     /// The control message is longer than the peer accepts.
     ///
-    /// Nothing was sent; the connection continues.
+    /// Nothing was sent; the connection stays open.
     #[error(
         "a control message of {len} bytes is too long: the peer takes at most {limit}; send longer \
          ones as ordinary messages"
     )]
     ControlMessageTooLong {
-        /// The message's length in bytes.
+        /// The length of the control message in bytes.
         len: usize,
-        /// The longest control message that the peer accepts, in bytes.
+        /// The length in bytes of the longest control message that the peer accepts.
         limit: u32,
     },
 
-    /// The endpoint is in a [`Group`](crate::Group), which has its messages and other completions.
+    /// The endpoint is in a [`Group`](crate::Group), which receives its messages and other
+    /// completions.
     #[error(
         "the endpoint is in a Group: take its completions from Group::completions, or remove it \
          from the group first"
     )]
     Grouped,
 
-    /// A one-sided operation exceeds the memory. Nothing was done; the connection continues.
+    /// A one-sided operation exceeds the bounds of a region. Nothing was done; the connection stays
+    /// open.
     #[error("{len} bytes at offset {start} do not fit {what} of {limit} bytes")]
     OutOfBounds {
-        /// The memory.
+        /// A description of the memory.
         what: &'static str,
         /// The offset of the operation, in bytes.
         start: u64,
         /// The length of the operation, in bytes.
         len: u64,
-        /// The length of the memory, in bytes.
+        /// The length of the region, in bytes.
         limit: u64,
     },
 
-    /// The peer's region does not allow the operation. Nothing was done; the connection continues.
+    /// The peer's region does not allow the operation. Nothing was done; the connection stays open.
     #[error(
-        "the peer does not allow it: its region allows {allowed}, the operation needs {needed}"
+        "the peer's region does not allow the operation: it allows {allowed}, but the operation \
+         needs {needed}"
     )]
     NotAllowed {
-        /// The rights of the region.
+        /// The rights that the region grants.
         allowed: RemoteAccess,
         /// The rights that the operation needs.
         needed: RemoteAccess,
@@ -248,7 +254,7 @@ pub enum Error {
 
     /// The remote address of an atomic operation is not a multiple of 8.
     ///
-    /// Nothing was done; the connection continues.
+    /// Nothing was done; the connection stays open.
     #[error(
         "atomic operations need an 8-byte-aligned remote address; offset {offset} is not aligned"
     )]
@@ -257,15 +263,15 @@ pub enum Error {
         offset: u64,
     },
 
-    /// The device of this side, or the peer's, cannot do that: see
+    /// The device of this side or of the peer does not support the operation: see
     /// [`Capabilities`](crate::Capabilities).
     ///
-    /// Nothing was done; the connection continues.
+    /// Nothing was done; the connection stays open.
     #[error("{operation} is not supported by {device}: {because}")]
     NotSupported {
         /// The operation.
         operation: &'static str,
-        /// The device's name, or that it is the peer's.
+        /// The device's name, or a text for the peer's device.
         device: String,
         /// The missing capability.
         because: &'static str,
@@ -273,41 +279,43 @@ pub enum Error {
 
     /// The buffer or region belongs to another connection.
     ///
-    /// Nothing was done; the connection continues.
-    #[error("this memory belongs to another connection and can be used only there")]
+    /// Nothing was done; the connection stays open.
+    #[error("this buffer or region belongs to another connection and can be used only there")]
     ForeignMemory,
 
-    /// The region, or the peer's region, belongs to a connection that its session has replaced.
+    /// The region, of this side or of the peer, belongs to a lost connection that has resumed
+    /// since.
     ///
-    /// A connection with [`Config::resume`](crate::Config::resume) that is lost takes its regions
-    /// with it. Their bytes can still be copied out. Nothing was done; the connection goes on.
+    /// When a connection with [`Config::resume`](crate::Config::resume) is lost, its regions become
+    /// unusable for one-sided operations, but their bytes can still be read by this program.
+    /// Nothing was done; the connection stays open.
     #[error(
         "this region belongs to a lost connection of the session: register a new one, and send its \
          description to the peer again"
     )]
     StaleRegion,
 
-    /// The timeout of the call passed. The connection goes on.
+    /// The timeout of the call has passed. The connection stays open.
     #[error("timed out")]
     TimedOut,
 
     /// Too few shared receive buffers are free for another connection.
     ///
-    /// The others continue; a retry may succeed when one of them has ended.
+    /// Existing connections are not affected. A retry may succeed when one of them has ended.
     #[error(
         "the {total} shared receive buffers are in use: {free} are free, and a connection needs \
          {needed}; raise shared_receive in the Config, close connections, or drop held messages"
     )]
     SharedReceivesExhausted {
-        /// The number of buffers.
+        /// The number of buffers in the pool.
         total: u32,
-        /// The number that is promised to no peer.
+        /// The number of buffers that are not reserved for a connection.
         free: u32,
-        /// The number that a connection needs at least.
+        /// The minimum number of buffers for a connection.
         needed: u32,
     },
 
-    /// Registering memory failed because the process may not lock that much.
+    /// Registering memory failed because the process may not lock that much memory.
     #[error(
         "cannot register memory: {error}. {}",
         MemlockAdvice { limit: *.limit, in_container: machine::is_container() }
@@ -319,30 +327,30 @@ pub enum Error {
         limit: u64,
     },
 
-    /// The device or the address of a listener was removed, or its engine failed. It stays so; bind
-    /// a new one.
+    /// The device or the address of a listener was removed, or its engine failed. The listener
+    /// cannot be used again; bind a new one.
     #[error(
         "the listener on {} has ended: {reason}{}",
         Shown(*.address),
         rebind_advice(.reason)
     )]
     ListenerEnded {
-        /// The address that was listened on.
+        /// The address of the listener.
         address: SocketAddr,
-        /// The reason for which it ended.
+        /// The reason for which the listener ended.
         reason: CloseReason,
     },
 
     /// The listener was closed by [`Listener::close`](crate::Listener::close) or
-    /// [`Engine::drain`](crate::Engine::drain). It stays so; bind a new one.
+    /// [`Engine::drain`](crate::Engine::drain). The listener cannot be used again; bind a new one.
     #[error("the listener was closed; bind a new one")]
     ListenerClosed,
 
-    /// A call into the system failed.
+    /// A system call or a call of an RDMA library failed.
     #[error("{0}")]
     Os(#[from] OsError),
 
-    /// The engine that serves this handle was shut down, or the process is exiting: its exit
+    /// The engine that serves this handle was shut down, or the process is exiting: the exit
     /// handler closes all connections and ends all engines.
     #[error(
         "the engine was shut down, or the process is exiting, which ends all engines: join threads \
@@ -350,19 +358,19 @@ pub enum Error {
     )]
     EngineShutDown,
 
-    /// The object belongs to the process that forked this one, and works there only.
+    /// The object belongs to the parent process, which forked this one, and works only there.
     ///
-    /// Connections report it as [`CloseReason::Forked`]. [The
+    /// A connection reports the same as [`CloseReason::Forked`]. [The
     /// guide](crate::guide::installing#fork) lists the operations that work in a child.
     #[error(
-        "this belongs to the process that forked this one, and works there only; in the child bind \
+        "this object belongs to the parent process and works only there; in a forked child, bind \
          or connect after the fork"
     )]
     Forked,
 }
 
 impl Error {
-    /// Returns the error of a connection to `peer` that was not established.
+    /// Returns the error for a connection to `peer` that was not established.
     pub(crate) fn from_connect(
         peer: SocketAddr,
         transport: Transport,
@@ -395,44 +403,45 @@ impl Error {
         }
     }
 
-    /// Returns an error if no peer could ever connect to an `address` that was bound, but to no
-    /// device.
+    /// Returns an error if no peer could ever connect to a bound `address`, because the kernel has
+    /// bound it to no device.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {
-            // The kernel takes loopback addresses so.
+            // The kernel binds loopback addresses without a device.
             return Err(Self::from_bind(address, error));
         }
-        // All addresses, with whatever device a request comes in on.
+        // For an unspecified address, each request selects its device. So it is an error only if
+        // the process may use none of the devices.
         machine::all_denied().map_or(Ok(()), |denied| {
             Err(Self::PermissionDenied { error, denied })
         })
     }
 
-    /// Returns the error of an `address` that cannot be listened on.
+    /// Returns the error for an `address` on which listening over RDMA failed.
     pub(crate) fn from_bind(address: SocketAddr, error: OsError) -> Self {
         match error.errno {
-            // This machine has no connection manager, whatever the address.
+            // The address is not the cause: this machine has no connection manager.
             _ if error.call == "rdma_create_event_channel" => Self::from_os(error),
             libc::ENODEV => match machine::denied() {
                 Some(denied) => Self::PermissionDenied { error, denied },
                 None if is_loopback(address) => Self::loopback(address),
                 None => Self::Bind { address, error },
             },
-            // No peer can connect to it over RDMA, so the port does not matter.
+            // No peer can connect to a loopback address over RDMA, so a free port would not help.
             libc::EADDRINUSE if is_loopback(address) => Self::loopback(address),
             libc::EADDRINUSE | libc::EADDRNOTAVAIL => Self::Bind { address, error },
             _ => Self::from_os(error),
         }
     }
 
-    /// Whether an address cannot be listened on because another listener has it.
+    /// Returns whether listening failed because another listener uses the address.
     pub(crate) fn is_address_in_use(&self) -> bool {
         matches!(self, Self::Bind { error, .. } if error.errno == libc::EADDRINUSE)
     }
 
-    /// Whether a connector may try the other transport after this error, because no rdmsg peer has
-    /// answered over this one.
+    /// Returns whether a connector may try the other transport after this error, because no rdmsg
+    /// peer has answered over this one.
     pub(crate) fn leaves_other_transports(&self) -> bool {
         match self {
             Self::NoRdma(_)
@@ -441,7 +450,7 @@ impl Error {
             | Self::Loopback { .. } => true,
             Self::Connect { reason, .. } => match reason {
                 CloseReason::Refused
-                // On iWARP also that of a listener of TCP.
+                // On iWARP, a listener over TCP may cause this, too.
                 | CloseReason::RejectedWithoutCause
                 | CloseReason::PeerDisconnected
                 | CloseReason::AddrResolution(_)
@@ -459,7 +468,7 @@ impl Error {
         }
     }
 
-    /// Whether the peer's host has answered a connect, and no program took it.
+    /// Returns whether the peer's host has answered a connect, but no program accepted it.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -470,7 +479,7 @@ impl Error {
         )
     }
 
-    /// Whether the peer's host has not answered a connect.
+    /// Returns whether the peer's host has not answered a connect.
     pub(crate) fn is_silence(&self) -> bool {
         let Self::Connect { reason, .. } = self else {
             return false;
@@ -488,7 +497,8 @@ impl Error {
         }
     }
 
-    /// Returns the error of an `address` that cannot be listened on over TCP, or in memory.
+    /// Returns the error for an `address` on which listening over TCP, or within the process,
+    /// failed.
     pub(crate) fn from_bind_locally(address: SocketAddr, error: OsError) -> Self {
         Self::Bind { address, error }
     }
@@ -500,25 +510,25 @@ impl Error {
         }
     }
 
-    /// Returns the error of a thread that could not be started.
+    /// Returns the error for a thread that could not be started.
     pub(crate) fn from_spawn(error: &io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
         Self::Os(OsError::new("pthread_create", errno))
     }
 
-    /// Returns the error of a system call, with the advice for it.
+    /// Returns the error for a failed call, as the variant that contains the remedy.
     pub(crate) fn from_os(error: OsError) -> Self {
         match (error.call, error.errno) {
             // The kernel returns EPERM if the process may not lock any memory.
             ("ibv_reg_mr", libc::ENOMEM | libc::EPERM) => {
-                // An unreadable limit is no reason to hide the error itself.
+                // If the limit cannot be read, the error still reports the failed registration.
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
                 Self::LockedMemory { error, limit }
             }
-            // `sys` returns these if a library cannot be opened, or lacks a function.
+            // `sys` returns these error numbers if a library cannot be loaded or lacks a function.
             (_, libc::ELIBACC | libc::ELIBBAD) => Self::NoRdma(error),
-            // It returns the same error for a missing file and for a file that the process may not
-            // open.
+            // librdmacm returns the same error for a missing device file and for a file that this
+            // process may not open.
             ("rdma_create_event_channel", _) if cfg!(not(feature = "rdma")) => Self::RdmaNotBuilt,
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
                 (Some(denied), _) => Self::PermissionDenied { error, denied },
@@ -536,7 +546,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Returns the call or event that failed, if the cause is on this machine: the peer was never
+/// Returns the failed call or event if the cause is on this machine, so that the peer was never
 /// contacted.
 fn local_failure(reason: &CloseReason) -> Option<OsError> {
     let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
@@ -550,7 +560,7 @@ fn local_failure(reason: &CloseReason) -> Option<OsError> {
     }
 }
 
-/// Returns the call that failed, if that is the reason.
+/// Returns the failed call, if that is the reason.
 fn os_error(reason: &CloseReason) -> Option<&OsError> {
     match reason {
         CloseReason::Os(error) => Some(error),
@@ -564,21 +574,21 @@ fn is_loopback(address: SocketAddr) -> bool {
 
 /// The error of a send that does not wait.
 ///
-/// It converts into [`Error`] and into [`io::Error`]. [`Full`](Self::Full) becomes
-/// [`Error::WindowFull`] and [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+/// It converts into an [`Error`] and into an [`io::Error`]. [`Full`](Self::Full) becomes
+/// [`Error::WindowFull`] and [`WouldBlock`](std::io::ErrorKind::WouldBlock), respectively.
 #[derive(Debug, Clone, thiserror::Error)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum TrySendError {
-    /// The peer's window or the send ring is full. A retry later may succeed.
+    /// The peer's window or the send queue is full. A later retry may succeed.
     #[error("the peer's receive window is full")]
     Full,
-    /// Sending failed; a retry would fail as well.
+    /// Sending failed, and a retry would fail, too.
     #[error(transparent)]
     Failed(#[from] Error),
 }
 
 impl TrySendError {
-    /// Returns whether there is merely no room now.
+    /// Returns whether the error is [`Full`](Self::Full), so that a later retry may succeed.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full)

@@ -1,4 +1,4 @@
-//! The errors as those of `std::io`, of the kind that a program written for TCP expects.
+//! Converts errors into those of `std::io`, of the kind that a program written for TCP expects.
 
 use std::io;
 
@@ -21,7 +21,7 @@ impl From<Error> for io::Error {
             Error::NoRdma(_) | Error::RdmaNotBuilt | Error::NotSupported { .. } => {
                 io::ErrorKind::Unsupported
             }
-            // A kernel resets an unaccepted socket when its listener is closed.
+            // As over TCP: the kernel resets an unaccepted socket when its listener is closed.
             Error::Disconnected(CloseReason::PeerBusy)
             | Error::Undelivered(CloseReason::PeerBusy) => io::ErrorKind::ConnectionReset,
             Error::Connect { reason, .. }

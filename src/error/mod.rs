@@ -1,5 +1,5 @@
-//! Errors of operations: their type, their texts with the facts about this machine, and their
-//! conversion into [`std::io::Error`].
+//! The errors of operations: their type, the parts of their texts that depend on this machine, and
+//! their conversion into [`std::io::Error`].
 
 mod advice;
 #[expect(clippy::module_inception, reason = "it is the folder's main type")]

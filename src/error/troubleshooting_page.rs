@@ -1,4 +1,4 @@
-//! The troubleshooting page has the text of every error.
+//! Tests that the troubleshooting page contains the text of every error.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::{
 
 const PAGE: &str = include_str!("../../docs/guide/troubleshooting.md");
 
-/// One of each reason, and several if the text differs.
+/// Returns one value of each reason, or several if the text depends on the value.
 fn reasons() -> Vec<CloseReason> {
     let status = CmStatus::from_raw(-libc::ETIMEDOUT);
     let error = OsError::new("ibv_reg_mr", libc::ENOMEM);
@@ -71,7 +71,8 @@ fn reasons() -> Vec<CloseReason> {
     ]
 }
 
-/// One of each error, but for those whose text is that of a reason or a system call.
+/// Returns one value of each error, except for errors that only show the text of a reason or of a
+/// system call.
 fn errors() -> Vec<Error> {
     let error = OsError::new("ibv_reg_mr", libc::ENOMEM);
     let address = SocketAddr::from(([127, 0, 0, 1], 7471));
@@ -150,7 +151,7 @@ fn errors() -> Vec<Error> {
     ]
 }
 
-/// Whether a text is that of an entry, in which `…` stands for anything.
+/// Returns whether a text matches an entry, in which `…` matches anything.
 fn is_entry(entry: &str, text: &str) -> bool {
     let parts: Vec<&str> = entry.split('…').collect();
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else {

@@ -315,9 +315,12 @@ impl Link {
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let mut core = self.core();
-        // The first error becomes the reason for the connection's end. Further errors result from
-        // it, so each one is logged at debug level only.
-        let note = Note::new(Level::Debug, format_args!("ends, cannot poll: {error}"));
+        // The first error is the reason for the connection's end. Further errors are consequences
+        // of it, so each is logged at debug level only.
+        let note = Note::new(
+            Level::Debug,
+            format_args!("ends, because polling failed: {error}"),
+        );
         core.deferred.log(note);
         core.conn.handle_post_failure(error, Instant::now());
         Deferred::join(deferred, self.carry_out(core));
@@ -583,7 +586,7 @@ impl Link {
         if let Err(error) = self.enter(runtime) {
             debug!(
                 Connection,
-                "{self}: cannot register with the runtime, so the engine polls from now on: \
+                "{self}: cannot register with the runtime, so the engine polls the connection: \
                  {error}"
             );
         }

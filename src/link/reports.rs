@@ -80,7 +80,7 @@ impl Core {
             // has accepted its bytes, and report this end as a local error. The connection
             // manager's event contains the cause.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
-                let text = format_args!("a request could not be put into TCP: {status}");
+                let text = format_args!("the driver could not pass a request to TCP: {status}");
                 self.deferred.log(Note::new(Level::Debug, text));
                 WcStatus::WR_FLUSH_ERR
             }

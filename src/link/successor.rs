@@ -182,7 +182,7 @@ impl Core {
             sent = match sending.expose(allocator, self.generation) {
                 Ok(()) => self.send_now(&mut sending),
                 Err(error) => {
-                    let text = format_args!("cannot send a message again: {error}");
+                    let text = format_args!("cannot resend a message: {error}");
                     self.deferred.log(Note::new(Level::Warn, text));
                     Err(TrySendError::Full)
                 }

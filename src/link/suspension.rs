@@ -199,9 +199,12 @@ impl Core {
         self.ring = None;
         let is_for_better = session.ways().is_some_and(|ways| ways.lost(now));
         self.deferred.log(if is_for_better {
-            Note::new(Level::Info, format_args!("leaves TCP, because RDMA works"))
+            Note::new(
+                Level::Info,
+                format_args!("switches to RDMA, which works again"),
+            )
         } else {
-            let text = format_args!("lost its connection, and resumes: {reason}");
+            let text = format_args!("was lost, and its session is suspended: {reason}");
             Note::new(Level::Warn, text)
         });
         let suspended = Completion::Suspended {

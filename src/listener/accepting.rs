@@ -12,10 +12,10 @@ use crate::{
     os::leak,
 };
 
-/// A connection that is being accepted, for a task: see [`Request::start_accept`].
+/// A connection that is being accepted, returned by [`Request::start_accept`].
 ///
-/// Dropping it before the peer has the answer rejects the request. Dropping it later closes the
-/// connection.
+/// Dropping it before the peer has received the answer rejects the request. Dropping it later
+/// closes the connection.
 ///
 /// [`Request::start_accept`]: crate::Request::start_accept
 #[derive(Debug)]
@@ -46,7 +46,8 @@ impl Future for Accepting {
 impl Drop for Accepting {
     fn drop(&mut self) {
         if self.engine.handle().is_inherited() {
-            // The promise may hold a connection, which belongs to the parent.
+            // In a forked child the promise may hold a connection that belongs to the parent, so it
+            // must not be dropped.
             leak(Arc::clone(&self.promise));
         } else if let Some(key) = self.promise.give_up() {
             // The send fails if the engine has ended. Then the connection has ended too.

@@ -1,11 +1,12 @@
-//! The items of a listener: connections, or requests.
+//! The items of a listener: connections or requests.
 //!
-//! The kernel drops a request for which its queue has no room, and the peer repeats it four seconds
-//! later. So the engine requests the longest queue of the kernel, takes requests out of it at once,
-//! and keeps the backlog itself. It rejects requests beyond `Config::backlog` waiting items and
-//! `Config::half_open` connections as busy, and compares the backlog again at the turn of a
-//! request, so the bound is exact. A connection that the program has not taken before the end of
-//! the listener ends by a Failure with a code of its own: its peer knows that no message was seen.
+//! If the kernel's queue of requests is full, the kernel drops a request, and the peer repeats it
+//! only four seconds later. So the engine requests the longest queue that the kernel allows, reads
+//! requests from it immediately, and manages the backlog itself. It rejects a request as busy if
+//! `Config::backlog` items wait or `Config::half_open` connections are not established yet. It
+//! checks the backlog again when it establishes the connection, so the limit is exact. If the
+//! program has not taken a connection before the listener ends, the connection ends with a Failure
+//! whose code shows the peer that no message was seen.
 
 use std::{
     os::fd::BorrowedFd,
@@ -31,13 +32,13 @@ use crate::{
 /// An item of the channel of connections.
 pub(super) type Accepted = Result<Endpoint, Error>;
 
-/// The items that a listener's program may take, and at last the listener's end.
+/// The items that a listener's program can take, followed by the listener's end.
 ///
-/// The engine's thread appends, and any thread takes. The engine bounds the number of items.
+/// The engine's thread appends items and limits their number. Any thread takes them.
 #[derive(Debug)]
 pub(super) struct Arrivals<T> {
     items: Receiver<T>,
-    /// The sender of the same channel, until the end.
+    /// The sender of the channel; `None` after the end.
     sender: Mutex<Option<Sender<T>>>,
     /// The reason for the end.
     end: OnceLock<Error>,
@@ -49,17 +50,17 @@ pub(super) struct Arrivals<T> {
 #[derive(Debug, Default)]
 struct Tasks {
     wakers: Wakers,
-    /// The listener's name for the log, once it listens.
+    /// The listener's name for the log; unset before it listens.
     name: OnceLock<String>,
-    /// Whether the engine's thread has to wake them.
+    /// Whether the tasks must be woken.
     pending_work: PendingWork<()>,
 }
 
-/// Established connections that the program has not taken.
+/// The established connections that the program has not taken.
 #[derive(Debug)]
 pub(super) struct Connections {
     pub(super) arrivals: Arrivals<Accepted>,
-    /// The engine of the connections.
+    /// The engine that serves the connections.
     engine: Engine,
 }
 
@@ -75,7 +76,7 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Returns the stand-in for the queues that a child inherits.
+    /// Returns an ended queue, which replaces inherited queues in a forked child.
     fn forked() -> Self {
         let arrivals = Self::new();
         arrivals.close(Error::Forked, None);
@@ -87,17 +88,17 @@ impl<T> Arrivals<T> {
         self.tasks.name.get_or_init(|| name);
     }
 
-    /// Returns the channel of the items. It ends with the listener.
+    /// Returns the channel of the items. The channel ends with the listener.
     pub(super) fn items(&self) -> &Receiver<T> {
         &self.items
     }
 
-    /// Returns the reason for the listener's end, if it has ended.
+    /// Returns the reason for which the listener has ended; `None` if it is open.
     pub(super) fn ended(&self) -> Option<Error> {
         self.end.get().cloned()
     }
 
-    /// Returns the reason for the listener's end. If no reason was recorded, the engine has shut
+    /// Returns the reason for which the listener has ended. If none was stored, the engine was shut
     /// down.
     pub(super) fn end(&self) -> Error {
         self.ended().unwrap_or(Error::EngineShutDown)
@@ -110,12 +111,13 @@ impl<T> Arrivals<T> {
         Ok(fd)
     }
 
-    /// Makes the fd readable if there is an item or the end. The thread that took an item calls it.
+    /// Makes the fd readable if there is an item or the end, and otherwise unreadable. Called by a
+    /// thread that took an item.
     pub(super) fn update_readiness(&self) {
         self.readiness.update(|| self.is_ready());
     }
 
-    /// As [`update_readiness`](Self::update_readiness), after the calling thread has added an item.
+    /// Makes the fd readable and wakes tasks. Called by the thread that added an item or the end.
     fn announce(&self) {
         self.readiness.announce(|| self.is_ready());
         if !foreign::collects() {
@@ -125,14 +127,14 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Returns a seat for a task that waits in a future of its own.
+    /// Returns a seat for a task that waits in a separate future.
     #[cfg(feature = "tokio")]
     pub(super) fn seat(&self) -> Seat {
         self.tasks.wakers.seat()
     }
 
-    /// Registers the task to be woken when there is an item or the end. The caller checks once more
-    /// afterwards.
+    /// Registers the task to be woken when there is an item or the end. The caller must then check
+    /// again, because an item may have arrived before the registration.
     pub(super) fn wait(&self, seat: Seat, waker: &Waker) {
         self.tasks.wakers.wait(seat, 1, waker);
     }
@@ -146,7 +148,7 @@ impl<T> Arrivals<T> {
         !self.items.is_empty() || self.end.get().is_some()
     }
 
-    /// Appends an item. Returns it if the listener has ended.
+    /// Appends an item. Returns it to the caller if the listener has ended.
     fn append(&self, item: T) -> Result<(), T> {
         let appended = match &*lock(&self.sender) {
             Some(sender) => sender.send(item).map_err(|refused| refused.into_inner()),
@@ -156,10 +158,10 @@ impl<T> Arrivals<T> {
         appended
     }
 
-    /// Ends the channel for this reason, after a `last` item.
+    /// Ends the channel with this reason, after the `last` item.
     fn close(&self, why: Error, last: Option<T>) {
         let sender = lock(&self.sender).take();
-        // A second reason changes nothing.
+        // Only the first reason is stored.
         let _ = self.end.set(why);
         if let (Some(sender), Some(last)) = (sender, last) {
             // The send cannot fail, because the receiver exists.
@@ -182,7 +184,7 @@ impl Connections {
         self.reject_untaken();
     }
 
-    /// Rejects the connections that the program has not taken, as busy.
+    /// Rejects the connections that the program has not taken. Their peers get "busy".
     fn reject_untaken(&self) {
         for endpoint in self.arrivals.items.try_iter().flatten() {
             endpoint.reject_untaken();
@@ -234,7 +236,7 @@ impl Incoming<Result<Established, Error>> for Connections {
             return;
         }
         if matches!(why, Error::EngineShutDown) {
-            // The engine closes all its connections.
+            // The engine closes all connections, but these must be rejected.
             self.reject_untaken();
         }
         let last = (!matches!(why, Error::ListenerClosed)).then(|| Err(why.clone()));
@@ -272,8 +274,7 @@ impl Incoming<Request> for Arrivals<Request> {
 impl Tasks {
     fn wake(&self) {
         if self.wakers.wake(u8::MAX).is_err() {
-            // The listener continues: the panic concerns no connection, and another task may
-            // accept.
+            // The listener stays open, because no connection was lost, and another task can accept.
             error!(
                 Listener,
                 "{}: the waker of a waiting task panicked; the listener continues",
@@ -282,7 +283,7 @@ impl Tasks {
         }
     }
 
-    /// Returns the listener's name for the log, which lacks its number before it listens.
+    /// Returns the listener's name for the log. Before it listens, the name has no number.
     fn name(&self) -> &str {
         self.name.get().map_or("listener", String::as_str)
     }

@@ -1,4 +1,4 @@
-//! The options of a listener, and the bind, which can wait while the address is in use.
+//! The options of a listener, and its bind, which can retry while the address is in use.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use crate::{
     transport_choice::TransportChoice,
 };
 
-/// Listens with a configuration or an engine of its own: [`Listener::builder`].
+/// Configures a listener. Returned by [`Listener::builder`].
 ///
 /// # Examples
 ///
@@ -39,7 +39,7 @@ pub struct ListenerBuilder {
     within: Duration,
 }
 
-/// The longest pause between two attempts to bind an address that is in use.
+/// The maximum delay between two attempts to bind an address that is in use.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 impl ListenerBuilder {
@@ -54,7 +54,8 @@ impl ListenerBuilder {
 
     /// Sets the engine that serves the listener and its connections.
     ///
-    /// Default: [`Engine::shared`]; within the process a new [`Engine::in_memory`].
+    /// Default: [`Engine::shared`], or a new [`Engine::in_memory`] for a listener within the
+    /// process.
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
@@ -63,8 +64,9 @@ impl ListenerBuilder {
 
     /// Sets a name for the listener and its connections in log lines, metrics and `rdmsg top`.
     ///
-    /// [`Connector::label`](crate::Connector::label) is its counterpart. Up to 64 bytes; a longer
-    /// one fails to bind, with [`Error::InvalidConfig`]. Default: none, as with an empty text.
+    /// [`Connector::label`](crate::Connector::label) is the counterpart for the connecting side. Up
+    /// to 64 bytes; with a longer label binding fails with [`Error::InvalidConfig`]. Default: none.
+    /// An empty text also means none.
     ///
     /// # Examples
     ///
@@ -80,13 +82,12 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets the number of connections that may wait in the listener to be accepted.
+    /// Sets the maximum number of connections that wait until the program accepts them.
     ///
-    /// They are established, and each has the memory of a connection. Over RDMA that counts
-    /// against the limit on locked memory. For a [`RequestListener`] it
-    /// is the number of requests that may wait. These have no such memory, unless they have more
-    /// than 20 bytes of private data.
-    /// Further requests are rejected at once; their connectors get
+    /// These connections are established, and each occupies the memory of a connection, which over
+    /// RDMA counts towards the limit on locked memory. For a [`RequestListener`] the value is the
+    /// maximum number of waiting requests, which occupy such memory only if they have more than 20
+    /// bytes of private data. Further requests are rejected immediately; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy).
     ///
     /// 1 to 65535, default 128.
@@ -96,13 +97,14 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets the number of connections that may be on the way to being established.
+    /// Sets the maximum number of connections that are requested but not established yet.
     ///
-    /// These were requested, or accepted and not established yet. Further requests are rejected at
-    /// once; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests
-    /// a connection and then stays silent occupies a place, and the memory of a connection, for
-    /// [`connect_timeout`](Config::connect_timeout) after it was accepted. So this value bounds the
-    /// cost of such peers, and that time bounds the delay of others.
+    /// Further requests are rejected immediately; their connectors get
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests a connection and then stays
+    /// silent uses one of these, and the memory of a connection, until
+    /// [`connect_timeout`](Config::connect_timeout) after the accept. So this value limits the
+    /// memory cost of silent peers, and `connect_timeout` limits the delay that they cause for
+    /// other peers.
     ///
     /// 1 to 65535, default 256.
     #[must_use]
@@ -111,12 +113,12 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets whether a listener on one address binds itself again after it lost its device or
-    /// address.
+    /// Sets whether a listener on one address binds again after it lost its device or address.
     ///
-    /// Retries after 100 ms, backing off to 2 s, until it succeeds or is dropped, and reports that
-    /// in the log only. Its connections end in any case. A listener on all addresses (`0.0.0.0`,
-    /// `[::]`) does not need this, because it takes requests on all present devices.
+    /// The first attempt is after 100 ms, and later ones back off to 2 s, until one succeeds or the
+    /// listener is dropped. Only the log reports this. The listener's connections end in any case.
+    /// A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option, because it
+    /// accepts requests on all devices that exist at the time.
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     #[must_use]
@@ -125,14 +127,14 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets how long `bind` retries an address that another listener uses.
+    /// Sets for how long `bind` retries if another listener uses the address.
     ///
-    /// During a restart, the new process waits so until the old one has closed its listener. An
-    /// attempt follows after at most 100 ms. The calling thread sleeps in between; the listeners of
-    /// `rdmsg::tokio` leave that to a thread of the runtime. When the time has
-    /// passed, `bind` fails with the [`Error::Bind`] of the last attempt.
+    /// Use it for a restart, in which the new process waits until the old one has closed its
+    /// listener. There are at most 100 ms between two attempts. The calling thread sleeps in
+    /// between; the listeners of `rdmsg::tokio` use a blocking thread of the runtime instead. When
+    /// the time has passed, `bind` fails with the [`Error::Bind`] of the last attempt.
     ///
-    /// Default zero: one attempt.
+    /// Default zero: only one attempt.
     ///
     /// # Examples
     ///
@@ -154,9 +156,9 @@ impl ListenerBuilder {
     /// Sets whether several sockets may listen on the same TCP port: `SO_REUSEPORT`, see
     /// socket(7).
     ///
-    /// All of them must set it, and belong to the same user. The kernel distributes the requests
-    /// among them. RDMA has no such option: there a second listener on a port fails to bind, and
-    /// with [`TransportChoice::Auto`] listens over TCP only.
+    /// All of these sockets must set this option and belong to the same user. The kernel
+    /// distributes the requests among them. RDMA has no such option: a second listener on a port
+    /// fails to bind over RDMA, and with [`TransportChoice::Auto`] it listens over TCP only.
     ///
     /// Default `false`.
     #[must_use]
@@ -165,9 +167,9 @@ impl ListenerBuilder {
         self
     }
 
-    /// Listens over TCP on this bound socket, for instance that of systemd's socket activation.
+    /// Listens over TCP on this bound socket, for instance one from systemd's socket activation.
     ///
-    /// The address of [`bind`](Self::bind) must have the socket's port, otherwise `bind` fails with
+    /// The address of [`bind`](Self::bind) must have the socket's port; otherwise `bind` fails with
     /// [`Error::Bind`] and `EINVAL`. Over RDMA the address is bound as usual. The socket becomes
     /// non-blocking. It stays open in this process while the builder or the listener exists.
     ///
@@ -191,11 +193,11 @@ impl ListenerBuilder {
         self
     }
 
-    /// Listens on an address. Each request is accepted.
+    /// Listens on an address, and accepts each request.
     ///
     /// # Errors
     ///
-    /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
+    /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     /// * The errors of [`Listener::bind`].
     pub fn bind(&self, address: impl ToAddresses) -> Result<Listener, Error> {
@@ -204,11 +206,11 @@ impl ListenerBuilder {
         })
     }
 
-    /// Listens on an address, and leaves each request to the program.
+    /// Listens on an address. The program accepts or rejects each request.
     ///
     /// # Errors
     ///
-    /// Those of [`bind`](Self::bind).
+    /// The errors of [`bind`](Self::bind).
     pub fn bind_requests(&self, address: impl ToAddresses) -> Result<RequestListener, Error> {
         self.retry(address, |addresses, engine| {
             RequestListener::bind_to(addresses, &self.config, engine)
@@ -219,7 +221,7 @@ impl ListenerBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`bind`](Self::bind), as [`io::Error`]s.
+    /// The errors of [`bind`](Self::bind), as [`io::Error`]s.
     pub fn bind_stream(&self, address: impl ToAddresses) -> io::Result<StreamListener> {
         let mut config = self.config.clone();
         config.stream = true;
@@ -229,7 +231,7 @@ impl ListenerBuilder {
         Ok(StreamListener::new(listener))
     }
 
-    /// Binds, also again while the address is in use and the time of `bind_within` lasts.
+    /// Binds. Retries while the address is in use, until the time of `bind_within` has passed.
     fn retry<T>(
         &self,
         address: impl ToAddresses,
@@ -253,13 +255,13 @@ impl ListenerBuilder {
         }
     }
 
-    /// Whether `bind` may sleep.
+    /// Returns whether `bind` may sleep.
     #[cfg(feature = "tokio")]
     pub(crate) fn may_wait(&self) -> bool {
         !self.within.is_zero()
     }
 
-    /// Looks the address up, and returns the engine of the listener.
+    /// Looks up the address, and returns the engine of the listener.
     fn ready(&self, address: &impl ToAddresses) -> Result<(Addresses, Engine), Error> {
         self.config.check()?;
         let addresses = address.to_addresses()?;
@@ -275,7 +277,7 @@ impl ListenerBuilder {
 }
 
 impl Listener {
-    /// Returns a builder, the counterpart of [`Connector`](crate::Connector).
+    /// Returns a builder for a listener. Its counterpart is [`Connector`](crate::Connector).
     #[must_use]
     pub fn builder() -> ListenerBuilder {
         ListenerBuilder::default()
@@ -285,12 +287,12 @@ impl Listener {
 impl StreamListener {
     /// Listens on an address with the default [`Config`].
     ///
-    /// See [`ListenerBuilder::bind_stream`](crate::ListenerBuilder::bind_stream) for a
-    /// configuration of one's own.
+    /// Use [`ListenerBuilder::bind_stream`](crate::ListenerBuilder::bind_stream) to set a
+    /// configuration.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind`], as [`io::Error`]s.
+    /// The errors of [`Listener::bind`], as [`io::Error`]s.
     pub fn bind<A: ToAddresses>(address: A) -> io::Result<Self> {
         Listener::builder().bind_stream(address)
     }

@@ -23,18 +23,18 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Listens on an address, and leaves each request for a connection to the program.
+/// Listens on an address, and lets the program accept or reject each request.
 ///
-/// The program inspects the peer and its private data, and then accepts or rejects. A peer's
-/// `connect` waits for that answer. If it does not come within the listener's
-/// [`connect_timeout`](Config::connect_timeout) (default 5 s), the engine rejects the request: the
-/// connector gets [`PeerBusy`](crate::CloseReason::PeerBusy), and tries again if
+/// The program first inspects the peer and its private data. The peer's `connect` waits for the
+/// answer. If the program does not answer within the listener's
+/// [`connect_timeout`](Config::connect_timeout) (default 5 s), the engine rejects the request. The
+/// connector then gets [`PeerBusy`](crate::CloseReason::PeerBusy), and retries if
 /// [`retry_refused`](crate::Connector::retry_refused) is set and its private data have at most 20
 /// bytes. Up to [`backlog`](crate::ListenerBuilder::backlog) requests wait; further ones are
 /// rejected in the same way.
 ///
-/// A program that accepts all requests uses a [`Listener`]. Dropping the listener
-/// closes it, as [`close`](Self::close) does.
+/// Use a [`Listener`] to accept all requests. Dropping the listener closes it, as
+/// [`close`](Self::close) does.
 ///
 /// # Examples
 ///
@@ -67,7 +67,7 @@ impl RequestListener {
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind`](crate::Listener::bind).
+    /// The errors of [`Listener::bind`](crate::Listener::bind).
     pub fn bind(address: impl ToAddresses) -> Result<Self, Error> {
         Listener::builder().bind_requests(address)
     }
@@ -86,13 +86,14 @@ impl RequestListener {
         Ok(Self { socket, arrivals })
     }
 
-    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    /// Returns the address of the listener. It contains the actual port if the program requested
+    /// port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.socket.local_addr()
     }
 
-    /// Returns the transports over which this listens: see
+    /// Returns the transports over which the listener accepts requests: see
     /// [`Listener::transports`](crate::Listener::transports).
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {
@@ -101,15 +102,15 @@ impl RequestListener {
 
     /// Returns the requests as a channel, for [`crossbeam_channel::select!`].
     ///
-    /// The channel ends with the listener.
+    /// The channel ends when the listener ends.
     #[must_use]
     pub fn requests(&self) -> &Receiver<Request> {
         self.arrivals.items()
     }
 
-    /// Takes the next request if there is one, and never waits.
+    /// Takes the next request if there is one, without waiting.
     ///
-    /// It is for event loops: [`requests`](Self::requests) does not update the
+    /// Event loops must use this method, because [`requests`](Self::requests) does not update the
     /// [`event_fd`](Self::event_fd).
     #[must_use]
     pub fn try_request(&self) -> Option<Request> {
@@ -120,13 +121,13 @@ impl RequestListener {
 
     /// Takes the next request, for a task.
     ///
-    /// As [`Listener::poll_accept`](crate::Listener::poll_accept), for futures on any runtime: if
-    /// no request waits, the task is woken when one may wait. One task at a time waits in this way;
-    /// of several, the last caller.
+    /// Works like [`Listener::poll_accept`](crate::Listener::poll_accept), for futures on any
+    /// runtime: if there is no request, the task is woken when there may be one. Only one task at a
+    /// time can wait in this way: the last caller.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::accept`](crate::Listener::accept).
+    /// The errors of [`Listener::accept`](crate::Listener::accept).
     ///
     /// # Examples
     ///
@@ -162,7 +163,8 @@ impl RequestListener {
         taken.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
+    /// Returns a seat for a task that waits in a separate future. The future must
+    /// [leave](Self::leave_seat) it.
     #[cfg(feature = "tokio")]
     pub(crate) fn seat(&self) -> Seat {
         self.arrivals.seat()
@@ -175,23 +177,23 @@ impl RequestListener {
 
     /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
     ///
-    /// It is readable while [`try_request`](Self::try_request) has something to return, and after
-    /// the listener's end. Register it for reading; never read it yourself. After a request is
-    /// taken from [`requests`](Self::requests), the fd may stay readable until the next
+    /// It is readable while [`try_request`](Self::try_request) has a request to return, and after
+    /// the listener has ended. Register it for reading; never read from it yourself. After a
+    /// request is taken from [`requests`](Self::requests), the fd may stay readable until the next
     /// `try_request`.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the process has no file descriptor left.
+    /// [`Error::Os`] when the process has no free file descriptor.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         self.arrivals.event_fd()
     }
 
-    /// Stops listening. Its address is free when this returns.
+    /// Stops listening. The address is free when this method returns.
     ///
-    /// Untaken requests are rejected, including those in the queue of the kernel. Their connectors
-    /// get [`PeerBusy`](crate::CloseReason::PeerBusy). The program can still accept the requests
-    /// that it has taken.
+    /// Requests that the program has not taken are rejected, including those in the kernel's queue.
+    /// Their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy). The program can still
+    /// accept requests that it has taken.
     pub fn close(&self) {
         self.socket.close();
     }
@@ -211,25 +213,25 @@ impl Drop for RequestListener {
     }
 }
 
-/// Answering a request.
+/// Accepts or rejects a request.
 impl Request {
-    /// The maximum length of private data in an acceptance: 160 bytes, over each transport.
+    /// The maximum length of private data in an acceptance, over every transport: 160 bytes.
     ///
-    /// With more than 148 bytes a connection with [`Config::resume`] has no session, so a loss ends
-    /// it, because the session's number takes 12 of the bytes.
+    /// With more than 148 bytes a connection with [`Config::resume`] does not survive a loss,
+    /// because the ID of its session needs 12 of the bytes.
     pub const ACCEPT_DATA_MAX: usize = REPLY_DATA_MAX;
-    /// The maximum length of private data in a rejection: 124 bytes, over each transport.
+    /// The maximum length of private data in a rejection, over every transport: 124 bytes.
     pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;
 
     /// Accepts the request, and waits until the connection is established.
     ///
-    /// It waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default
-    /// 5 s), which begins again with this call.
+    /// Waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5
+    /// s), which restarts with this call.
     ///
     /// # Errors
     ///
-    /// * [`Error::Connect`] when the peer has withdrawn, the connection was not established in
-    ///   time, or a call of the system failed.
+    /// * [`Error::Connect`] when the peer has withdrawn its request, the connection was not
+    ///   established in time, or a system call failed.
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
     ///   the connection.
     /// * [`Error::InvalidConfig`] when the [`label`](Self::label) is too long.
@@ -240,17 +242,17 @@ impl Request {
 
     /// Accepts the request with private data, and waits until the connection is established.
     ///
-    /// The peer's program reads the data with [`Info::peer_data`](crate::Info::peer_data). They are
-    /// at most 160 bytes, and at most 148 for a connection that [resumes](Config::resume): see
-    /// [`ACCEPT_DATA_MAX`](Self::ACCEPT_DATA_MAX). They are not encrypted. The call waits no longer
-    /// than the listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which begins
-    /// again with this call.
+    /// The peer's program reads the data with [`Info::peer_data`](crate::Info::peer_data). At most
+    /// 160 bytes, and at most 148 for a connection that can [resume](Config::resume): see
+    /// [`ACCEPT_DATA_MAX`](Self::ACCEPT_DATA_MAX). The data are not encrypted. The call waits no
+    /// longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which
+    /// restarts with this call.
     ///
     /// # Errors
     ///
     /// * [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes.
-    /// * [`Error::Connect`] when the peer has withdrawn, the connection was not established in
-    ///   time, or a call of the system failed.
+    /// * [`Error::Connect`] when the peer has withdrawn its request, the connection was not
+    ///   established in time, or a system call failed.
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
     ///   the connection.
     /// * [`Error::InvalidConfig`] when the [`label`](Self::label) is too long.
@@ -271,18 +273,18 @@ impl Request {
         Ok(Endpoint::new(established, engine))
     }
 
-    /// Begins to accept the request with private data, for a task.
+    /// Starts to accept the request with private data, for a task.
     ///
-    /// As [`accept_with`](Self::accept_with), for futures on any runtime. The engine enforces the
-    /// time limit. Dropping the future before the peer has the answer rejects the request; later it
-    /// closes the connection.
+    /// Works like [`accept_with`](Self::accept_with), for futures on any runtime. The engine
+    /// enforces the time limit. Dropping the future before the peer has received the answer rejects
+    /// the request; dropping it later closes the connection.
     ///
     /// # Errors
     ///
     /// [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes,
     /// [`Error::InvalidConfig`] when the [`label`](Self::label) is too long, and
-    /// [`Error::EngineShutDown`] when the engine was shut down. The future fails as
-    /// [`accept`](Self::accept) does.
+    /// [`Error::EngineShutDown`] when the engine was shut down. The future returns the other errors
+    /// of [`accept`](Self::accept).
     ///
     /// # Examples
     ///
@@ -303,7 +305,7 @@ impl Request {
     /// Rejects the request, with private data for the peer's program.
     ///
     /// The peer's connect fails with [`CloseReason::Rejected`](crate::CloseReason::Rejected), which
-    /// has the data, at most 124 bytes. Dropping a request rejects it without data.
+    /// contains the data. At most 124 bytes. Dropping a request rejects it without data.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// A listener in the engine. It ends with [`close`](Self::close) or
+/// A listener in the engine. Callers must end it with [`close`](Self::close) or
 /// [`start_close`](Self::start_close).
 pub(super) struct Socket {
     bound: Bound,
@@ -18,7 +18,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Listens on the first of the addresses on which a bind succeeds.
+    /// Listens on the first of the addresses that can be bound.
     pub(super) fn bind(
         address: impl ToAddresses,
         config: &Config,
@@ -74,20 +74,20 @@ impl Socket {
         self.bound.transports
     }
 
-    /// Stops listening. The address is free when this returns.
+    /// Stops listening. The address is free when this method returns.
     pub(super) fn close(&self) {
         let (reply, done) = bounded(1);
         let key = self.bound.key;
         if self.engine.send(Command::Unlisten { key, reply }).is_ok() {
-            // The receive fails if the engine ends before it replies. Then the listener has ended
+            // The receive fails if the engine ends before it replies. The listener has then ended,
             // too.
             let _ = done.recv();
         }
     }
 
-    /// Starts to stop listening. The address becomes free soon after the call.
+    /// Starts to close the listener, without waiting. The address becomes free soon.
     pub(super) fn start_close(&self) {
-        // The reply is not awaited.
+        // The reply is ignored.
         let (reply, _) = bounded(1);
         let key = self.bound.key;
         let _ = self.engine.send(Command::Unlisten { key, reply });

@@ -8,24 +8,25 @@ use nix::unistd::{Gid, Group};
 
 use crate::os::PerProcess;
 
-/// A device file that RDMA requires, and that this process has no permission to open.
+/// A device file that RDMA needs and that this process may not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denied {
     /// The file.
     pub file: PathBuf,
-    /// The name or number of the group that owns the file. `None` if it cannot be determined.
+    /// The name or number of the group that owns the file; `None` if it cannot be determined.
     pub group: Option<String>,
-    /// The file's mode, as `chmod(1)` takes it. 0 if it cannot be determined.
+    /// The file's mode bits, as in `chmod(1)`; 0 if they cannot be determined.
     pub mode: u32,
 }
 
-/// Returns the first device file of the connection manager or a device that cannot be opened.
+/// Returns the first device file, of the connection manager or of a device, that this process may
+/// not open.
 pub(crate) fn denied() -> Option<Denied> {
     denied_in(Path::new("/dev/infiniband"))
 }
 
-/// Returns the result of [`denied`], if there is no device that this process may use.
+/// Returns the result of [`denied`] if this process may not use any device.
 pub(crate) fn all_denied() -> Option<Denied> {
     all_denied_in(Path::new("/dev/infiniband"))
 }
@@ -49,7 +50,7 @@ fn denied_in(folder: &Path) -> Option<Denied> {
     })
 }
 
-/// Returns the device files, or their folder if it cannot be read.
+/// Returns the device files, or the folder itself if it cannot be read.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let is_device = |path: &PathBuf| {
         path.file_name()
@@ -96,7 +97,7 @@ impl fmt::Display for Denied {
             self.file.display()
         )?;
         match &self.group {
-            // Joining the group helps only with these permissions.
+            // Joining the group helps only if the group may read and write the file.
             Some(group) if self.mode & 0o060 == 0o060 && group != "root" => write!(
                 f,
                 " (mode {:04o}): add its user to the group {group} (`usermod -aG {group} USER`)",
@@ -104,7 +105,7 @@ impl fmt::Display for Denied {
             ),
             Some(group) => write!(
                 f,
-                " (mode {:04o}, group {group}): open it by a udev rule, for instance \
+                " (mode {:04o}, group {group}): change its permissions by a udev rule, such as \
                  `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
                  /etc/udev/rules.d, and add its user to that group",
                 self.mode
@@ -114,10 +115,10 @@ impl fmt::Display for Denied {
     }
 }
 
-/// Files that container runtimes create in a container's root.
+/// Files that container runtimes create in the root folder of a container.
 const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
 
-/// Parts of the names of control groups in containers.
+/// Substrings of the names of control groups in containers.
 const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 
 /// Returns whether this process appears to run in a container.
@@ -131,8 +132,8 @@ pub(crate) fn is_container() -> bool {
 }
 
 fn has_container_marks(root: &Path) -> bool {
-    // A virtual machine may run from a container image, with the files of a container. Process 2 is
-    // `kthreadd` only outside of containers.
+    // A virtual machine may be booted from a container image, and then contains these files.
+    // Process 2 is `kthreadd` only outside of containers.
     let of_kernel = |name: String| name.trim_end() == "kthreadd";
     if fs::read_to_string(root.join("proc/2/comm")).is_ok_and(of_kernel) {
         return false;

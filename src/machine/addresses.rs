@@ -7,9 +7,9 @@ use std::{
 
 use nix::ifaddrs::getifaddrs;
 
-/// Returns the addresses of this machine's network interfaces that have an RDMA device.
+/// Returns the addresses of those network interfaces of this machine that have an RDMA device.
 ///
-/// Link-local addresses are left out.
+/// The list contains no link-local addresses.
 pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
     let class = Path::new("/sys/class");
     let interfaces = interfaces(&class.join("infiniband"), &class.join("net"));
@@ -28,20 +28,21 @@ pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
     addresses.into_iter().collect()
 }
 
-/// Whether this machine has an RDMA device.
+/// Returns whether this machine has an RDMA device.
 pub(crate) fn has_rdma_device() -> bool {
     !entries(Path::new("/sys/class/infiniband")).is_empty()
 }
 
-/// Returns the network interfaces of all devices.
+/// Returns the names of the network interfaces of all RDMA devices.
 ///
-/// They are the interfaces of the ports' GIDs, and those on which a software device was created.
-/// The GID of an iWARP port names no interface, but is the hardware address of one.
+/// These are the interfaces to which the ports' GIDs refer, and those on which software devices
+/// were created. The GID of an iWARP port refers to no interface, but contains the hardware address
+/// of one.
 fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for device in entries(devices) {
         for port in entries(&device.join("ports")) {
-            // An entry without a GID cannot be read.
+            // Reading fails for a table entry without a GID.
             let of_gids = entries(&port.join("gid_attrs/ndevs"));
             names.extend(of_gids.iter().filter_map(|file| name_in(file)));
             if let Some(hardware) = name_in(&port.join("gids/0")).and_then(|gid| eui_48(&gid)) {
@@ -58,7 +59,8 @@ fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Returns the hardware address that a GID consists of, as sysfs writes it; `None` for other GIDs.
+/// Returns the hardware address in a GID, in the notation of sysfs; `None` if the GID contains
+/// none.
 fn eui_48(gid: &str) -> Option<String> {
     let bytes = gid.parse::<Ipv6Addr>().ok()?.octets();
     let (address, rest) = bytes.split_at(6);
@@ -78,7 +80,7 @@ fn name_in(file: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Returns the content of a folder, empty if it does not exist.
+/// Returns the paths in a folder, or an empty list if the folder does not exist.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()

@@ -1,7 +1,8 @@
 use std::{fs, path::Path};
 
-/// Returns the memory in bytes that this process may use: the machine's memory, or the limit of its
-/// control groups if that is lower. If neither can be read, returns the memory of a small machine.
+/// Returns the number of bytes of memory that this process may use: the memory of the machine, or a
+/// lower limit set by its control groups. If neither can be read, returns the memory of a small
+/// machine.
 pub(crate) fn usable_memory() -> u64 {
     memory_of(Path::new("/"))
 }
@@ -20,7 +21,8 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Returns the lowest memory limit of the control groups of this process, of both versions.
+/// Returns the lowest memory limit that the control groups of this process set, in cgroup versions
+/// 1 and 2.
 fn group_limit(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let limits = groups.lines().filter_map(|line| {
@@ -38,16 +40,16 @@ fn group_limit(root: &Path) -> Option<u64> {
     limits.min()
 }
 
-/// Returns the lowest limit of a group and the groups that contain it.
+/// Returns the lowest limit of a control group and its ancestors.
 ///
-/// Without a namespace of its own, a container sees the name that its group has on the host, and
-/// the group itself as the mount.
+/// Without a cgroup namespace, a container sees the name that its group has on the host, but the
+/// mount shows the group itself at its root.
 fn lowest(mount: &Path, group: &str, file: &str) -> Option<u64> {
     let groups = Path::new(group.trim_start_matches('/')).ancestors();
     let limits = groups.filter_map(|group| {
         let limit = fs::read_to_string(mount.join(group).join(file)).ok()?;
-        // "max" means no limit, and is skipped because it is no number. Version 1 writes the
-        // greatest number of pages instead.
+        // "max" means no limit, and is skipped because it is not a number. For no limit, version 1
+        // contains a very large number instead.
         limit.trim().parse().ok()
     });
     limits.min()
@@ -72,7 +74,7 @@ mod tests {
         assert!(usable_memory() > 0);
     }
 
-    /// A machine with these files, of which the first is the process's list of groups.
+    /// Returns the memory of a machine with these files. The first file lists the process's groups.
     fn machine(files: &[(&str, &str)]) -> u64 {
         let root = Root::new();
         root.write("proc/meminfo", MEMINFO);

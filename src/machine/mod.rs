@@ -1,11 +1,11 @@
-//! The configuration of this machine, for the texts of errors, its memory and its processor.
+//! Facts about this machine, for error texts, memory limits and relaxed ordering.
 //!
-//! The memory is looked up when an engine starts, for its default limits, and the processor when
-//! the first device is used. Everything else is looked up in `/dev`, `/sys` and `/proc` when an
-//! error is created. These answers are hints for a person, and a lookup that fails omits its part
-//! of the text. Connections that succeed depend on this module in two ways. It determines
-//! addresses: the device's address that replaces `0.0.0.0`, and the network interface of a
-//! link-local address. And it decides by the processor whether relaxed ordering is used.
+//! The memory is determined when an engine starts, for its default limits, and the processor when
+//! the first device is used. All other facts are read from `/dev`, `/sys` and `/proc` when an error
+//! is created. They are hints for a person; if one cannot be read, it is missing from the error
+//! text. Successful connections use this module in two ways. It determines addresses: the device's
+//! address that replaces `0.0.0.0`, and the network interface of a link-local address. And the
+//! processor determines whether relaxed ordering is used.
 
 mod access;
 mod addresses;

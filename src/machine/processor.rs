@@ -6,10 +6,10 @@ pub(crate) fn prefers_relaxed_ordering() -> bool {
     *PREFERS.get_or_init(|| prefers(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()))
 }
 
-/// The list is that of UCX, `ucs_cpu_prefer_relaxed_order` in `src/ucs/arch/cpu.h`: Fujitsu A64FX
-/// (openucx/ucx pull request 4952), and the AMD EPYC processors Naples, Rome and Milan (8062), of
-/// which it did not tell Genoa apart from Milan (9097). Intel's Emerald Rapids was added (10955),
-/// and removed for the memory of the host (11532).
+/// Returns whether the processor is in the list of UCX, `ucs_cpu_prefer_relaxed_order` in
+/// `src/ucs/arch/cpu.h`: Fujitsu A64FX (openucx/ucx pull request 4952), and the AMD EPYC processors
+/// Naples, Rome and Milan (8062). UCX could not distinguish Genoa from Milan (9097). Intel's
+/// Emerald Rapids was added (10955), and later removed for host memory (11532).
 fn prefers(cpuinfo: &str) -> bool {
     let value = |name: &str| {
         let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));

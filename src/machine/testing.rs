@@ -1,4 +1,4 @@
-//! A folder that takes the place of the machine's root.
+//! A temporary folder that replaces the machine's root folder in tests.
 
 use std::{
     env, fs,
@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// An empty folder, removed when it is dropped.
+/// An empty folder, which is removed when the value is dropped.
 pub(super) struct Root(PathBuf);
 
 impl Root {
@@ -23,7 +23,7 @@ impl Root {
         &self.0
     }
 
-    /// Creates a file, and the folders that contain it.
+    /// Creates a file and its parent folders.
     pub(super) fn write(&self, file: &str, text: &str) {
         let path = self.0.join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -21,25 +21,25 @@ use nix::unistd::geteuid;
 use super::registry::{enable, snapshot};
 use crate::os::{Process, leak};
 
-/// The time limit of one request; the thread serves one at a time.
+/// The time limit of one request. The thread serves one request at a time.
 const TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// The pause after a failed `accept`, for instance because the process has too many open files.
+/// The delay after a failed `accept`, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A longer request is not read to its end.
+/// The maximum number of bytes that are read of a request. The rest is ignored.
 const LONGEST: usize = 4096;
 
-/// Offers the statistics of this process on a local socket until it is dropped.
+/// Serves the statistics of this process on a local socket, until dropped.
 ///
-/// `rdmsg top` shows them. The socket answers each HTTP request with the text of
+/// `rdmsg top` shows these statistics. The socket answers every HTTP request with the text of
 /// [`Snapshot::to_prometheus`](super::Snapshot::to_prometheus):
 ///
 /// ```sh
 /// curl --unix-socket /run/user/1000/rdmsg/4711.sock http://localhost/metrics
 /// ```
 ///
-/// The socket is in a folder that only this user may enter. A thread serves it.
+/// The socket is in a folder that only this user can enter. A separate thread serves it.
 ///
 /// # Examples
 ///
@@ -64,22 +64,24 @@ pub struct Export {
 }
 
 impl Export {
-    /// Starts in the folder in which `rdmsg top` searches, with the process's id as the name.
+    /// Starts the export in the folder that `rdmsg top` searches. The name of the socket is the
+    /// process ID.
     ///
-    /// That is `rdmsg` in `XDG_RUNTIME_DIR` or in `/run/user/UID`, or `/tmp/rdmsg-UID` if neither
-    /// exists. A value of the variable that is no absolute path counts as unset.
+    /// The folder is `rdmsg` in `XDG_RUNTIME_DIR` or in `/run/user/UID`, or `/tmp/rdmsg-UID` if
+    /// neither exists. `XDG_RUNTIME_DIR` is ignored if it is not an absolute path.
     ///
     /// # Errors
     ///
-    /// When the folder or the socket cannot be made, or the folder belongs to another user.
+    /// Fails when the folder or the socket cannot be created, or the folder belongs to another
+    /// user.
     pub fn start() -> io::Result<Self> {
         let folder = Self::folder();
         make_private(&folder)?;
         Self::start_at(folder.join(format!("{}.sock", process::id())))
     }
 
-    /// Returns the folder of [`start`](Self::start), in which the sockets of this user's processes
-    /// are.
+    /// Returns the folder that [`start`](Self::start) uses. It contains the sockets of this user's
+    /// processes.
     #[must_use]
     pub fn folder() -> PathBuf {
         Self::folder_in(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
@@ -97,14 +99,15 @@ impl Export {
         )
     }
 
-    /// Starts at this path. Users that may enter its folder may read the statistics.
+    /// Starts the export at this path. Every user that can enter the folder can read the
+    /// statistics.
     ///
     /// # Errors
     ///
-    /// When the socket cannot be made.
+    /// Fails when the socket cannot be created.
     pub fn start_at(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
-        // The socket may be left over from a killed process with the same id.
+        // A killed process with the same ID may have left the socket behind.
         if UnixStream::connect(&path).is_err() {
             let _ = fs::remove_file(&path);
         }
@@ -116,7 +119,7 @@ impl Export {
             .name("rdmsg-export".into())
             .spawn(move || serve(&listener, &stopped))
             .inspect_err(|_| {
-                // No thread serves this socket.
+                // Without the thread nothing would serve the socket.
                 let _ = fs::remove_file(&path);
             })?;
         Ok(Self {
@@ -137,12 +140,12 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // Socket and thread are the parent's.
+            // The socket and the thread belong to the parent.
             leak(self.thread.take());
             return;
         }
         self.stop.store(true, Ordering::Release);
-        // The thread waits for a connection.
+        // The thread waits in `accept`; this connection wakes it.
         let woken = UnixStream::connect(&self.path);
         let _ = fs::remove_file(&self.path);
         if woken.is_ok()
@@ -176,7 +179,7 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
     }
 }
 
-/// Answers any request with the same text.
+/// Answers every request with the same text.
 fn answer(mut stream: UnixStream) -> io::Result<()> {
     let start = Instant::now();
     stream.set_write_timeout(Some(TIME_LIMIT))?;
@@ -184,7 +187,7 @@ fn answer(mut stream: UnixStream) -> io::Result<()> {
     let mut part = [0; 512];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
         let left = TIME_LIMIT.saturating_sub(start.elapsed());
-        // A timeout of zero would mean no timeout, so it is at least 1 ms.
+        // A timeout of zero would mean no timeout, so the minimum is 1 ms.
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match stream.read(&mut part)? {
             0 => break,
@@ -203,7 +206,8 @@ fn answer(mut stream: UnixStream) -> io::Result<()> {
     stream.write_all(text.as_bytes())
 }
 
-/// Makes a folder that only this user may enter. In /tmp another user may have made it before.
+/// Creates a folder that only this user can enter. Fails if the folder exists and another user owns
+/// it, which is possible in /tmp.
 fn make_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -1,15 +1,14 @@
-//! Statistics of the connections of this process: for monitoring, and for `rdmsg top`.
+//! Statistics of the connections of this process, for monitoring and for `rdmsg top`.
 //!
-//! A program turns the statistics on with [`enable`] or an [`Export`]. Until then nothing is
-//! recorded, and each new connection costs one atomic load. Afterwards a new connection is listed
-//! while a handle of it exists; when the last handle is dropped, its counts stay in the totals. A
-//! snapshot takes each connection's lock for a moment; between two snapshots, sends and receives
-//! cost nothing extra.
+//! A program enables the statistics with [`enable`] or an [`Export`]. Before, nothing is recorded,
+//! and each new connection costs one atomic load. Afterwards, each new connection is listed until
+//! its last handle is dropped. The totals include ended connections, too. A snapshot locks each
+//! connection for a moment. Sends and receives cost nothing extra.
 //!
-//! * [`snapshot()`] returns all of it, and [`Snapshot::to_prometheus`] writes it as text for
+//! * [`snapshot()`] returns all statistics, and [`Snapshot::to_prometheus`] formats them for
 //!   Prometheus.
-//! * An [`Export`] offers that text on a local socket: to `rdmsg top`, and to any HTTP client.
-//! * With the feature `metrics`, `record_metrics` passes the totals on to the recorder of the crate
+//! * An [`Export`] serves that text on a local socket, for `rdmsg top` and for any HTTP client.
+//! * With the feature `metrics`, `record_metrics` passes the totals to the recorder of the crate
 //!   `metrics`.
 //!
 //! [The guide](crate::guide::observing) shows each of them.

@@ -1,4 +1,4 @@
-//! The names of all values, and their text for Prometheus.
+//! The names of all metrics, and their text for Prometheus.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use super::registry::{ConnectionSnapshot, Snapshot};
 use super::registry::{enable, snapshot};
 use crate::{addresses::Shown, engine::DeviceEvents, proto::Statistics};
 
-/// The names of the values that are not in [`SAMPLES`].
+/// The names of the metrics that are not in [`SAMPLES`].
 const CONNECTIONS: &str = "rdmsg_connections";
 const ENDED: &str = "rdmsg_connections_ended_total";
 const FAILED: &str = "rdmsg_connects_failed_total";
@@ -20,7 +20,7 @@ const DEVICE_EVENTS: &str = "rdmsg_device_events_total";
 const AGE: &str = "rdmsg_connection_age_seconds";
 const STATE: &str = "rdmsg_connection_state";
 
-/// The kind of a value: a counter only grows.
+/// The type of a metric: a counter never decreases, a gauge can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Counter,
@@ -28,7 +28,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Returns the name of the kind in the text.
+    /// Returns the name of the type in the exposition format.
     fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -37,8 +37,8 @@ impl Kind {
     }
 }
 
-/// A value of a connection, or of all: its name, kind and description, and the function that
-/// returns it.
+/// A metric of a connection, and of all together: its name, its type, its description, and the
+/// function that returns its value.
 type Sample = (&'static str, Kind, &'static str, fn(&Statistics) -> u64);
 
 /// All values of [`Statistics`].
@@ -136,16 +136,16 @@ const SAMPLES: &[Sample] = &[
 ];
 
 impl Snapshot {
-    /// Writes the totals of the process, and the values of each connection, as text for Prometheus
+    /// Formats the totals of the process, and the values of each connection, for Prometheus
     /// (exposition format 0.0.4).
     ///
-    /// Totals are named `rdmsg_…`, values of connections `rdmsg_connection_…`, with the labels
-    /// `connection`, `label` if the connection has one, `peer` and `transport`. [The
-    /// guide](crate::guide::observing) has a table.
+    /// Totals are named `rdmsg_…`, values of connections `rdmsg_connection_…`. The latter have the
+    /// labels `connection`, `label` if the connection has a label, `peer` and `transport`. [The
+    /// guide](crate::guide::observing) lists them.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
-        // A write to a string cannot fail.
+        // Writing to a string cannot fail.
         let _ = self.write_prometheus(&mut text);
         text
     }
@@ -213,7 +213,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Returns the names and descriptions of the counters by reason, and their values.
+    /// Returns the counters by reason: for each its name, its description and its values.
     fn by_reason(&self) -> [(&'static str, &'static str, &BTreeMap<&'static str, u64>); 3] {
         let ended = "Established connections that ended, by reason.";
         let failed = "Connects of this process that failed, by reason.";
@@ -239,13 +239,13 @@ impl Snapshot {
     }
 }
 
-/// Passes the totals of this process on to the recorder of the crate `metrics`.
+/// Passes the totals of this process to the recorder of the crate `metrics`.
 ///
-/// Call it periodically, for instance before each scrape, and once before the first connection,
-/// because it lists only later ones. The names are those of
-/// [`Snapshot::to_prometheus`](Snapshot::to_prometheus). Connections have no metrics of
-/// their own here, because recorders never drop a label. The histogram of round trips is left out,
-/// because recorders take single values.
+/// Call it periodically, for instance before each scrape. Also call it before the first connection,
+/// because it enables the statistics, which do not include earlier connections. The names are those
+/// of [`Snapshot::to_prometheus`](Snapshot::to_prometheus). There are no metrics for each
+/// connection, because recorders never drop a label. There is also no histogram of round trips,
+/// because recorders accept only single values.
 #[cfg(feature = "metrics")]
 pub fn record_metrics() {
     enable();
@@ -292,7 +292,7 @@ impl ConnectionSnapshot {
         format!("connection=\"{id}\"{label},peer=\"{peer}\",transport=\"{transport}\"")
     }
 
-    /// Returns the value of [`STATE`].
+    /// Returns the value of the metric [`STATE`].
     fn state(&self) -> u8 {
         match (self.is_closed, self.is_suspended) {
             (false, false) => 0,
@@ -302,7 +302,7 @@ impl ConnectionSnapshot {
     }
 }
 
-/// Returns a text as the exposition format writes it between quotation marks.
+/// Escapes a text for use between quotation marks in the exposition format.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', r"\\").replace('"', r#"\""#);
     text.replace('\n', r"\n")
@@ -324,7 +324,7 @@ mod tests {
         transport_choice::Transport,
     };
 
-    /// Returns a snapshot with each kind of value.
+    /// Returns a snapshot that contains every metric.
     fn example() -> Snapshot {
         let mut statistics = Statistics::ZERO;
         statistics.messages_sent = 7;
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    /// The dashboard, and the page with the rules for alerts.
+    /// The Grafana dashboard, and the guide's page with the alert rules.
     const DASHBOARD: &str = include_str!("../../docs/grafana.json");
     const PAGE: &str = include_str!("../../docs/guide/observing.md");
 
@@ -413,7 +413,7 @@ mod tests {
         c.is_ascii_alphanumeric() || c == '_'
     }
 
-    /// Returns the names of metrics in a text, but not beginnings such as `rdmsg_connection_…`.
+    /// Returns the names of metrics in a text, without prefixes such as `rdmsg_connection_…`.
     fn names(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c| !is_part_of_name(c));
         words

@@ -19,49 +19,51 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The connections that have handles now.
+    /// The connections that currently have handles.
     pub connections: Vec<ConnectionSnapshot>,
-    /// The number of established connections that have ended, with handles or without.
+    /// The number of established connections that have ended, with or without remaining handles.
     pub ended: u64,
-    /// The number of ended connections for each [name](crate::CloseReason::name) of a reason. All
-    /// names are listed.
+    /// The number of ended connections for each [name](crate::CloseReason::name) of a reason, with
+    /// an entry for every name.
     pub ended_by_reason: BTreeMap<&'static str, u64>,
     /// The number of connects that failed, by reason.
     ///
-    /// The reason is the [name](crate::CloseReason::name) of that of
-    /// [`Error::Connect`](crate::Error::Connect). Of other errors it is `address_lookup`,
+    /// For [`Error::Connect`](crate::Error::Connect) the key is the
+    /// [name](crate::CloseReason::name) of its reason. For other errors it is `address_lookup`,
     /// `engine_shut_down`, `invalid_config`, `locked_memory`, `loopback`, `no_rdma`,
-    /// `permission_denied`, `shared_receives`, `source` or `other`; `given_up` if the program
+    /// `permission_denied`, `shared_receives`, `source` or `other`, and `given_up` if the program
     /// dropped the future. A connect to several addresses, or over RDMA and then TCP, counts once.
     pub connects_failed: BTreeMap<&'static str, u64>,
-    /// The number of requests of peers that this process refused, by reason.
+    /// The number of the peers' requests that this process refused, by reason.
     ///
-    /// `backlog` and `half_open`: the listener had reached that limit. `hello`: the peer is
-    /// incompatible, or no peer. `session`: it wanted to resume an unknown session. `program`: the
-    /// program rejected or dropped the [`Request`](crate::Request). `closed`: the listener was
-    /// closed before the connection was established.
+    /// `backlog` and `half_open`: the listener had reached this limit. `hello`: the peer is
+    /// incompatible, or does not use rdmsg. `session`: the peer tried to resume an unknown session.
+    /// `program`: the program rejected or dropped the [`Request`](crate::Request). `closed`: the
+    /// listener was closed before the connection was established.
     pub requests_refused: BTreeMap<&'static str, u64>,
-    /// The times from pings to their pongs.
+    /// The round-trip times of pings.
     pub round_trips: RoundTrips,
     /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,
-    /// The events that devices reported, by device and event: lost links and failures.
+    /// The number of events that devices reported, such as lost links and failures, by device and
+    /// event.
     pub device_events: Vec<DeviceEvents>,
 }
 
-/// The times from a ping of keepalive, or of a flush, to its pong, on all connections.
+/// The round-trip times on all connections, from a ping to its pong. Pings are sent by keepalive
+/// and by flushes.
 ///
-/// The pong is counted when it is taken out of the completion queue. On a connection that the
-/// program polls, that may be up to 10 ms after its arrival.
+/// A round trip ends when a thread reads the pong from the completion queue. On a connection that
+/// the program polls, this may be up to 10 ms after the pong arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoundTrips {
-    /// The upper bounds of the buckets, from 10 µs to 5 s, each with the number of all times that
-    /// are at most this bound.
+    /// The upper bounds of the buckets, from 10 µs to 5 s, each with the number of round trips that
+    /// took at most this time.
     pub buckets: Vec<(Duration, u64)>,
-    /// The number of all times.
+    /// The number of round trips.
     pub count: u64,
-    /// The sum of all times.
+    /// The total time of all round trips.
     pub sum: Duration,
 }
 
@@ -69,9 +71,10 @@ pub struct RoundTrips {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionSnapshot {
-    /// Its number in this process, which the log and [`Info::id`](crate::Info::id) have as well.
+    /// The number of the connection in this process, as in the log and in
+    /// [`Info::id`](crate::Info::id).
     pub id: u64,
-    /// The program's name for it: see [`Connector::label`](crate::Connector::label).
+    /// The program's name for the connection: see [`Connector::label`](crate::Connector::label).
     pub label: Option<String>,
     /// The peer's address.
     pub peer: SocketAddr,
@@ -79,11 +82,11 @@ pub struct ConnectionSnapshot {
     pub local: SocketAddr,
     /// The transport.
     pub transport: Transport,
-    /// The time since it was established.
+    /// The time since the connection was established.
     pub age: Duration,
-    /// Whether it has ended, and only its handles are left.
+    /// Whether the connection has ended, and only its handles remain.
     pub is_closed: bool,
-    /// Whether it is lost and its session waits for the next connection: see
+    /// Whether the connection is lost and is trying to resume: see
     /// [`Config::resume`](crate::Config::resume).
     pub is_suspended: bool,
     /// The statistics of the connection.
@@ -92,8 +95,8 @@ pub struct ConnectionSnapshot {
 
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new(|| Mutex::new(Registry::new()));
 
-/// The connections of this process that have handles, by their numbers, and the sum of earlier
-/// ones.
+/// The connections of this process that have handles, by their numbers, and the summed statistics
+/// of connections without handles.
 struct Registry {
     connections: BTreeMap<u64, Entry>,
     sum_of_ended: Statistics,
@@ -104,17 +107,18 @@ struct Entry {
     since: Instant,
 }
 
-/// Keeps a connection in the registry until this is dropped.
+/// Removes a connection from the registry when dropped.
 pub(crate) struct Registered(Option<u64>);
 
 /// Enables the statistics.
 ///
-/// Earlier connections are not listed. [`Export`](super::Export) does the same.
+/// Connections that exist already are not listed. [`Export`](super::Export) enables the statistics,
+/// too.
 pub fn enable() {
     tally::enable();
 }
 
-/// Returns the statistics of the connections of this process since [`enable`].
+/// Returns the statistics of this process's connections since [`enable`] was called.
 #[must_use]
 pub fn snapshot() -> Snapshot {
     lock(REGISTRY.get()).snapshot()
@@ -167,12 +171,12 @@ impl Registry {
 }
 
 impl Registered {
-    /// Returns the registration of a connection that is not counted.
+    /// Returns the registration of a connection that is not in the registry.
     pub(crate) fn nowhere() -> Self {
         Self(None)
     }
 
-    /// Registers a new connection, if statistics are enabled.
+    /// Adds a new connection to the registry if statistics are enabled.
     pub(crate) fn enter(link: &Arc<Link>) -> Self {
         if !link.is_counted() {
             return Self(None);
@@ -197,14 +201,14 @@ impl Drop for Registered {
         let entry = registry.connections.remove(&id);
         if let Some(entry) = &entry {
             let mut last = entry.link.statistics();
-            // The sum has no memory of connections that have ended.
+            // The sum must not include memory of connections that have ended.
             last.buffers_held = 0;
             last.large_bytes_held = 0;
             last.large_bytes_exposed = 0;
             registry.sum_of_ended += last;
         }
-        // The entry may hold the last reference to its link, whose drop must not run under the
-        // lock.
+        // The entry may own the last reference to its link. So it is dropped after the lock is
+        // released.
         drop(registry);
         drop(entry);
     }

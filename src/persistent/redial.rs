@@ -7,11 +7,11 @@ use crate::{config::within, error::Error};
 
 /// The pauses between the dials of a [`Persistent`](crate::Persistent) client.
 ///
-/// The first dial of a client begins at once. Before each later one the client pauses for a random
-/// time between zero and a bound. The bound begins with [`first_pause`](Self::first_pause) and
-/// doubles after each dial up to [`longest_pause`](Self::longest_pause). So clients that lose their
-/// connections together do not dial in step. The bound begins again after a connection that lasted
-/// for `longest_pause`.
+/// The first dial of a client starts immediately. Before each later dial the client pauses for a
+/// random time between zero and a limit. The limit starts at [`first_pause`](Self::first_pause) and
+/// doubles after each dial, up to [`longest_pause`](Self::longest_pause). Because the pauses are
+/// random, clients that lose their connections together do not dial at the same times. The limit
+/// starts at `first_pause` again after a connection that lasted at least `longest_pause`.
 ///
 /// # Examples
 ///
@@ -30,20 +30,20 @@ use crate::{config::within, error::Error};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Redial {
-    /// The bound of the first pause.
+    /// The limit of the first pause.
     ///
     /// 1 ms to 10 min, default 100 ms.
     pub first_pause: Duration,
 
-    /// The bound of all pauses.
+    /// The maximum limit of a pause.
     ///
     /// 1 ms to 10 min, default 10 s.
     pub longest_pause: Duration,
 
     /// The time for which the client dials without success before it ends.
     ///
-    /// It ends after the dial whose next pause would exceed the limit. `None`, the default, is no
-    /// limit.
+    /// The client ends after a failed dial if the next one would start after this time. `None`, the
+    /// default, means no limit.
     pub limit: Option<Duration>,
 }
 
@@ -64,7 +64,7 @@ impl Redial {
         within("longest_pause", self.longest_pause, least, most)
     }
 
-    /// Returns a random pause after this number of earlier pauses.
+    /// Returns a random pause that follows this number of earlier pauses.
     fn pause(&self, earlier: u32) -> Duration {
         let random = RandomState::new().hash_one(earlier) >> 11;
         self.bound(earlier)
@@ -78,12 +78,12 @@ impl Redial {
     }
 }
 
-/// The dials since the last connection that lasted.
+/// The dials since the last connection that lasted at least `longest_pause`.
 #[derive(Debug, Default)]
 pub(super) struct Dials {
     /// The number of pauses.
     pauses: u32,
-    /// The time of the first dial.
+    /// The time of the first of these dials.
     since: Option<Instant>,
 }
 
@@ -99,7 +99,7 @@ impl Dials {
         pause
     }
 
-    /// Returns whether another dial at this time is beyond the limit.
+    /// Returns whether another dial at time `at` would exceed the limit.
     pub(super) fn exceed(&self, limit: Option<Duration>, at: Instant) -> bool {
         match (limit, self.since) {
             (Some(limit), Some(since)) => at.saturating_duration_since(since) > limit,

@@ -27,20 +27,22 @@ use crate::{
 
 /// The part of a client that its handles and the thread of `events` share.
 ///
-/// No thread holds the lock while it polls a connection or a dial, drops one, or logs. One thread
-/// at a time has the turn to poll. It applies the result under the lock before the next thread has
-/// the turn, so the ids of failed messages are complete when the loss is found.
+/// No thread holds the lock while it polls a connection or a dial, drops one of them, or writes log
+/// lines. Only one thread at a time has the turn to poll. It applies the result under the lock
+/// before it passes the turn to the next thread. So when a thread finds the loss of the connection,
+/// the list of failed messages is complete.
 pub(super) struct Shared {
     connector: Connector,
     /// Keeps the engine alive between two connections.
     _engine: Engine,
     target: Target,
     state: Mutex<State>,
-    /// Notified after each change for which threads wait.
+    /// Notified after each change for which threads may wait.
     changed: Condvar,
 }
 
-/// The turn of a thread. Its drop passes it on, also after a panic.
+/// The turn of a thread to poll. Dropping it passes the turn to the next thread, even after a
+/// panic.
 struct Turn<'a> {
     shared: &'a Shared,
     is_over: bool,
@@ -54,7 +56,7 @@ impl Shared {
         Arc::new(Self::with(connector, engine, target, first))
     }
 
-    /// Returns the state of the clients that a child inherits. They have ended.
+    /// Returns the state of an ended client, which replaces inherited clients in a forked child.
     pub(super) fn forked() -> Arc<Self> {
         let target = Target::Name(String::new());
         let ended = Phase::Ended(Error::Forked);
@@ -169,7 +171,7 @@ impl Shared {
         Some(connection.info())
     }
 
-    /// Returns the statistics of all connections so far.
+    /// Returns the sum of the statistics of all connections so far.
     pub(super) fn statistics(&self) -> Statistics {
         let state = lock(&self.state);
         let mut all = state.past;
@@ -179,7 +181,7 @@ impl Shared {
         all
     }
 
-    /// Begins to close the connection. The thread that takes its end dials again.
+    /// Starts to close the connection. The thread that finds its end dials again.
     pub(super) fn redial(&self) -> Result<(), Error> {
         let state = lock(&self.state);
         let endpoint = match &state.phase {
@@ -195,7 +197,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the present connection, without waiting for one.
+    /// Returns the current connection. Fails if there is none.
     fn connection(&self) -> Result<Endpoint, Error> {
         match &lock(&self.state).phase {
             Phase::Connected(connection) => Ok(connection.endpoint.clone()),
@@ -204,8 +206,8 @@ impl Shared {
         }
     }
 
-    /// Returns the error of a call whose connection has ended: another one follows unless the
-    /// client has ended too.
+    /// Returns the error of a call whose connection has ended: [`Error::NotConnected`], or the
+    /// error with which the client has ended.
     fn ended(&self) -> Error {
         match &lock(&self.state).phase {
             Phase::Connected(connection) if connection.is_closing => {
@@ -234,11 +236,12 @@ impl Shared {
         }
     }
 
-    /// The last handle was dropped.
+    /// Ends the client when its last handle is dropped.
     pub(super) fn end(&self) {
         let state = lock(&self.state);
         if let Phase::Connected(connection) = self.end_phase(state) {
-            // The thread of `events` may still poll the connection.
+            // The thread of `events` may still be polling the connection, and own a reference to
+            // it.
             connection.endpoint.start_close();
         }
     }
@@ -249,8 +252,8 @@ impl Shared {
         ended
     }
 
-    /// Returns the connection. While it is still `ended`, another thread has to take its last
-    /// events: waits for that. Fails with [`Error::NotConnected`] if no other thread takes them.
+    /// Returns the connection. If it is the `ended` one, waits until another thread has taken its
+    /// last events. Fails with [`Error::NotConnected`] if no other thread takes them.
     fn connection_until(
         self: &Arc<Self>,
         ended: Option<&Endpoint>,
@@ -278,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the pause, begins the dial, or waits for its result.
+    /// Waits for the end of the pause, starts a dial, or waits for its result.
     fn dial<'a>(
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
@@ -303,7 +306,7 @@ impl Shared {
         let (connecting, polled) = self.poll_dial(connecting);
         let mut state = turn.end();
         let Phase::Dialing(place) = &mut state.phase else {
-            // The client was closed. The dial is dropped without the lock.
+            // Another thread has closed the client. The dial is dropped after the lock is released.
             drop(state);
             drop((connecting, polled));
             return Ok(lock(&self.state));
@@ -327,7 +330,7 @@ impl Shared {
                             "{target}{label}: {error}; dials again in {pause:.1?}"
                         );
                     }
-                    None => warn_sparsely!(Connect, "{target}{label}: {error}; gave up"),
+                    None => warn_sparsely!(Connect, "{target}{label}: {error}; the client ends"),
                 }
                 state = lock(&self.state);
             }
@@ -335,7 +338,8 @@ impl Shared {
         Ok(state)
     }
 
-    /// Polls the dial, or begins one. The engine's thread wakes this client when there is a result.
+    /// Polls the current dial, or starts one. The engine's thread wakes this client when the dial
+    /// has a result.
     fn poll_dial(
         self: &Arc<Self>,
         connecting: Option<Box<Connecting>>,
@@ -365,8 +369,7 @@ impl Shared {
         self.wait_at_most(state, deadline, Duration::MAX)
     }
 
-    /// Waits for a change, for at most `most`, or until the deadline. Fails when the deadline has
-    /// passed.
+    /// Waits for a change, for at most `most`. Fails when the deadline has passed.
     fn wait_at_most<'a>(
         &'a self,
         mut state: Guard<'a>,
@@ -394,8 +397,8 @@ impl Shared {
 }
 
 impl<'a> Turn<'a> {
-    /// Passes the turn to the next thread. The caller keeps the lock until it has applied its
-    /// result.
+    /// Passes the turn to the next thread. Returns the locked state, so that the caller can apply
+    /// its result before the next thread polls.
     fn end(mut self) -> Guard<'a> {
         self.is_over = true;
         self.shared.pass_turn()
@@ -419,7 +422,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The thread of the engine or of a name's lookup calls this without a lock.
+/// Wakes the client. The engine's thread or a lookup thread calls this without holding a lock.
 impl Wake for Shared {
     fn wake(self: Arc<Self>) {
         let mut state = lock(&self.state);
@@ -430,7 +433,8 @@ impl Wake for Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The lock may have been inherited from another process.
+        // The fields behind the lock are omitted, because another process may hold an inherited
+        // lock.
         f.debug_struct("Persistent")
             .field("target", &self.target)
             .finish_non_exhaustive()

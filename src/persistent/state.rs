@@ -12,31 +12,32 @@ use crate::{
     proto::{CloseReason, Statistics},
 };
 
-/// The state of a client, behind its lock.
+/// The state of a client, protected by a lock.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) dials: Dials,
-    /// Whether a thread has the turn: it polls the connection or the dial, without the lock.
+    /// Whether a thread has the turn. It polls the connection or the dial without holding the lock.
     pub(super) has_turn: bool,
-    /// Whether the dial may have a result that no thread has checked for.
+    /// Whether the dial must be polled, because it may have a result.
     pub(super) is_woken: bool,
     /// The number of threads that wait for a change.
     pub(super) waiting: usize,
-    /// The thread that asked for an event last.
+    /// The last thread that requested an event.
     pub(super) taker: Option<ThreadId>,
-    /// The counters of the connections that have ended.
+    /// The sum of the counters of ended connections.
     pub(super) past: Statistics,
 }
 
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// The next dial begins at this time.
+    /// The client pauses until the next dial, which starts at this time.
     Pausing(Instant),
-    /// A connection is being established. The thread with the turn has the `Connecting`.
+    /// A connection is being established. `None` while the thread with the turn polls the
+    /// `Connecting`.
     Dialing(Option<Box<Connecting>>),
     Connected(Connection),
-    /// The client has ended: each call returns this error.
+    /// The client has ended; each call returns this error.
     Ended(Error),
 }
 
@@ -44,11 +45,11 @@ pub(super) enum Phase {
 pub(super) struct Connection {
     pub(super) endpoint: Endpoint,
     since: Instant,
-    /// Whether the program has the event `Connected`.
+    /// Whether the program has received the event `Connected`.
     pub(super) is_reported: bool,
     /// Whether the program has closed the client.
     pub(super) is_closing: bool,
-    /// The ids of failed messages, in the order of sending.
+    /// The ids of messages that failed, in the order of sending.
     pub(super) unacknowledged: Vec<u64>,
 }
 
@@ -65,7 +66,7 @@ impl State {
         }
     }
 
-    /// Begins a dial. The thread with the turn makes its `Connecting`.
+    /// Starts a dial. The thread with the turn creates the `Connecting`.
     pub(super) fn dial(&mut self, now: Instant) {
         self.dials.begin(now);
         self.is_woken = true;
@@ -82,8 +83,8 @@ impl State {
         });
     }
 
-    /// The connection has ended. Returns the ids of the messages whose delivery is unknown. The
-    /// caller drops the endpoint without the lock.
+    /// Handles the end of the connection. Returns the ids of the messages whose delivery is
+    /// unknown. The caller must drop the endpoint after it has released the lock.
     pub(super) fn lose(
         &mut self,
         reason: &CloseReason,
@@ -108,8 +109,8 @@ impl State {
         }
     }
 
-    /// Records that the dial has failed. Returns the pause before the next dial; `None` if the
-    /// client ends.
+    /// Handles a failed dial. Returns the pause before the next dial, or `None` if the client has
+    /// ended.
     pub(super) fn fail(
         &mut self,
         error: &Error,
@@ -129,7 +130,7 @@ impl State {
         Some(pause)
     }
 
-    /// Ends the client. The caller drops the old phase without the lock.
+    /// Ends the client. The caller must drop the returned phase after it has released the lock.
     pub(super) fn end(&mut self, error: Error) -> Phase {
         mem::replace(&mut self.phase, Phase::Ended(error))
     }
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    /// Connects, and loses the connection after it lasted for this time. Returns the pause.
+    /// Connects, and loses the connection after `lasted`. Returns the pause before the next dial.
     fn lose_after(state: &mut State, lasted: Duration, redial: &Redial) -> Duration {
         let (before, now) = (Instant::now(), Instant::now() + lasted);
         state.dial(before);
@@ -157,7 +158,7 @@ mod tests {
         pause(state, now)
     }
 
-    /// Returns the longest of the pauses with this number, each of which is random.
+    /// Returns the longest of 200 random pauses before the dial with this number.
     fn longest(number: usize, lasted: Duration) -> Duration {
         let pauses = (0..200).map(|_| {
             let mut state = State::new(Phase::Pausing(Instant::now()));

@@ -5,7 +5,7 @@ use crate::{
     error::Error,
 };
 
-/// The address that a client dials. A name is looked up by each dial.
+/// The address or host name that a client dials. Each dial looks up a host name again.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(String),
@@ -20,7 +20,7 @@ impl Target {
         }
     }
 
-    /// Returns the addresses, unless each dial looks them up.
+    /// Returns the addresses, or `None` for a host name that each dial looks up.
     pub(super) fn addresses(&self) -> Option<&Addresses> {
         match self {
             Self::Name(_) => None,

@@ -10,19 +10,19 @@ use std::{
 
 use crate::{endpoint::Endpoint, error::Error, os::lock};
 
-/// The endpoint that carries a stream. Its drop ends the stream: all handles and halves have been
-/// dropped then.
+/// The endpoint that carries a stream, shared by all handles and halves. Dropping the last
+/// reference ends the stream.
 pub(crate) struct StreamEnd {
     endpoint: Endpoint,
     linger: Mutex<Option<Duration>>,
-    /// Set by a shutdown of the reading direction: a read returns the bytes that have arrived, and
-    /// then the end.
+    /// Set when the reading direction is shut down. Reads then return bytes that have arrived, or
+    /// otherwise the end.
     stopped: AtomicBool,
-    /// The last value of `set_nodelay`, which has no effect.
+    /// The last value passed to `set_nodelay`. It has no effect.
     nodelay: AtomicBool,
 }
 
-/// The abort code that means a reset.
+/// The abort code that resets a stream.
 const RESET: u32 = 0;
 
 impl StreamEnd {
@@ -59,7 +59,7 @@ impl StreamEnd {
         *lock(&self.linger) = linger;
     }
 
-    /// Makes reads return the bytes that have arrived, and then the end.
+    /// Makes waiting and later reads return bytes that have arrived, or otherwise the end.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.wake_waiting();
@@ -101,7 +101,7 @@ impl Drop for StreamEnd {
         if self.linger() == Some(Duration::ZERO) {
             return self.endpoint.abort(RESET);
         }
-        // The drop of the endpoint closes the connection afterwards.
+        // Dropping the endpoint then closes the connection.
         if let Err(error) = self.endpoint.finish() {
             let name = self.endpoint.name();
             debug!(Connection, "{name}: cannot finish sending: {error}");

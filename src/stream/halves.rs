@@ -5,13 +5,13 @@ use std::{
 
 use super::Stream;
 
-/// The reading half of a [`Stream`]: see [`Stream::split`].
+/// The reading half of a [`Stream`], created by [`Stream::split`].
 #[derive(Debug)]
 pub struct ReadHalf(Stream);
 
-/// The writing half of a [`Stream`]: see [`Stream::split`].
+/// The writing half of a [`Stream`], created by [`Stream::split`].
 ///
-/// Dropping it finishes its direction, as [`Stream::shutdown`] with [`Shutdown::Write`] does.
+/// Dropping it shuts down its direction, as [`Stream::shutdown`] with [`Shutdown::Write`] does.
 #[derive(Debug)]
 pub struct WriteHalf(Stream);
 
@@ -20,7 +20,7 @@ impl ReadHalf {
         Self(stream)
     }
 
-    /// Returns the stream, for calls that concern both directions.
+    /// Returns the stream, for methods that concern both directions.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.0
@@ -32,7 +32,7 @@ impl WriteHalf {
         Self(stream)
     }
 
-    /// Returns the stream, for calls that concern both directions.
+    /// Returns the stream, for methods that concern both directions.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.0
@@ -71,7 +71,7 @@ impl Write for WriteHalf {
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        // The shutdown fails only if the connection has ended, which needs no handling.
+        // Shutting down fails only if the connection has ended, which needs no handling here.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 }

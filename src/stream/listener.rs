@@ -12,7 +12,7 @@ use std::{
 use super::{Stream, options::ListenerTtl};
 use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
-/// Accepts [`Stream`]s on an address, as [`std::net::TcpListener`] does.
+/// Accepts [`Stream`]s on an address, like [`std::net::TcpListener`].
 ///
 /// # Examples
 ///
@@ -33,7 +33,7 @@ pub struct StreamListener {
     shared: Arc<Shared>,
 }
 
-/// The state that all handles of a listener share.
+/// The state that all handles to a listener share.
 #[derive(Debug)]
 struct Shared {
     listener: Listener,
@@ -56,21 +56,21 @@ impl StreamListener {
         }
     }
 
-    /// Fails if there is another handle.
+    /// Returns the parts of the listener. Fails if there is another handle.
     #[cfg(feature = "tokio")]
     pub(crate) fn into_parts(self) -> io::Result<(Listener, ListenerTtl)> {
         let shared = Arc::into_inner(self.shared).ok_or_else(super::is_shared)?;
         Ok((shared.listener, shared.ttl))
     }
 
-    /// Makes another handle of the same listener.
+    /// Returns another handle to the same listener.
     ///
-    /// Everything but the handle is shared: also whether [`accept`](Self::accept) waits. The
-    /// listener closes when its last handle is dropped.
+    /// All handles share the non-blocking mode and the time to live. The listener closes when its
+    /// last handle is dropped.
     ///
     /// # Errors
     ///
-    /// This never fails. It returns a `Result` because
+    /// Never fails. It returns a `Result` because
     /// [`TcpListener::try_clone`](std::net::TcpListener::try_clone) does.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
@@ -78,12 +78,12 @@ impl StreamListener {
         })
     }
 
-    /// Accepts the next stream, with the peer's address.
+    /// Accepts the next stream. Also returns the peer's address.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::accept`], as [`io::Error`]s, and
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if it may not wait.
+    /// The errors of [`Listener::accept`], as [`io::Error`]s. In non-blocking mode also
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no stream to accept.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let endpoint = if self.shared.nonblocking.load(Ordering::Relaxed) {
             let accepted = self.shared.listener.try_accept()?;
@@ -94,19 +94,19 @@ impl StreamListener {
         Ok(self.shared.stream(endpoint))
     }
 
-    /// Accepts the next stream, for a task.
+    /// Accepts the next stream, for a task. Also returns the peer's address.
     ///
     /// See [`Listener::poll_accept`].
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::accept`], as [`io::Error`]s.
+    /// The errors of [`Listener::accept`], as [`io::Error`]s.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
         let endpoint = ready!(self.shared.listener.poll_accept(cx))?;
         Poll::Ready(Ok(self.shared.stream(endpoint)))
     }
 
-    /// Returns an iterator over the streams that come in. It ends when the listener does.
+    /// Returns an iterator over the streams as they are accepted. It ends when the listener ends.
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<Stream>> + '_ {
         let mut endpoints = self.shared.listener.incoming();
         iter::from_fn(move || {
@@ -124,7 +124,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpListener`.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared
             .nonblocking
@@ -132,58 +132,57 @@ impl StreamListener {
         Ok(())
     }
 
-    /// Returns the error that ended the listener, if it has ended.
+    /// Returns the error that ended the listener, or `None` if it is open or was closed.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpListener`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.shared.listener.end().map(io::Error::from))
     }
 
-    /// Returns the time to live that [`set_ttl`](Self::set_ttl) has set, or the default of the
-    /// system.
+    /// Returns the time to live set by [`set_ttl`](Self::set_ttl), or the default of the system.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](io::ErrorKind::Unsupported) if it listens only over RDMA.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
     pub fn ttl(&self) -> io::Result<u32> {
         self.shared.ttl.get(&self.shared.listener)
     }
 
-    /// Sets the [time to live](Stream::set_ttl) of the streams over TCP that are accepted later,
-    /// from 1 to 255 hops. It changes nothing for streams over RDMA.
+    /// Sets the [time to live](Stream::set_ttl) of streams over TCP that are accepted later, from 1
+    /// to 255 hops. Streams over RDMA are not affected.
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) if it listens only over RDMA.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.ttl.set(ttl, &self.shared.listener)
     }
 
-    /// Returns the address that this listens on.
+    /// Returns the address of the listener.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpListener`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.listener.local_addr())
     }
 
-    /// Returns the transports over which this listens.
+    /// Returns the transports over which the listener accepts streams.
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {
         self.shared.listener.transports()
     }
 
-    /// Returns a file descriptor for event loops, readable while there is a stream to accept.
+    /// Returns a file descriptor for event loops. It is readable while there is a stream to accept.
     ///
     /// See [`Listener::event_fd`].
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::event_fd`].
+    /// The errors of [`Listener::event_fd`].
     pub fn event_fd(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.shared.listener.event_fd()?)
     }

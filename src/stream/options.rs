@@ -7,82 +7,82 @@ use std::{
 use super::Stream;
 use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
-/// Options of a socket.
+/// Provides the options of a TCP socket.
 impl Stream {
-    /// Returns the time to live of this stream's packets: how many hops they may take.
+    /// Returns the time to live of this stream's packets: the maximum number of hops.
     ///
     /// # Errors
     ///
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route has the limit of hops,
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit belongs to the route,
     ///   and no call reads it.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.shared.endpoint.ttl()
     }
 
-    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: that of the
-    /// system, most often 64.
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: the default of
+    /// the system, usually 64.
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the limit of hops is set when the
-    ///   route is resolved, and no call changes it. The stream continues.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit is set when the route
+    ///   is resolved, and no call changes it. The stream stays open.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.endpoint.set_ttl(ttl)
     }
 
-    /// Returns the duration that [`set_linger`](Self::set_linger) has set.
+    /// Returns the duration set by [`set_linger`](Self::set_linger).
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.endpoint.linger())
     }
 
-    /// Sets how the stream ends when its last handle is dropped. Default: `None`.
+    /// Sets the way in which the stream ends when its last handle is dropped. Default: `None`.
     ///
-    /// * `None`: the peer reads the bytes that were written before, and then the end. The drop does
+    /// * `None`: the peer reads the bytes that were written before, and then the end. Dropping does
     ///   not wait for that.
-    /// * Zero: the drop resets the connection. Bytes that have not arrived are lost, and a read of
+    /// * Zero: dropping resets the connection. Bytes that have not arrived are lost, and a read of
     ///   the peer fails with [`ConnectionReset`](io::ErrorKind::ConnectionReset).
-    /// * Any other duration: as `None`. A drop never waits.
+    /// * Any other duration has the effect of `None`; dropping never waits.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.shared.endpoint.set_linger(linger);
         Ok(())
     }
 
     /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
-    /// stream never delays a write.
+    /// stream never delays writes.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.shared.endpoint.set_nodelay(nodelay);
         Ok(())
     }
 
-    /// Returns the value that [`set_nodelay`](Self::set_nodelay) has set. Default: `false`.
+    /// Returns the value set by [`set_nodelay`](Self::set_nodelay). Default: `false`.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of `TcpStream`.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.shared.endpoint.nodelay())
     }
 }
 
-/// The time limit of a call; none by default.
+/// The time limit of reads or writes; by default none.
 #[derive(Debug, Default)]
 pub(super) struct Timeout {
-    /// 0: no limit. More than 500 years count as 500.
+    /// The time limit in nanoseconds, at most about 500 years; 0 means no limit.
     nanos: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ impl Timeout {
         }
     }
 
-    /// Sets the time limit. A duration of zero is refused, as by [`std::net::TcpStream`].
+    /// Sets the time limit. A duration of zero is an error, as for [`std::net::TcpStream`].
     pub(super) fn set(&self, timeout: Option<Duration>) -> io::Result<()> {
         let nanos = match timeout {
             None => 0,
@@ -111,14 +111,14 @@ impl Timeout {
     }
 }
 
-/// The time to live that a listener gives to the streams that it accepts.
+/// The time to live of the streams that a listener accepts.
 #[derive(Debug, Default)]
 pub(crate) struct ListenerTtl {
-    /// 0: the default of the system.
+    /// The time to live in hops; 0 means the default of the system.
     hops: AtomicU32,
 }
 
-/// The default of Linux, if its file cannot be read.
+/// The default of Linux, which is used if the kernel's setting cannot be read.
 const DEFAULT: u32 = 64;
 
 impl ListenerTtl {
@@ -133,7 +133,7 @@ impl ListenerTtl {
     pub(crate) fn set(&self, hops: u32, listener: &Listener) -> io::Result<()> {
         has_ttl(listener)?;
         if !(1..=255).contains(&hops) {
-            // As a socket refuses it.
+            // A socket returns the same error.
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         self.hops.store(hops, Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl ListenerTtl {
             return;
         }
         if let Err(error) = accepted.set_hop_limit(hops) {
-            // The connection has ended, and the next read returns that.
+            // The connection has ended, and the next read returns the error.
             debug!(
                 Connection,
                 "{}: cannot set the time to live (TTL): {error}",

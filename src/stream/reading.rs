@@ -10,32 +10,32 @@ use crate::{
     link::{Deadline, Message},
 };
 
-/// The number of empty messages that a nonblocking read skips.
+/// The maximum number of empty messages that one nonblocking read skips.
 const MAX_EMPTY: u32 = 64;
 
-/// The reading side of a stream: the message whose bytes are next.
+/// The reading side of a stream, with the message whose bytes are read next.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// The message with unread bytes, if there is one.
+    /// The message with unread bytes; `None` if there is none.
     message: Option<Message>,
-    /// The number of its bytes that have been read.
+    /// The number of bytes of `message` that have been read.
     read: usize,
     /// Whether the peer has finished.
     finished: bool,
-    /// Whether the fd stays readable for the bytes or the end in this struct.
+    /// Whether the fd is kept readable because this struct has unread bytes or the end.
     announced: bool,
 }
 
 impl Reading {
-    /// Returns the unread bytes of the present message.
+    /// Returns the unread bytes of the current message.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.message
             .as_ref()
             .map_or(&[], |message| &message[self.read..])
     }
 
-    /// Waits until there are bytes, or the end, after which there are none. Without a deadline it
-    /// does not wait. After `stopped` is set, it returns the end when no bytes have arrived.
+    /// Waits until there are unread bytes, or the end. Without a deadline it does not wait. After
+    /// `stopped` was set, the end is reported as soon as there are no bytes.
     pub(crate) fn fill(
         &mut self,
         endpoint: &Endpoint,
@@ -50,7 +50,7 @@ impl Reading {
             };
             match received {
                 Ok(Some(message)) if message.is_empty() => {
-                    // A peer may send empty messages without an end.
+                    // The peer could send an endless series of empty messages.
                     empty += 1;
                     let in_time = match deadline {
                         Some(deadline) => !deadline.is_past(Instant::now()),
@@ -73,7 +73,7 @@ impl Reading {
         Ok(())
     }
 
-    /// As [`fill`](Self::fill), for a task.
+    /// Polls like [`fill`](Self::fill), for a task.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -86,7 +86,7 @@ impl Reading {
                 Ok(Some(message)) if message.is_empty() => {
                     empty += 1;
                     if empty == MAX_EMPTY {
-                        // The task yields to other tasks, and is polled again.
+                        // The task yields to other tasks, and the runtime polls it again.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -103,8 +103,8 @@ impl Reading {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies bytes that have arrived without taking them, and returns their number. The caller
-    /// waits with [`fill`](Self::fill) before.
+    /// Copies bytes that have arrived without consuming them. Returns the number of bytes. The
+    /// caller must first wait with [`fill`](Self::fill).
     pub(crate) fn peek(&self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let bytes = self.bytes();
         let here = bytes.len().min(to.len());
@@ -116,7 +116,7 @@ impl Reading {
         here + endpoint.peek_bytes(rest)
     }
 
-    /// Takes bytes that have arrived, and returns their number.
+    /// Copies and consumes bytes that have arrived. Returns the number of bytes.
     pub(crate) fn read(&mut self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let mut read = 0;
         loop {
@@ -131,7 +131,8 @@ impl Reading {
         }
     }
 
-    /// Takes the next message, if it has arrived and the last one was read. Returns whether it did.
+    /// Takes the next message, if the current one was read completely and another one has arrived.
+    /// Returns whether it did.
     pub(crate) fn next_message(&mut self, endpoint: &Endpoint) -> bool {
         if self.message.is_none() {
             self.message = endpoint.take_bytes();
@@ -140,7 +141,7 @@ impl Reading {
         self.message.is_some()
     }
 
-    /// Counts bytes as read.
+    /// Marks the next `count` bytes as read.
     pub(crate) fn consume(&mut self, count: usize) {
         self.read += count.min(self.bytes().len());
         if self.bytes().is_empty() {
@@ -148,8 +149,8 @@ impl Reading {
         }
     }
 
-    /// Keeps the fd readable while this struct holds bytes or the end, because the endpoint no
-    /// longer has them.
+    /// Keeps the fd readable while this struct has unread bytes or the end, because the endpoint
+    /// does not know about them.
     pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
         let readable = self.message.is_some() || self.finished;
         if readable != self.announced {

@@ -1,4 +1,4 @@
-//! Serializes the reads of a stream's handles.
+//! Lets only one handle of a stream read at a time.
 
 use std::{
     fmt, mem,
@@ -13,11 +13,10 @@ use crate::{
     os::{lock, unpoisoned},
 };
 
-/// The reading side of a stream, which one handle at a time may use, by its [`Turn`].
+/// The reading side of a stream. Only one handle at a time can use it, through a [`Turn`].
 ///
-/// A handle keeps its turn while it waits for bytes, so that handles get bytes in the order of
-/// their turns. The wait of another handle for its turn has the same time limit as a wait for
-/// bytes.
+/// A handle keeps its turn while it waits for bytes, so handles receive bytes in the order of their
+/// turns. Waiting for a turn has the same time limit as waiting for bytes.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,
@@ -29,32 +28,32 @@ pub(crate) struct Turns {
 struct State {
     turn: TurnOwner,
     reading: Reading,
-    /// The number of threads that wait for their turn.
+    /// The number of threads that wait for a turn.
     threads: usize,
-    /// Wakes the task that waits for its turn.
+    /// The waker of the task that waits for a turn.
     task: Option<Waker>,
 }
 
-/// Who reads.
+/// The state of the handle that has the turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum TurnOwner {
-    /// No handle.
+    /// No handle has the turn.
     #[default]
     Free,
-    /// A handle that found bytes, and takes them without waiting.
+    /// The handle has found bytes, and consumes them without waiting.
     Takes,
-    /// A handle that found no bytes, and may wait for some.
+    /// The handle has found no bytes, and may wait for some.
     Waits,
 }
 
-/// A turn to read, which ends when this is dropped.
+/// A turn to read. Dropping it ends the turn.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     reading: Reading,
 }
 
 impl Turns {
-    /// Returns the turn, if no other handle has it.
+    /// Returns the turn, or `None` if another handle has it.
     pub(crate) fn take(&self) -> Option<Turn<'_>> {
         self.begin(&mut lock(&self.state))
     }
@@ -64,7 +63,8 @@ impl Turns {
         self.wait_while(deadline, |_| true)
     }
 
-    /// Waits for the turn while another handle takes bytes; `None` if one waits for some.
+    /// Waits for the turn while another handle consumes bytes. Returns `None` if that handle waits
+    /// for bytes.
     pub(super) fn wait_for_bytes(&self) -> Option<Turn<'_>> {
         self.wait_while(&Deadline::never(), |whose| whose == TurnOwner::Takes)
     }
@@ -93,12 +93,12 @@ impl Turns {
         }
     }
 
-    /// Returns the turn, or has the task woken when another handle's turn ends.
+    /// Returns the turn. If another handle has it, the task is woken when that turn ends.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Turn<'_>> {
         if let Some(turn) = self.take() {
             return Poll::Ready(turn);
         }
-        // A waker is cloned, and dropped, without the lock.
+        // Cloning and dropping a waker runs foreign code, so both happen without the lock.
         let waker = cx.waker().clone();
         let mut state = lock(&self.state);
         if let Some(turn) = self.begin(&mut state) {
@@ -110,12 +110,12 @@ impl Turns {
         Poll::Pending
     }
 
-    /// Returns the reading side to the only handle.
+    /// Returns the reading side. No turn is needed, because this is the only handle.
     pub(crate) fn get_mut(&mut self) -> &mut Reading {
         &mut unpoisoned(self.state.get_mut()).reading
     }
 
-    /// Returns whether a turn may find bytes. The result may be wrong while another handle has its
+    /// Returns whether a turn may find bytes. This is only a guess while another handle has the
     /// turn.
     #[cfg(feature = "tokio")]
     pub(crate) fn may_have_bytes(&self) -> bool {
@@ -146,8 +146,8 @@ impl Drop for Turn<'_> {
             state.reading = mem::take(&mut self.reading);
             state.turn = TurnOwner::Free;
             if state.threads > 0 {
-                // All waiting threads are woken: the next turn may find no bytes, and then the
-                // threads that wait only while bytes are taken return.
+                // All waiting threads must be woken. If the next turn finds no bytes, threads in
+                // `wait_for_bytes` must return.
                 self.turns.ended.notify_all();
             }
             state.task.take()

@@ -7,18 +7,19 @@ use crate::{
     transport::WireControl,
 };
 
-/// Causes faults of one connection within the process.
+/// Injects faults into a connection within the process.
 ///
-/// It stands for the side of the endpoint of which it was made, and does not keep the connection
-/// open. When a call returns, its effects on both sides have happened, unless the connection has an
-/// engine with a thread.
+/// The faults apply to the side of the endpoint from which this value was created. The value does
+/// not keep the connection open. When a call returns, its effects on both sides have happened,
+/// unless the connection's engine has a thread.
 pub struct Faults {
     link: Arc<Link>,
     engine: Engine,
 }
 
 impl Faults {
-    /// Returns the faults of a connection; `None` if it is not within the process.
+    /// Returns the fault injector of a connection, or `None` if the connection is not within the
+    /// process.
     #[must_use]
     pub fn of(endpoint: &Endpoint) -> Option<Self> {
         let (link, engine) = endpoint.link_and_engine();
@@ -28,11 +29,12 @@ impl Faults {
 
     /// Ends the connection as if the link had failed.
     ///
-    /// Both sides lose it with
+    /// Both sides lose the connection with
     /// [`PeerDisconnected`](crate::CloseReason::PeerDisconnected). Messages that the peer's library
-    /// has received are delivered before that; [held](Self::hold) ones are lost. A connection with
-    /// [`resume`](crate::Config::resume) resumes at once, and a
-    /// [`Persistent`](crate::Persistent) client dials again. Nothing happens after the end.
+    /// has received are delivered first; [held](Self::hold) ones are lost. A connection with
+    /// [`resume`](crate::Config::resume) resumes immediately, and a
+    /// [`Persistent`](crate::Persistent) client dials again. Has no effect after the end of the
+    /// connection.
     ///
     /// # Examples
     ///
@@ -65,10 +67,10 @@ impl Faults {
         }
     }
 
-    /// Delays everything that this side sends, until the result is dropped.
+    /// Delays everything that this side sends, until the returned value is dropped.
     ///
-    /// Its messages, credit, confirmations and closes wait. The peer's go on. A connection that
-    /// resumes is a new one, which delays nothing.
+    /// This side's messages, credits, confirmations and closes are delayed, but not those of the
+    /// peer. If the connection resumes, the new connection is not delayed.
     ///
     /// # Examples
     ///
@@ -99,10 +101,10 @@ impl Faults {
         }
     }
 
-    /// Withholds credit from the peer, until the result is dropped.
+    /// Withholds credits from the peer, until the returned value is dropped.
     ///
-    /// Messages that arrive at this side after the call occupy their places in the window even when
-    /// they are dropped, as if the program held them. So the peer runs out of
+    /// Messages that arrive at this side after the call occupy their credits even after they are
+    /// dropped, as if the program still held them. So the peer uses up its
     /// [`receive_window`](crate::Config::receive_window).
     ///
     /// # Examples
@@ -135,7 +137,7 @@ impl Faults {
 }
 
 impl Faults {
-    /// Returns the control of the present connection, but not in a child that inherits it.
+    /// Returns access to the current connection, or `None` in a child that has inherited it.
     fn wire(&self) -> Option<WireControl> {
         if self.engine.handle().is_inherited() {
             return None;
@@ -144,18 +146,18 @@ impl Faults {
     }
 }
 
-/// The delay of everything that a side sends: see [`Faults::hold`]. Its drop ends the delay.
+/// A delay of everything that one side sends: see [`Faults::hold`]. Dropping it ends the delay.
 #[must_use = "a drop releases the frames"]
 pub struct HeldFrames {
-    /// `None` without a connection.
+    /// The control of the connection; `None` if it has ended.
     wire: Option<WireControl>,
     link: Arc<Link>,
-    /// Keeps the engine alive, which delivers the frames at the drop.
+    /// Keeps the engine alive, which delivers the frames when this is dropped.
     engine: Engine,
 }
 
 impl HeldFrames {
-    /// Returns the number of frames and other requests that wait.
+    /// Returns the number of delayed frames and other requests.
     #[must_use]
     pub fn count(&self) -> usize {
         self.wire.as_ref().map_or(0, WireControl::held)
@@ -175,12 +177,13 @@ impl Drop for HeldFrames {
     }
 }
 
-/// The credit that a side withholds: see [`Faults::withhold_credit`]. Its drop returns the credit.
+/// Credits that one side withholds: see [`Faults::withhold_credit`]. Dropping it returns the
+/// credits.
 #[must_use = "a drop returns the credit"]
 pub struct WithheldCredit {
     withholding: Arc<Withholding>,
     link: Arc<Link>,
-    /// Keeps the engine alive, which delivers the credit at the drop.
+    /// Keeps the engine alive, which delivers the credits when this is dropped.
     engine: Engine,
 }
 

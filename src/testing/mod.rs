@@ -1,13 +1,13 @@
-//! Faults on request, for unit tests of programs.
+//! Fault injection for unit tests of programs.
 //!
-//! [`Endpoint::pair`](crate::Endpoint::pair) and listeners on `memory://name` make connections
-//! within the process. [`Faults`] loses, delays or starves them, so that a test of a reconnect, of
-//! a timeout or of backpressure needs no network. [The
-//! guide](crate::guide::connecting#unit-tests) has the rest of such a test.
+//! [`Endpoint::pair`](crate::Endpoint::pair) and listeners on `memory://name` create connections
+//! within the process. [`Faults`] ends such a connection, delays it or withholds its credits. So a
+//! test of reconnecting, of timeouts or of backpressure needs no network. [The
+//! guide](crate::guide::connecting#unit-tests) shows such tests.
 //!
 //! # Examples
 //!
-//! A client that dials again when its connection is lost:
+//! A client that reconnects when its connection is lost:
 //!
 //! ```
 //! use rdmsg::{Connector, Listener, PersistentEvent, testing::Faults};

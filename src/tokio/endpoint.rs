@@ -10,14 +10,15 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// A handle of an established connection that carries whole messages, for tasks.
+/// A handle to an established connection that carries whole messages, for tasks.
 ///
-/// Clones are handles of the same connection and may be used by several tasks at once. When the
-/// last one is dropped, the connection is closed in the background.
+/// Clones are handles to the same connection, and several tasks may use them concurrently. When the
+/// last handle is dropped, the connection is closed in the background.
 ///
-/// Calls that do not wait are methods of the [`Endpoint`](crate::Endpoint) that
+/// Methods that do not wait are on the [`Endpoint`](crate::Endpoint) that
 /// [`get_ref`](Self::get_ref) returns: statistics, `try_recv`, `try_send`, `abort`, and one-sided
-/// operations by `try_read` and `try_write`. Its waiting calls would block the runtime.
+/// operations such as `try_read` and `try_write`. Do not call its waiting methods, which would
+/// block the runtime.
 ///
 /// # Examples
 ///
@@ -39,30 +40,31 @@ pub struct Endpoint {
 impl Endpoint {
     /// Connects to a listener, with the default [`Config`](crate::Config) and engine.
     ///
-    /// Another thread looks a name up, and its addresses are tried one after the other. Dropping
+    /// Another thread looks up a host name, whose addresses are tried one after the other. Dropping
     /// the future cancels the connection attempt.
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::connect`](crate::Endpoint::connect).
+    /// The errors of [`Endpoint::connect`](crate::Endpoint::connect).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn connect(address: impl ToAddresses) -> Result<Self, Error> {
         let connecting = Connector::new().start(address)?;
         Self::new(connecting.await?)
     }
 
-    /// Connects with a configuration, private data or an engine of its own.
+    /// Connects with the settings of `connector`, such as a configuration, private data or an
+    /// engine.
     ///
     /// # Errors
     ///
-    /// Those of [`Connector::connect`].
+    /// The errors of [`Connector::connect`].
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn connect_with(
         connector: &Connector,
         address: impl ToAddresses,
@@ -75,11 +77,11 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the runtime cannot watch it.
+    /// [`Error::Os`] when the runtime cannot register the connection.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     #[track_caller]
     pub fn new(endpoint: crate::endpoint::Endpoint) -> Result<Self, Error> {
         endpoint.enter_runtime()?;
@@ -88,11 +90,11 @@ impl Endpoint {
 
     /// Receives the next message.
     ///
-    /// As [`recv`](crate::Endpoint::recv). A future that is dropped loses no message.
+    /// Works like [`recv`](crate::Endpoint::recv). Dropping the future loses no message.
     ///
     /// # Errors
     ///
-    /// Those of [`recv`](crate::Endpoint::recv).
+    /// The errors of [`recv`](crate::Endpoint::recv).
     pub async fn recv(&self) -> Result<Message, Error> {
         let inner = &self.inner;
         take_turn(inner, |cx, seat| inner.poll_recv_seated(cx, seat)).await
@@ -100,12 +102,12 @@ impl Endpoint {
 
     /// Takes the next completion of any kind.
     ///
-    /// As [`next_completion`](crate::Endpoint::next_completion). A future that is dropped loses
-    /// none.
+    /// Works like [`next_completion`](crate::Endpoint::next_completion). Dropping the future loses
+    /// no completion.
     ///
     /// # Errors
     ///
-    /// Those of [`next_completion`](crate::Endpoint::next_completion).
+    /// The errors of [`next_completion`](crate::Endpoint::next_completion).
     pub async fn next_completion(&self) -> Result<Completion, Error> {
         let inner = &self.inner;
         take_turn(inner, |cx, seat| {
@@ -116,14 +118,14 @@ impl Endpoint {
 
     /// Sends one message, waiting while the peer's window is full.
     ///
-    /// As [`send`](crate::Endpoint::send). A future that is dropped before it is ready has sent
-    /// nothing; a [`SendBuffer`](crate::SendBuffer) is lost then if it was given by value, and
-    /// remains if it was borrowed.
+    /// Works like [`send`](crate::Endpoint::send). If the future is dropped before it is ready,
+    /// nothing was sent. A [`SendBuffer`](crate::SendBuffer) that was passed by value is dropped
+    /// then, but a buffer that was passed by reference remains.
     ///
     /// # Errors
     ///
-    /// Those of [`send`](crate::Endpoint::send). A task gets [`Error::CompletionsNotTaken`] even if
-    /// another task takes completions.
+    /// The errors of [`send`](crate::Endpoint::send). A task gets [`Error::CompletionsNotTaken`]
+    /// even if another task takes completions.
     pub async fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
         let inner = &self.inner;
         let mut message = message.into();
@@ -133,14 +135,14 @@ impl Endpoint {
         .await
     }
 
-    /// Waits for room, sends the messages that fit, in their order, and returns their number.
+    /// Waits for room, and sends the first messages for which there is room. Returns their number.
     ///
-    /// As [`send_batch`](crate::Endpoint::send_batch), without waiting for room for all. A future
-    /// that is dropped before it is ready has sent nothing.
+    /// Works like [`send_batch`](crate::Endpoint::send_batch), but does not wait until all messages
+    /// are sent. If the future is dropped before it is ready, nothing was sent.
     ///
     /// # Errors
     ///
-    /// Those of [`send_batch`](crate::Endpoint::send_batch).
+    /// The errors of [`send_batch`](crate::Endpoint::send_batch).
     pub async fn send_batch(&self, messages: &[IoSlice<'_>]) -> Result<usize, Error> {
         let inner = &self.inner;
         take_turn(inner, |cx, seat| {
@@ -151,34 +153,34 @@ impl Endpoint {
 
     /// Waits until everything that was sent so far has arrived at the peer's library.
     ///
-    /// As [`flush`](crate::Endpoint::flush).
+    /// Works like [`flush`](crate::Endpoint::flush).
     ///
     /// # Errors
     ///
-    /// Those of [`flush`](crate::Endpoint::flush).
+    /// The errors of [`flush`](crate::Endpoint::flush).
     pub async fn flush(&self) -> Result<(), Error> {
         self.inner.flushed().await
     }
 
-    /// Sends Finish, the end of the messages of this side: half close.
+    /// Ends the messages of this side, which can continue to receive (half-close).
     ///
-    /// It does not wait. See [`finish`](crate::Endpoint::finish).
+    /// Does not wait. See [`finish`](crate::Endpoint::finish).
     ///
     /// # Errors
     ///
-    /// Those of [`finish`](crate::Endpoint::finish).
+    /// The errors of [`finish`](crate::Endpoint::finish).
     pub fn finish(&self) -> Result<(), Error> {
         self.inner.finish()
     }
 
-    /// Closes the connection and waits until everything that was sent is acknowledged.
+    /// Closes the connection, and waits until the peer has acknowledged everything that was sent.
     ///
-    /// As [`close`](crate::Endpoint::close). The close continues in the background if the future is
-    /// dropped.
+    /// Works like [`close`](crate::Endpoint::close). If the future is dropped, the close continues
+    /// in the background.
     ///
     /// # Errors
     ///
-    /// Those of [`close`](crate::Endpoint::close).
+    /// The errors of [`close`](crate::Endpoint::close).
     pub async fn close(&self) -> Result<(), Error> {
         let inner = &self.inner;
         take_turn(inner, |cx, seat| inner.poll_close_seated(cx, seat)).await
@@ -202,13 +204,13 @@ impl Endpoint {
         self.inner.transport()
     }
 
-    /// Returns the connection, for calls that do not wait.
+    /// Returns the endpoint, for methods that do not wait.
     #[must_use]
     pub fn get_ref(&self) -> &crate::endpoint::Endpoint {
         &self.inner
     }
 
-    /// Returns the connection, for threads. The runtime stops watching it.
+    /// Deregisters the connection from the runtime, and returns the endpoint for threads.
     #[must_use]
     pub fn into_inner(self) -> crate::endpoint::Endpoint {
         self.inner.leave_runtime();

@@ -6,18 +6,18 @@ use std::{
 use super::{endpoint::Endpoint, turn::cooperate};
 use crate::{error::Error, link::Message, outgoing::Outgoing};
 
-/// The receiving half of an [`Endpoint`]: see [`Endpoint::into_split`].
+/// The receiving half of an [`Endpoint`], created by [`Endpoint::into_split`].
 ///
-/// As a [`futures` stream](futures_core::Stream) it yields messages, ends when the peer finished or
-/// closed, and yields any other end as an error first.
+/// As a [`futures` stream](futures_core::Stream) it yields messages. It ends when the peer has
+/// finished or closed. After any other end of the connection it first yields the error.
 #[derive(Debug)]
 pub struct ReceiveHalf {
     endpoint: Endpoint,
-    /// Whether there is nothing more.
+    /// Whether the stream has yielded its last item.
     over: bool,
 }
 
-/// The sending half of an [`Endpoint`]: see [`Endpoint::into_split`].
+/// The sending half of an [`Endpoint`], created by [`Endpoint::into_split`].
 ///
 /// Dropping it [finishes](Endpoint::finish) its direction.
 #[derive(Debug)]
@@ -25,12 +25,12 @@ pub struct SendHalf {
     endpoint: Endpoint,
 }
 
-/// Splitting.
+/// Splits an endpoint into halves.
 impl Endpoint {
-    /// Splits the endpoint into its directions, for two tasks.
+    /// Splits the endpoint into its directions, for use by two tasks.
     ///
     /// The receiving half is a [`futures` stream](futures_core::Stream) of messages, and the
-    /// sending half has a [`Sink`](futures_sink::Sink). Dropping the sending half
+    /// sending half can be converted into a [`Sink`](futures_sink::Sink). Dropping the sending half
     /// [finishes](Self::finish) its direction.
     #[must_use]
     pub fn into_split(self) -> (ReceiveHalf, SendHalf) {
@@ -51,12 +51,12 @@ impl ReceiveHalf {
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::recv`].
+    /// The errors of [`Endpoint::recv`].
     pub async fn recv(&mut self) -> Result<Message, Error> {
         self.endpoint.recv().await
     }
 
-    /// Returns the endpoint, for calls that concern both directions.
+    /// Returns the endpoint, for methods that concern both directions.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -90,12 +90,12 @@ impl SendHalf {
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::send`].
+    /// The errors of [`Endpoint::send`].
     pub async fn send<'a>(&mut self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
         self.endpoint.send(message).await
     }
 
-    /// Returns the endpoint, for calls that concern both directions.
+    /// Returns the endpoint, for methods that concern both directions.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint

@@ -11,9 +11,9 @@ use crate::{error::Error, poll::Seat};
 /// A [`futures` stream](futures_core::Stream) of the connections that a [`StreamListener`] accepts:
 /// see [`StreamListener::incoming`] and [`StreamListener::into_incoming`].
 ///
-/// It yields the error that ends the listener once, as the last item. After a
-/// [`close`](StreamListener::close) it ends without an error. A connection that the runtime cannot
-/// watch is an error too, and the next item follows it.
+/// If an error ends the listener, the stream yields it as the last item. After a
+/// [`close`](StreamListener::close) it ends without an error. If the runtime cannot register a
+/// connection, that is an error, too, but the stream continues with the next connection.
 #[derive(Debug)]
 pub struct Incoming<L: Borrow<StreamListener>> {
     listener: L,
@@ -25,11 +25,11 @@ pub struct Incoming<L: Borrow<StreamListener>> {
 impl StreamListener {
     /// Returns a [`futures` stream](futures_core::Stream) of the connections.
     ///
-    /// Several tasks may have one each. Dropping it loses no connection.
+    /// Several tasks may each create one. Dropping it loses no connection.
     ///
     /// # Panics
     ///
-    /// The stream panics outside of a runtime with I/O enabled.
+    /// Polling the stream panics outside of a tokio runtime that has I/O enabled.
     ///
     /// # Examples
     ///
@@ -49,12 +49,13 @@ impl StreamListener {
         Incoming::new(self)
     }
 
-    /// Makes a [`futures` stream](futures_core::Stream) of the connections, for a server that takes
-    /// one, as tonic's `serve_with_incoming` does. Dropping it drops the listener.
+    /// Converts the listener into a [`futures` stream](futures_core::Stream) of the connections,
+    /// for servers that need one, such as tonic's `serve_with_incoming`. Dropping the stream drops
+    /// the listener.
     ///
     /// # Panics
     ///
-    /// The stream panics outside of a runtime with I/O enabled.
+    /// Polling the stream panics outside of a tokio runtime that has I/O enabled.
     #[must_use]
     pub fn into_incoming(self) -> Incoming<Self> {
         Incoming::new(self)

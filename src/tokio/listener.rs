@@ -13,7 +13,7 @@ use crate::{
     poll::Seat, transport_choice::Transport,
 };
 
-/// Binds. A builder that may retry sleeps in a thread of the runtime for blocking calls.
+/// Binds. If the builder may retry, it sleeps in a blocking thread of the runtime.
 pub(super) async fn bind<T: Send + 'static>(
     builder: &ListenerBuilder,
     bind: impl FnOnce(&ListenerBuilder) -> T + Send + 'static,
@@ -24,7 +24,7 @@ pub(super) async fn bind<T: Send + 'static>(
     let builder = builder.clone();
     match spawn_blocking(move || bind(&builder)).await {
         Ok(bound) => bound,
-        // The runtime is shutting down, and drops this task as well.
+        // The runtime is shutting down, and will drop this task as well.
         Err(error) if error.is_cancelled() => pending().await,
         Err(error) => resume_unwind(error.into_panic()),
     }
@@ -42,22 +42,22 @@ pub struct Listener {
 
 impl Listener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. Another thread
-    /// looks a name up.
+    /// looks up a host name.
     ///
-    /// A [listener for threads](crate::Listener) becomes one for tasks by `From`.
+    /// Convert a [listener for threads](crate::Listener) with `From`.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind`](crate::Listener::bind).
+    /// The errors of [`Listener::bind`](crate::Listener::bind).
     pub async fn bind(address: impl ToAddresses) -> Result<Self, Error> {
         crate::listener::Listener::bind(addresses(address).await?).map(Self::from)
     }
 
-    /// Listens with a configuration or an engine of its own.
+    /// Listens with the settings of `builder`, such as a configuration or an engine.
     ///
     /// # Errors
     ///
-    /// Those of [`ListenerBuilder::bind`].
+    /// The errors of [`ListenerBuilder::bind`].
     pub async fn bind_with(
         builder: &ListenerBuilder,
         address: impl ToAddresses,
@@ -69,41 +69,43 @@ impl Listener {
 
     /// Accepts the next connection.
     ///
-    /// As [`accept`](crate::Listener::accept). A future that is dropped loses no connection.
+    /// Works like [`accept`](crate::Listener::accept). Dropping the future loses no connection.
     ///
     /// # Errors
     ///
-    /// Those of [`accept`](crate::Listener::accept), and [`Error::Os`] when the runtime cannot
-    /// watch the connection.
+    /// The errors of [`accept`](crate::Listener::accept), and [`Error::Os`] when the runtime cannot
+    /// register the connection.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn accept(&self) -> Result<Endpoint, Error> {
         accept(&self.inner).await.and_then(Endpoint::new)
     }
 
-    /// As [`accept`](Self::accept), without a future. One task at a time waits in this way.
+    /// Accepts the next connection, like [`accept`](Self::accept), for use in a `poll` function.
+    /// Only one task at a time can wait in this way.
     ///
     /// # Errors
     ///
-    /// Those of [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Endpoint, Error>> {
         let accepted = cooperate(cx, |cx| self.inner.poll_accept(cx));
         accepted.map(|accepted| accepted.and_then(Endpoint::new))
     }
 
-    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    /// Returns the address of the listener. It contains the actual port if the program requested
+    /// port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.local_addr()
     }
 
-    /// Returns the transports over which this listens.
+    /// Returns the transports over which the listener accepts connections.
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {
         self.inner.transports()
@@ -112,12 +114,12 @@ impl Listener {
     /// Stops listening, as [`close`](crate::Listener::close) does.
     ///
     /// [`accept`](Self::accept) still returns the connections that were accepted before, and then
-    /// [`Error::ListenerClosed`]. Established connections continue.
+    /// [`Error::ListenerClosed`]. Established connections stay open.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Returns the listener, for calls that do not wait.
+    /// Returns the listener, for methods that do not wait.
     #[must_use]
     pub fn get_ref(&self) -> &crate::listener::Listener {
         &self.inner
@@ -130,7 +132,7 @@ impl From<crate::listener::Listener> for Listener {
     }
 }
 
-/// The seat of a task among the accepting tasks, which dropping its future releases.
+/// The seat of a task that waits to accept. Dropping the task's future releases the seat.
 struct Turn<'a> {
     listener: &'a crate::listener::Listener,
     seat: Seat,

@@ -1,31 +1,31 @@
-//! The methods and traits that a stream, its owned halves and its borrowed halves have in common.
-//! Each type has a field `read`, `write`, or both.
+//! Methods and trait implementations that a stream, its owned halves and its borrowed halves share.
+//! Each of these types has a field `read`, `write`, or both.
 
-/// The methods of a type that reads.
+/// Defines the methods of a type that can read.
 macro_rules! reading_methods {
     ($type:ty) => {
-        /// Reading without waiting, and waiting without reading.
+        /// Reads without waiting, or waits without reading.
         impl $type {
-            /// Copies the next bytes without taking them. Waits for some as a read does.
+            /// Copies the next bytes without consuming them. Waits for some as a read does.
             ///
-            /// It may return fewer bytes than there are, and 0 at the end. A dropped future has
-            /// taken nothing.
+            /// It may return fewer bytes than have arrived, and returns 0 at the end of the stream.
+            /// Dropping the future consumes nothing.
             ///
             /// # Errors
             ///
-            /// Those of a read.
+            /// The errors of a read.
             pub async fn peek(&self, buf: &mut [u8]) -> std::io::Result<usize> {
                 self.read.peek(buf).await
             }
 
-            /// As [`peek`](Self::peek), without a future.
+            /// Peeks like [`peek`](Self::peek), for use in a `poll` function.
             ///
-            /// One task at a time waits by `poll_` methods to read or peek. A later call replaces
-            /// its waker.
+            /// Only one task at a time can wait in `poll_` methods that read or peek; a later call
+            /// replaces its waker.
             ///
             /// # Errors
             ///
-            /// Those of a read.
+            /// The errors of a read.
             pub fn poll_peek(
                 &self,
                 cx: &mut std::task::Context<'_>,
@@ -34,16 +34,16 @@ macro_rules! reading_methods {
                 self.read.poll_peek(cx, buf)
             }
 
-            /// Waits until a [`try_read`](Self::try_read) may return something: bytes, the end, or
-            /// an error.
+            /// Waits until a [`try_read`](Self::try_read) may return bytes, the end, or an error.
             ///
-            /// Several tasks may wait. It returns at once after a read that found something, and
-            /// for a stream just accepted. If there is nothing then, `try_read` fails with
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call waits.
+            /// Several tasks may wait. It returns immediately after a read that found something,
+            /// and for a newly accepted stream. If there is nothing to read then, `try_read` fails
+            /// with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this
+            /// method waits.
             ///
             /// # Errors
             ///
-            /// None.
+            /// Never fails; the signature is that of tokio's type.
             ///
             /// # Examples
             ///
@@ -67,14 +67,14 @@ macro_rules! reading_methods {
                 Ok(())
             }
 
-            /// As [`readable`](Self::readable), without a future.
+            /// Waits like [`readable`](Self::readable), for use in a `poll` function.
             ///
-            /// One task at a time waits by `poll_` methods to read or peek. A later call replaces
-            /// its waker.
+            /// Only one task at a time can wait in `poll_` methods that read or peek; a later call
+            /// replaces its waker.
             ///
             /// # Errors
             ///
-            /// None.
+            /// Never fails; the signature is that of tokio's type.
             pub fn poll_read_ready(
                 &self,
                 cx: &mut std::task::Context<'_>,
@@ -82,21 +82,21 @@ macro_rules! reading_methods {
                 self.read.poll_read_ready(cx)
             }
 
-            /// Reads the bytes that have arrived, and never waits. Returns 0 at the end.
+            /// Reads bytes that have arrived, without waiting. Returns 0 at the end of the stream.
             ///
             /// # Errors
             ///
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there are none, and those of a
-            /// read.
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if no bytes have arrived, and the
+            /// errors of a read.
             pub fn try_read(&self, buf: &mut [u8]) -> std::io::Result<usize> {
                 self.read.try_read(buf)
             }
 
-            /// As [`try_read`](Self::try_read), into several buffers, one after the other.
+            /// Reads like [`try_read`](Self::try_read), into several buffers in order.
             ///
             /// # Errors
             ///
-            /// Those of [`try_read`](Self::try_read).
+            /// The errors of [`try_read`](Self::try_read).
             pub fn try_read_vectored(
                 &self,
                 bufs: &mut [std::io::IoSliceMut<'_>],
@@ -104,11 +104,11 @@ macro_rules! reading_methods {
                 self.read.try_read_vectored(bufs)
             }
 
-            /// As [`try_read`](Self::try_read), behind the bytes that the buffer has already.
+            /// Reads like [`try_read`](Self::try_read), and appends the bytes to the buffer.
             ///
             /// # Errors
             ///
-            /// Those of [`try_read`](Self::try_read).
+            /// The errors of [`try_read`](Self::try_read).
             pub fn try_read_buf<B: bytes::BufMut>(&self, buf: &mut B) -> std::io::Result<usize> {
                 self.read.try_read_buf(buf)
             }
@@ -125,7 +125,7 @@ macro_rules! reading_methods {
         }
 
         impl ::tokio::io::AsyncBufRead for $type {
-            /// Lends the buffer that the device wrote.
+            /// Returns a part of the buffer that the device wrote.
             fn poll_fill_buf(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -140,33 +140,34 @@ macro_rules! reading_methods {
     };
 }
 
-/// The methods of a type that writes.
+/// Defines the methods of a type that can write.
 macro_rules! writing_methods {
     ($type:ty) => {
-        /// Writing without waiting, and waiting without writing.
+        /// Writes without waiting, or waits without writing.
         impl $type {
-            /// Waits until a [`try_write`](Self::try_write) may take some bytes, or fails.
+            /// Waits until a [`try_write`](Self::try_write) may accept some bytes, or fail.
             ///
-            /// Several tasks may wait. It returns at once unless the last write was refused. If
-            /// there is no room then, `try_write` fails with
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call waits.
+            /// Several tasks may wait. It returns immediately unless the last write found no room.
+            /// If there is no room then, `try_write` fails with
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
+            /// waits.
             ///
             /// # Errors
             ///
-            /// None.
+            /// Never fails; the signature is that of tokio's type.
             pub async fn writable(&self) -> std::io::Result<()> {
                 self.write.writable().await;
                 Ok(())
             }
 
-            /// As [`writable`](Self::writable), without a future.
+            /// Waits like [`writable`](Self::writable), for use in a `poll` function.
             ///
-            /// One task at a time waits by `poll_` methods to write. A later call replaces its
-            /// waker.
+            /// Only one task at a time can wait in `poll_` methods that write; a later call
+            /// replaces its waker.
             ///
             /// # Errors
             ///
-            /// None.
+            /// Never fails; the signature is that of tokio's type.
             pub fn poll_write_ready(
                 &self,
                 cx: &mut std::task::Context<'_>,
@@ -174,21 +175,21 @@ macro_rules! writing_methods {
                 self.write.poll_write_ready(cx)
             }
 
-            /// Writes some of these bytes, and never waits. Returns the number of bytes taken.
+            /// Writes some of these bytes, without waiting. Returns the number of bytes written.
             ///
             /// # Errors
             ///
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there is no room, and those of a
-            /// write.
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there is no room, and the errors
+            /// of a write.
             pub fn try_write(&self, buf: &[u8]) -> std::io::Result<usize> {
                 self.write.try_write(&[std::io::IoSlice::new(buf)])
             }
 
-            /// As [`try_write`](Self::try_write), from several buffers, one after the other.
+            /// Writes like [`try_write`](Self::try_write), from several buffers in order.
             ///
             /// # Errors
             ///
-            /// Those of [`try_write`](Self::try_write).
+            /// The errors of [`try_write`](Self::try_write).
             pub fn try_write_vectored(
                 &self,
                 bufs: &[std::io::IoSlice<'_>],
@@ -218,7 +219,7 @@ macro_rules! writing_methods {
                 true
             }
 
-            /// Does nothing: the bytes that were written leave as soon as the peer has room.
+            /// Does nothing, because written bytes are sent as soon as the peer has room.
             fn poll_flush(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,
@@ -226,7 +227,8 @@ macro_rules! writing_methods {
                 std::task::Poll::Ready(Ok(()))
             }
 
-            /// Finishes the direction: the peer reads the bytes that were written, then the end.
+            /// Shuts down the direction: the peer reads the bytes that were written, and then the
+            /// end.
             fn poll_shutdown(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,
@@ -237,18 +239,19 @@ macro_rules! writing_methods {
     };
 }
 
-/// The methods that the stream and its halves share. `$part` is a field with the stream's end.
-/// `ready` returns the states of the fields `$direction`.
+/// Defines the methods that a stream and its halves share. `$part` is a field that contains the
+/// stream's end. `ready` returns the states of the fields `$direction`.
 macro_rules! common_methods {
     ($type:ty, $part:ident, $($direction:ident),+) => {
-        /// The connection.
+        /// Returns information about the connection.
         impl $type {
-            /// Waits until one of these states holds, and returns all that hold.
+            /// Waits until at least one of these states holds. Returns all that hold.
             ///
-            /// It is for a task that both reads and writes, by [`Interest::add`]. The states of a
-            /// direction that has ended include [`READ_CLOSED`] or [`WRITE_CLOSED`]. A state may
-            /// hold although a call fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock);
-            /// then the next wait for it is exact.
+            /// It is for a task that both reads and writes; combine the interests with
+            /// [`Interest::add`]. If a direction has ended, its states include [`READ_CLOSED`] or
+            /// [`WRITE_CLOSED`]. A returned state may be wrong, so that a call fails with
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock). After such a failure the next wait
+            /// for this state is exact.
             ///
             /// [`Interest::add`]: ::tokio::io::Interest::add
             /// [`READ_CLOSED`]: ::tokio::io::Ready::READ_CLOSED
@@ -256,7 +259,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// None.
+            /// Never fails; the signature is that of tokio's type.
             pub async fn ready(
                 &self,
                 interest: ::tokio::io::Interest,
@@ -271,7 +274,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// This never fails. It returns a `Result` because the method of tokio's type does.
+            /// Never fails. It returns a `Result` because the method of tokio's type does.
             pub fn local_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 Ok(self.$part.end().local_addr())
             }
@@ -280,12 +283,12 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// This never fails. It returns a `Result` because the method of tokio's type does.
+            /// Never fails. It returns a `Result` because the method of tokio's type does.
             pub fn peer_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 Ok(self.$part.end().peer_addr())
             }
 
-            /// Returns the connection, for calls that do not wait: addresses, statistics.
+            /// Returns the endpoint, for methods that do not wait, such as statistics.
             #[must_use]
             pub fn endpoint(&self) -> &crate::endpoint::Endpoint {
                 self.$part.end()

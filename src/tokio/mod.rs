@@ -1,24 +1,24 @@
 //! Connections for tasks of a [tokio] runtime (feature `tokio`).
 //!
-//! [`Endpoint`] and [`Listener`] carry whole messages, like those in the root of the crate, and a
-//! [`RequestListener`] leaves each request to the program;
-//! [`Stream`] and [`StreamListener`] stand in for [`tokio::net::TcpStream`] and
-//! [`TcpListener`](::tokio::net::TcpListener), with whatever is made for
+//! [`Endpoint`] and [`Listener`] carry whole messages, like those in the root of the crate. A
+//! [`RequestListener`] lets the program accept or reject each request. [`Stream`] and
+//! [`StreamListener`] replace [`tokio::net::TcpStream`] and
+//! [`TcpListener`](::tokio::net::TcpListener). They work with every crate that uses
 //! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite): hyper, tonic,
 //! tokio-rustls, the codecs of tokio-util.
 //!
 //! The features `axum`, `hyper-util` and `tonic` implement the traits of these crates for streams
-//! and listeners, so that a service takes the types as they are.
+//! and listeners, so that a service can use these types directly.
 //!
-//! * Tasks need no switch to another thread: the runtime watches the connection's completion
-//!   events, as it does a socket, and the task that is polled polls the completion queue itself. It
-//!   sleeps rather than spins, whatever [`Polling`](crate::Polling) says.
-//! * Every future may be dropped at any time. A `recv` that is dropped loses no message; a `send`
-//!   has sent the whole message, or nothing; a `connect` cancels the attempt.
-//! * Calls count against a task's budget of [`coop`](::tokio::task::coop), so that a connection
-//!   that always has completions delays no other task.
-//! * A connection belongs to the runtime in whose context it is made. Making one outside of any
-//!   panics, as with tokio's own.
+//! * No switch to another thread is needed: the runtime watches the connection's completion events,
+//!   as it watches a socket, and the polled task itself polls the completion queue. Tasks never
+//!   spin, whatever the value of [`Polling`](crate::Polling).
+//! * Every future can be dropped at any time. Dropping a `recv` loses no message. A `send` has sent
+//!   either the whole message or nothing. Dropping a `connect` cancels the attempt.
+//! * Calls consume the task's budget of [`coop`](::tokio::task::coop), so a connection that always
+//!   has completions does not starve other tasks.
+//! * A connection belongs to the runtime in whose context it is created. As with tokio's own types,
+//!   creating one outside of a runtime panics.
 //!
 //! # Examples
 //!

@@ -3,21 +3,20 @@ use std::io;
 use super::{Endpoint, Stream};
 use crate::{config::Config, error::Error};
 
-/// Both ends of a connection within this process, for tests.
+/// Creates both ends of a connection within this process, for tests.
 impl Endpoint {
-    /// Returns both ends of a connection within this process, with the default
-    /// [`Config`].
+    /// Returns both ends of a connection within this process, with the default [`Config`].
     ///
-    /// As [`Endpoint::pair`](crate::Endpoint::pair). It works with a paused clock: see [unit
-    /// tests](crate::guide::connecting#unit-tests).
+    /// Works like [`Endpoint::pair`](crate::Endpoint::pair), also while tokio's clock is paused:
+    /// see [unit tests](crate::guide::connecting#unit-tests).
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::pair`](crate::Endpoint::pair).
+    /// The errors of [`Endpoint::pair`](crate::Endpoint::pair).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime, which needs no I/O.
+    /// Panics outside of a tokio runtime. The runtime need not have I/O enabled.
     ///
     /// # Examples
     ///
@@ -39,11 +38,11 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::pair_with`](crate::Endpoint::pair_with).
+    /// The errors of [`Endpoint::pair_with`](crate::Endpoint::pair_with).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime, which needs no I/O.
+    /// Panics outside of a tokio runtime. The runtime need not have I/O enabled.
     #[track_caller]
     pub fn pair_with(config: &Config) -> Result<(Self, Self), Error> {
         let (near, far) = crate::endpoint::Endpoint::pair_with(config)?;
@@ -51,19 +50,19 @@ impl Endpoint {
     }
 }
 
-/// Both ends of a connection within this process, for tests.
+/// Creates both ends of a stream within this process, for tests.
 impl Stream {
     /// Returns both ends of a stream within this process, with the default [`Config`].
     ///
-    /// As [`Stream::pair`](crate::Stream::pair).
+    /// Works like [`Stream::pair`](crate::Stream::pair).
     ///
     /// # Errors
     ///
-    /// Those of [`Stream::pair`](crate::Stream::pair).
+    /// The errors of [`Stream::pair`](crate::Stream::pair).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime, which needs no I/O.
+    /// Panics outside of a tokio runtime. The runtime need not have I/O enabled.
     #[track_caller]
     pub fn pair() -> io::Result<(Self, Self)> {
         Self::pair_with(&Config::default())
@@ -73,11 +72,11 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`Stream::pair_with`](crate::Stream::pair_with).
+    /// The errors of [`Stream::pair_with`](crate::Stream::pair_with).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime, which needs no I/O.
+    /// Panics outside of a tokio runtime. The runtime need not have I/O enabled.
     #[track_caller]
     pub fn pair_with(config: &Config) -> io::Result<(Self, Self)> {
         let (near, far) = crate::stream::Stream::pair_with(config)?;

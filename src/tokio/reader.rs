@@ -18,16 +18,16 @@ use crate::{
     stream::{Reading, StreamEnd, Turns, read_error},
 };
 
-/// The seat of tasks that have no seat of their own.
+/// The common seat of tasks that wait in `poll_` methods.
 const COMMON: (Seat, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
 
-/// Reads the bytes of a stream, for its handle or half.
+/// The reading side of a stream or of one of its halves.
 #[derive(Debug)]
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
-    /// Whether the last read found bytes or the end, so that the next read probably does too. As
-    /// with tokio's types, the stream counts as readable until a read finds nothing.
+    /// Whether the last read found bytes or the end, so that the next read probably does, too. As
+    /// for tokio's types, the stream counts as readable until a read finds nothing.
     assumed: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl Reader {
         (self.end, self.turns)
     }
 
-    /// Waits for bytes, or the end, with the only reference to this.
+    /// Waits for bytes or the end. No turn is needed, because this is the only reference.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut Reading>> {
         let reading = self.turns.get_mut();
         let filled = cooperate(cx, |cx| {
@@ -93,7 +93,7 @@ impl Reader {
         self.turns.get_mut().consume(count);
     }
 
-    // Calls with a shared reference.
+    // The methods below take a shared reference, so each read needs a turn.
 
     pub(super) async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         take_turn(&self.end, |cx, seat| {
@@ -154,8 +154,8 @@ impl Reader {
     }
 
     pub(super) fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
-        // If the vector has no room, `chunk_mut` lets it grow by some bytes, and the read takes at
-        // most that number of bytes.
+        // If the vector is full, `chunk_mut` grows it by some bytes, and this read fills only
+        // those.
         let room = buf.chunk_mut().len();
         if room == 0 {
             return Ok(0);
@@ -169,7 +169,7 @@ impl Reader {
         })
     }
 
-    /// Returns the readiness after the last read, as far as `interest` contains it.
+    /// Returns the readiness known from the last read, limited to `interest`.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_readable() && self.assumed.load(Ordering::Relaxed) {
             Ready::READABLE
@@ -178,7 +178,7 @@ impl Reader {
         }
     }
 
-    /// Returns the readiness of this direction, as far as `interest` contains it.
+    /// Returns the current readiness of this direction, limited to `interest`.
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
         if interest.is_readable() {
@@ -202,7 +202,7 @@ impl Reader {
             || self.end.stopped().load(Ordering::Acquire)
     }
 
-    /// Waits for bytes, or the end, unless the last read found some.
+    /// Waits for bytes or the end, unless the last read found some.
     fn poll_readable(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
         if self.assumed.load(Ordering::Relaxed) {
             return Poll::Ready(());
@@ -215,7 +215,7 @@ impl Reader {
             .poll_until(cx, who, || self.may_read().then_some(()))
     }
 
-    /// Waits for bytes, or the end, and returns the result of `take`.
+    /// Waits for bytes or the end. Then returns the result of `take`.
     fn poll_with<T>(
         &self,
         cx: &mut Context<'_>,
@@ -228,7 +228,7 @@ impl Reader {
         }
         match self.try_with(take) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Another kind of completion has arrived, or another task is reading now.
+                // A completion of another kind has arrived, or another task has the turn.
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -236,10 +236,12 @@ impl Reader {
         }
     }
 
-    /// Returns the result of `take`, if there are bytes, or the end.
+    /// Returns the result of `take` if there are bytes or the end. Fails otherwise, without
+    /// waiting.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         if self.end.is_inherited() {
-            // A thread of the parent may hold the lock, so the child does not take it.
+            // In a forked child the lock may be held by a thread of the parent, so it must not be
+            // taken.
             return Err(Error::Forked.into());
         }
         self.assumed.store(false, Ordering::Relaxed);

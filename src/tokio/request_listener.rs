@@ -10,9 +10,9 @@ use crate::{
     poll::Seat, transport_choice::Transport,
 };
 
-/// Listens on an address, and leaves each request for a connection to the program, for tasks.
+/// Listens on an address, and lets the program accept or reject each request, for tasks.
 ///
-/// The counterpart of [`RequestListener`](crate::RequestListener), which has the rules.
+/// [`RequestListener`](crate::RequestListener), its counterpart for threads, describes the details.
 ///
 /// # Examples
 ///
@@ -43,13 +43,13 @@ pub struct RequestListener {
 
 /// A peer's request for a connection, for tasks. Dropping it rejects it.
 ///
-/// A [`RequestListener`] returns them.
+/// Returned by a [`RequestListener`].
 #[derive(Debug)]
 pub struct Request {
     inner: crate::engine::Request,
 }
 
-/// The seat of a task among the tasks that wait for a request, which dropping its future releases.
+/// The seat of a task that waits for a request. Dropping the task's future releases the seat.
 struct Turn<'a> {
     listener: &'a crate::listener::RequestListener,
     seat: Seat,
@@ -57,22 +57,22 @@ struct Turn<'a> {
 
 impl RequestListener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. Another thread
-    /// looks a name up.
+    /// looks up a host name.
     ///
-    /// A [listener for threads](crate::RequestListener) becomes one for tasks by `From`.
+    /// Convert a [listener for threads](crate::RequestListener) with `From`.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind`](crate::Listener::bind).
+    /// The errors of [`Listener::bind`](crate::Listener::bind).
     pub async fn bind(address: impl ToAddresses) -> Result<Self, Error> {
         Self::bind_with(&ListenerBuilder::default(), address).await
     }
 
-    /// Listens with a configuration or an engine of its own.
+    /// Listens with the settings of `builder`, such as a configuration or an engine.
     ///
     /// # Errors
     ///
-    /// Those of [`ListenerBuilder::bind_requests`].
+    /// The errors of [`ListenerBuilder::bind_requests`].
     pub async fn bind_with(
         builder: &ListenerBuilder,
         address: impl ToAddresses,
@@ -82,13 +82,13 @@ impl RequestListener {
         bound.map(Self::from)
     }
 
-    /// Takes the next request, and waits for it without a time limit.
+    /// Takes the next request. Waits for it without a time limit.
     ///
-    /// A future that is dropped loses no request.
+    /// Dropping the future loses no request.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::accept`](crate::Listener::accept).
+    /// The errors of [`Listener::accept`](crate::Listener::accept).
     pub async fn request(&self) -> Result<Request, Error> {
         let listener = &self.inner;
         let turn = Turn {
@@ -99,24 +99,25 @@ impl RequestListener {
         request.await.map(Request::from)
     }
 
-    /// As [`request`](Self::request), without a future. Of several tasks that poll, only the last
-    /// one is woken.
+    /// Takes the next request, like [`request`](Self::request), for use in a `poll` function. If
+    /// several tasks poll, only the last one is woken.
     ///
     /// # Errors
     ///
-    /// Those of [`request`](Self::request).
+    /// The errors of [`request`](Self::request).
     pub fn poll_request(&self, cx: &mut Context<'_>) -> Poll<Result<Request, Error>> {
         let request = cooperate(cx, |cx| self.inner.poll_request(cx));
         request.map(|request| request.map(Request::from))
     }
 
-    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    /// Returns the address of the listener. It contains the actual port if the program requested
+    /// port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.local_addr()
     }
 
-    /// Returns the transports over which this listens.
+    /// Returns the transports over which the listener accepts requests.
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {
         self.inner.transports()
@@ -129,7 +130,7 @@ impl RequestListener {
         self.inner.close();
     }
 
-    /// Returns the listener, for calls that do not wait.
+    /// Returns the listener, for methods that do not wait.
     #[must_use]
     pub fn get_ref(&self) -> &crate::listener::RequestListener {
         &self.inner
@@ -151,40 +152,40 @@ impl Drop for Turn<'_> {
 impl Request {
     /// Accepts the request, and waits until the connection is established.
     ///
-    /// As [`accept`](crate::Request::accept). Dropping the future before the peer has the answer
-    /// rejects the request; later it closes the connection.
+    /// Works like [`accept`](crate::Request::accept). Dropping the future before the peer has
+    /// received the answer rejects the request; dropping it later closes the connection.
     ///
     /// # Errors
     ///
-    /// Those of [`accept`](crate::Request::accept), and [`Error::Os`] when the runtime cannot watch
-    /// the connection.
+    /// The errors of [`accept`](crate::Request::accept), and [`Error::Os`] when the runtime cannot
+    /// register the connection.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn accept(self) -> Result<Endpoint, Error> {
         self.accept_with(&[]).await
     }
 
     /// Accepts the request with private data, and waits until the connection is established.
     ///
-    /// As [`accept_with`](crate::Request::accept_with). A dropped future acts as that of
-    /// [`accept`](Self::accept).
+    /// Works like [`accept_with`](crate::Request::accept_with). Dropping the future has the same
+    /// effect as for [`accept`](Self::accept).
     ///
     /// # Errors
     ///
-    /// Those of [`accept_with`](crate::Request::accept_with), and [`Error::Os`] when the runtime
-    /// cannot watch the connection.
+    /// The errors of [`accept_with`](crate::Request::accept_with), and [`Error::Os`] when the
+    /// runtime cannot register the connection.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn accept_with(self, private_data: &[u8]) -> Result<Endpoint, Error> {
         let accepting = self.inner.start_accept(private_data)?;
         accepting.await.and_then(Endpoint::new)
     }
 
-    /// Names the connection: see [`label`](crate::Request::label).
+    /// Sets a name for the connection: see [`label`](crate::Request::label).
     #[must_use]
     pub fn label(self, label: &str) -> Self {
         Self::from(self.inner.label(label))
@@ -195,7 +196,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// Those of [`reject`](crate::Request::reject).
+    /// The errors of [`reject`](crate::Request::reject).
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         self.inner.reject(private_data)
     }
@@ -206,7 +207,7 @@ impl Request {
         self.inner.peer_addr()
     }
 
-    /// Returns the address on which the request came in.
+    /// Returns the local address at which the request arrived.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.local_addr()

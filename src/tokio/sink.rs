@@ -6,12 +6,11 @@ use std::{
 use super::{halves::SendHalf, turn::cooperate};
 use crate::error::Error;
 
-/// A [`Sink`](futures_sink::Sink) whose items are messages: see [`SendHalf::into_sink`].
+/// A [`Sink`](futures_sink::Sink) whose items are messages, created by [`SendHalf::into_sink`].
 ///
-/// It holds one item at most. A flush hands the item to the connection;
-/// [`Endpoint::flush`](super::Endpoint::flush) reports whether it has arrived. Closing or dropping
-/// the sink [finishes](super::Endpoint::finish) the direction, and an item that it holds then is
-/// lost.
+/// It stores at most one item. A flush passes the item to the connection, but does not wait until
+/// it has arrived; [`Endpoint::flush`](super::Endpoint::flush) does. Closing or dropping the sink
+/// [finishes](super::Endpoint::finish) the direction, and drops an item that it still stores.
 #[derive(Debug)]
 pub struct MessageSink<T> {
     half: SendHalf,
@@ -31,7 +30,7 @@ impl<T> MessageSink<T> {
         Self { half, held: None }
     }
 
-    /// Returns the half that it was made of.
+    /// Returns the half from which the sink was created.
     #[must_use]
     pub fn get_ref(&self) -> &SendHalf {
         &self.half

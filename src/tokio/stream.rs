@@ -14,12 +14,11 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// A connection that carries bytes in both directions, as
-/// [`tokio::net::TcpStream`] does.
+/// A connection that carries bytes in both directions, like [`tokio::net::TcpStream`].
 ///
-/// Reads, writes and ends are as those of [`rdmsg::Stream`](crate::Stream). As an
-/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) it lends the buffers that the device wrote. A write
-/// that is pending has taken nothing, and a read that is pending has lost nothing.
+/// Reads, writes and ends behave like those of [`rdmsg::Stream`](crate::Stream).
+/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) lends the buffers that the device wrote. A pending
+/// write has accepted no bytes, and dropping a pending read loses no bytes.
 ///
 /// # Examples
 ///
@@ -46,26 +45,27 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::connect`], as [`io::Error`]s.
+    /// The errors of [`Endpoint::connect`], as [`io::Error`]s.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn connect(address: impl ToAddresses) -> io::Result<Self> {
-        // No `Connector` is kept while it waits, which makes the future smaller by 200 bytes.
+        // The `Connector` is dropped before the wait, which makes the future smaller by 200 bytes.
         let connecting = Connector::new().start_stream(address)?;
         Self::new(connecting.await?)
     }
 
-    /// Connects with a configuration, private data or an engine of its own.
+    /// Connects with the settings of `connector`, such as a configuration, private data or an
+    /// engine.
     ///
     /// # Errors
     ///
-    /// Those of [`Connector::connect`], as [`io::Error`]s.
+    /// The errors of [`Connector::connect`], as [`io::Error`]s.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn connect_with(
         connector: &Connector,
         address: impl ToAddresses,
@@ -74,17 +74,17 @@ impl Stream {
         Self::new(endpoint)
     }
 
-    /// Makes a stream of an endpoint. Its peer has to do the same.
+    /// Converts an endpoint into a stream. The peer must do the same.
     ///
-    /// Other handles of the endpoint must not be used afterwards.
+    /// Do not use other handles to the endpoint afterwards.
     ///
     /// # Errors
     ///
-    /// When the runtime cannot watch it.
+    /// Fails when the runtime cannot register the connection.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     #[track_caller]
     pub fn new(endpoint: Endpoint) -> io::Result<Self> {
         endpoint.carry_bytes();
@@ -93,20 +93,20 @@ impl Stream {
         Ok(Self::of(Reader::new(end, Turns::default())))
     }
 
-    /// Makes a stream of one for threads. Bytes that have arrived are read from this one.
+    /// Converts a stream for threads. Its bytes that have arrived remain readable.
     ///
-    /// Its timeouts end, and it need not be non-blocking.
+    /// The timeouts no longer apply, and the stream need not be in non-blocking mode.
     ///
     /// # Errors
     ///
     /// * [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the stream has another handle.
-    /// * When the runtime cannot watch it.
+    /// * Any error with which the runtime fails to register the connection.
     ///
-    /// The stream is dropped then.
+    /// After an error the stream is dropped.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     #[track_caller]
     pub fn from_std(stream: crate::stream::Stream) -> io::Result<Self> {
         let (end, turns) = stream.into_parts()?;
@@ -114,14 +114,14 @@ impl Stream {
         Ok(Self::of(Reader::new(Arc::new(end), turns)))
     }
 
-    /// Makes a stream for threads of this one. Bytes that have arrived are read from that one.
+    /// Converts the stream into one for threads. Its bytes that have arrived remain readable.
     ///
-    /// It is non-blocking, as that of tokio is: see
+    /// The result is in non-blocking mode, as that of tokio is: see
     /// [`set_nonblocking`](crate::Stream::set_nonblocking).
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of tokio's type.
     pub fn into_std(self) -> io::Result<crate::stream::Stream> {
         drop(self.write);
         let (end, mut turns) = self.read.into_parts();
@@ -131,7 +131,7 @@ impl Stream {
         Ok(crate::stream::Stream::from_parts(end, turns, true))
     }
 
-    /// Makes a stream of an endpoint that was accepted.
+    /// Creates a stream from an accepted endpoint.
     #[track_caller]
     pub(super) fn accepted(endpoint: Endpoint) -> io::Result<Self> {
         let stream = Self::new(endpoint)?;
@@ -139,14 +139,14 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Makes a stream of its reading side.
+    /// Creates a stream from its reading side.
     pub(super) fn of(read: Reader) -> Self {
         let write = Writer::new(Arc::clone(read.end()));
         Self { read, write }
     }
 
-    /// Splits the stream into its directions, for one task. The stream is whole again when the
-    /// halves are dropped, which finishes no direction.
+    /// Splits the stream into its directions, for use by one task. Dropping the halves gives the
+    /// whole stream back, and shuts down no direction.
     #[must_use]
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (
@@ -155,9 +155,10 @@ impl Stream {
         )
     }
 
-    /// Splits the stream into its directions, for two tasks. Neither waits for the other.
+    /// Splits the stream into its directions, for use by two tasks. Neither half waits for the
+    /// other.
     ///
-    /// The stream ends when both halves are dropped. Dropping the writing half finishes its
+    /// The stream ends when both halves are dropped. Dropping the writing half shuts down its
     /// direction.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
@@ -171,86 +172,86 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of tokio's type.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.read.end().end_error())
     }
 
-    /// Returns the time to live of this stream's packets: how many hops they may take.
+    /// Returns the time to live of this stream's packets: the maximum number of hops.
     ///
     /// # Errors
     ///
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route has the limit of hops,
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit belongs to the route,
     ///   and no call reads it.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.read.end().ttl()
     }
 
-    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: that of the
-    /// system, most often 64.
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: the default of
+    /// the system, usually 64.
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the limit of hops is set when the
-    ///   route is resolved, and no call changes it. The stream continues.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit is set when the route
+    ///   is resolved, and no call changes it. The stream stays open.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.read.end().set_ttl(ttl)
     }
 
-    /// Returns the duration that [`set_linger`](Self::set_linger) has set.
+    /// Returns the duration set by [`set_linger`](Self::set_linger).
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of tokio's type.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.read.end().linger())
     }
 
-    /// Sets how the stream ends when it or its last half is dropped. Default: `None`.
+    /// Sets the way in which the stream ends when it or its last half is dropped. Default: `None`.
     ///
     /// * `None`: the peer reads the bytes that were written before, and then the end.
-    /// * Zero: as [`set_zero_linger`](Self::set_zero_linger).
-    /// * Any other duration: as `None`. A drop never blocks the thread.
+    /// * Zero: has the effect of [`set_zero_linger`](Self::set_zero_linger).
+    /// * Any other duration has the effect of `None`; dropping never blocks the thread.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of tokio's type.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.read.end().set_linger(linger);
         Ok(())
     }
 
-    /// Makes the drop of the stream, or of its last half, reset the connection.
+    /// Makes dropping the stream, or its last half, reset the connection.
     ///
     /// Bytes that have not arrived are lost, and a read of the peer fails with
     /// [`ConnectionReset`](io::ErrorKind::ConnectionReset).
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of tokio's type.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         self.set_linger(Some(Duration::ZERO))
     }
 
     /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
-    /// stream never delays a write.
+    /// stream never delays writes.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of tokio's type.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.read.end().set_nodelay(nodelay);
         Ok(())
     }
 
-    /// Returns the value that [`set_nodelay`](Self::set_nodelay) has set. Default: `false`.
+    /// Returns the value set by [`set_nodelay`](Self::set_nodelay). Default: `false`.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of tokio's type.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.read.end().nodelay())
     }
@@ -263,11 +264,11 @@ impl Stream {
 }
 
 impl OwnedReadHalf {
-    /// Makes a stream of its halves again.
+    /// Joins the two halves of a stream.
     ///
     /// # Errors
     ///
-    /// [`ReuniteError`], with both, if they are not of one stream.
+    /// [`ReuniteError`], which contains both halves, if they belong to different streams.
     #[expect(
         clippy::result_large_err,
         reason = "it holds the halves, as tokio's does"
@@ -278,11 +279,11 @@ impl OwnedReadHalf {
 }
 
 impl OwnedWriteHalf {
-    /// Makes a stream of its halves again.
+    /// Joins the two halves of a stream.
     ///
     /// # Errors
     ///
-    /// [`ReuniteError`], with both, if they are not of one stream.
+    /// [`ReuniteError`], which contains both halves, if they belong to different streams.
     #[expect(
         clippy::result_large_err,
         reason = "it holds the halves, as tokio's does"
@@ -295,7 +296,7 @@ impl OwnedWriteHalf {
 impl TryFrom<crate::stream::Stream> for Stream {
     type Error = io::Error;
 
-    /// As [`from_std`](Self::from_std).
+    /// Works like [`from_std`](Self::from_std).
     fn try_from(stream: crate::stream::Stream) -> io::Result<Self> {
         Self::from_std(stream)
     }

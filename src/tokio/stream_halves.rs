@@ -6,7 +6,7 @@ use super::{
     writer::Writer,
 };
 
-/// The reading half of a [`Stream`](super::Stream).
+/// The owned reading half of a [`Stream`](super::Stream).
 ///
 /// See [`Stream::into_split`](super::Stream::into_split).
 #[derive(Debug)]
@@ -14,17 +14,16 @@ pub struct OwnedReadHalf {
     read: Reader,
 }
 
-/// The writing half of a [`Stream`](super::Stream).
+/// The owned writing half of a [`Stream`](super::Stream).
 ///
-/// See [`Stream::into_split`](super::Stream::into_split). Dropping it finishes its direction, as
-/// shutting it down does.
+/// See [`Stream::into_split`](super::Stream::into_split). Dropping it shuts down its direction.
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     write: Writer,
     finishes: bool,
 }
 
-/// The reading half of a [`Stream`](super::Stream) that is borrowed.
+/// The borrowed reading half of a [`Stream`](super::Stream).
 ///
 /// See [`Stream::split`](super::Stream::split).
 #[derive(Debug)]
@@ -32,9 +31,9 @@ pub struct ReadHalf<'a> {
     read: &'a mut Reader,
 }
 
-/// The writing half of a [`Stream`](super::Stream) that is borrowed.
+/// The borrowed writing half of a [`Stream`](super::Stream).
 ///
-/// See [`Stream::split`](super::Stream::split). Dropping it does nothing.
+/// See [`Stream::split`](super::Stream::split). Dropping it does not shut down its direction.
 #[derive(Debug)]
 pub struct WriteHalf<'a> {
     write: &'a mut Writer,
@@ -58,7 +57,7 @@ impl OwnedReadHalf {
         Self { read }
     }
 
-    /// Joins the halves of one stream to its reading side.
+    /// Joins the halves of one stream. Returns the stream's reading side.
     #[expect(
         clippy::result_large_err,
         reason = "it holds the halves, as tokio's does"
@@ -80,9 +79,10 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Drops the half without finishing its direction. The drop of the reading half ends both.
+    /// Drops the half without shutting down its direction. Dropping the reading half then ends both
+    /// directions.
     ///
-    /// If the reading half has been dropped already, this call ends the stream.
+    /// If the reading half was already dropped, this call ends the stream.
     pub fn forget(mut self) {
         self.finishes = false;
     }

@@ -14,8 +14,7 @@ use crate::{
     listener::ListenerBuilder, stream::ListenerTtl, transport_choice::Transport,
 };
 
-/// Accepts [`Stream`]s on an address, as [`tokio::net::TcpListener`]
-/// does.
+/// Accepts [`Stream`]s on an address, like [`tokio::net::TcpListener`].
 ///
 /// # Examples
 ///
@@ -39,22 +38,22 @@ pub struct StreamListener {
 }
 
 impl StreamListener {
-    /// Listens on an address, with the default [`Config`](crate::Config). Another thread looks a
-    /// name up.
+    /// Listens on an address, with the default [`Config`](crate::Config). Another thread looks up a
+    /// host name.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::bind`](crate::Listener::bind), as [`io::Error`]s.
+    /// The errors of [`Listener::bind`](crate::Listener::bind), as [`io::Error`]s.
     pub async fn bind(address: impl ToAddresses) -> io::Result<Self> {
         let addresses = addresses(address).await?;
         Self::from_std(crate::stream::StreamListener::bind(addresses)?)
     }
 
-    /// Listens with a configuration or an engine of its own.
+    /// Listens with the settings of `builder`, such as a configuration or an engine.
     ///
     /// # Errors
     ///
-    /// Those of [`ListenerBuilder::bind_stream`].
+    /// The errors of [`ListenerBuilder::bind_stream`].
     pub async fn bind_with(
         builder: &ListenerBuilder,
         address: impl ToAddresses,
@@ -64,92 +63,93 @@ impl StreamListener {
         Self::from_std(bound?)
     }
 
-    /// Makes a listener of one for threads. It need not be non-blocking.
+    /// Converts a listener for threads, which need not be in non-blocking mode.
     ///
     /// # Errors
     ///
-    /// [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the listener has another handle. This one
-    /// is dropped then.
+    /// [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the listener has another handle. Then
+    /// `listener` is dropped.
     pub fn from_std(listener: crate::stream::StreamListener) -> io::Result<Self> {
         let (inner, ttl) = listener.into_parts()?;
         Ok(Self { inner, ttl })
     }
 
-    /// Makes a listener for threads of this one.
+    /// Converts the listener into one for threads.
     ///
-    /// It is non-blocking, as that of tokio is: see
+    /// The result is in non-blocking mode, as that of tokio is: see
     /// [`set_nonblocking`](crate::StreamListener::set_nonblocking).
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails; the signature is that of tokio's type.
     pub fn into_std(self) -> io::Result<crate::stream::StreamListener> {
         Ok(crate::stream::StreamListener::from_parts(
             self.inner, self.ttl, true,
         ))
     }
 
-    /// Accepts the next stream, with the peer's address.
+    /// Accepts the next stream. Also returns the peer's address.
     ///
-    /// A future that is dropped loses no stream.
+    /// Dropping the future loses no stream.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::accept`](crate::Listener::accept), as [`io::Error`]s.
+    /// The errors of [`Listener::accept`](crate::Listener::accept), as [`io::Error`]s.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let endpoint = accept(&self.inner).await?;
         self.stream(endpoint)
     }
 
-    /// As [`accept`](Self::accept), without a future. One task at a time waits in this way.
+    /// Accepts the next stream, like [`accept`](Self::accept), for use in a `poll` function. Only
+    /// one task at a time can wait in this way.
     ///
     /// # Errors
     ///
-    /// Those of [`accept`](Self::accept).
+    /// The errors of [`accept`](Self::accept).
     ///
     /// # Panics
     ///
-    /// Outside of a runtime with I/O enabled.
+    /// Panics outside of a tokio runtime that has I/O enabled.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
         let endpoint = ready!(cooperate(cx, |cx| self.inner.poll_accept(cx)))?;
         Poll::Ready(self.stream(endpoint))
     }
 
-    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    /// Returns the address of the listener. It contains the actual port if the program requested
+    /// port 0.
     ///
     /// # Errors
     ///
-    /// This never fails. It returns a `Result` because the method of tokio's listener does.
+    /// Never fails. It returns a `Result` because the method of tokio's listener does.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.inner.local_addr())
     }
 
-    /// Returns the time to live that [`set_ttl`](Self::set_ttl) has set, or the default of the
-    /// system.
+    /// Returns the time to live set by [`set_ttl`](Self::set_ttl), or the default of the system.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](io::ErrorKind::Unsupported) if it listens over RDMA alone.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
     pub fn ttl(&self) -> io::Result<u32> {
         self.ttl.get(&self.inner)
     }
 
-    /// Sets the [time to live](Stream::set_ttl) of the streams over TCP that are accepted later,
-    /// from 1 to 255 hops. It changes nothing for streams over RDMA.
+    /// Sets the [time to live](Stream::set_ttl) of streams over TCP that are accepted later, from 1
+    /// to 255 hops. Streams over RDMA are not affected.
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) if it listens over RDMA alone.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.ttl.set(ttl, &self.inner)
     }
 
-    /// Returns the transports over which this listens.
+    /// Returns the transports over which the listener accepts streams.
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {
         self.inner.transports()
@@ -158,13 +158,13 @@ impl StreamListener {
     /// Stops listening, as [`Listener::close`](crate::Listener::close) does.
     ///
     /// [`accept`](Self::accept) still returns the streams that were accepted before, and then an
-    /// error. Established streams continue.
+    /// error. Established streams stay open.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Makes a stream of a connection that `inner` has accepted. An error is this connection's
-    /// alone, whereas an error of `inner` ends the listener.
+    /// Creates a stream from a connection that `inner` has accepted. An error concerns only this
+    /// connection, whereas an error of `inner` ends the listener.
     #[track_caller]
     pub(super) fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
         self.ttl.apply(&accepted);
@@ -176,7 +176,7 @@ impl StreamListener {
 impl TryFrom<crate::stream::StreamListener> for StreamListener {
     type Error = io::Error;
 
-    /// As [`from_std`](Self::from_std).
+    /// Works like [`from_std`](Self::from_std).
     fn try_from(listener: crate::stream::StreamListener) -> io::Result<Self> {
         Self::from_std(listener)
     }

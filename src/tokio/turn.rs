@@ -7,15 +7,14 @@ use ::tokio::{io::Ready, task::coop::poll_proceed};
 
 use crate::{endpoint::Endpoint, link::Awaited, poll::Seat};
 
-/// The seat of a task among the tasks that wait on a connection, which dropping its future
-/// releases.
+/// The seat of a task that waits on a connection. Dropping the task's future releases the seat.
 struct Turn<'a> {
     endpoint: &'a Endpoint,
     seat: Seat,
     waits: bool,
 }
 
-/// Polls until it is ready, with a seat of its own.
+/// Calls `poll` with a separate seat, until it is ready.
 pub(super) async fn take_turn<T>(
     endpoint: &Endpoint,
     mut poll: impl FnMut(&mut Context<'_>, Seat) -> Poll<T>,
@@ -33,9 +32,9 @@ pub(super) async fn take_turn<T>(
     .await
 }
 
-/// Waits until `exact` returns at least one state, and adds the states of `assumed`. Calls `exact`
-/// again after each event. If `assumed` returns a state, it polls for events once and does not
-/// wait.
+/// Waits until `exact` returns at least one state. Returns it together with the states of
+/// `assumed`. Calls `exact` again after each event. If `assumed` returns a state, polls for events
+/// once and does not wait.
 pub(super) async fn any_of(
     endpoint: &Endpoint,
     exact: impl Fn() -> Ready,
@@ -58,7 +57,7 @@ pub(super) async fn any_of(
     .await
 }
 
-/// Polls if the task has some of its budget left.
+/// Calls `poll` if the task has budget left; otherwise the task yields to other tasks.
 pub(super) fn cooperate<T>(
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,

@@ -17,12 +17,12 @@ use crate::{
     stream::{StreamEnd, write_error},
 };
 
-/// Writes the bytes of a stream, for its handle or half.
+/// The writing side of a stream or of one of its halves.
 #[derive(Debug)]
 pub(super) struct Writer {
     end: Arc<StreamEnd>,
-    /// The length in bytes of the last write, if it was refused; 0 if it was not, so that the next
-    /// may be taken. A long write needs more room than a short one.
+    /// The length in bytes of the last write if it found no room; otherwise 0, and the next write
+    /// may succeed. The length matters because a long write needs more room than a short one.
     refused: AtomicUsize,
 }
 
@@ -51,7 +51,8 @@ impl Writer {
         written.map_err(write_error)
     }
 
-    /// Finishes the direction: the peer reads the bytes that were written before, and then the end.
+    /// Shuts down the direction: the peer reads the bytes that were written before, and then the
+    /// end.
     pub(super) fn shut_down(&self) -> io::Result<()> {
         match self.end.finish() {
             // A socket whose connection has ended returns success, too.
@@ -90,7 +91,7 @@ impl Writer {
         self.refused.store(refused, Ordering::Relaxed);
     }
 
-    /// Returns the readiness after the last write, as far as `interest` contains it.
+    /// Returns the readiness known from the last write, limited to `interest`.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_writable() && self.refused.load(Ordering::Relaxed) == 0 {
             Ready::WRITABLE
@@ -99,8 +100,9 @@ impl Writer {
         }
     }
 
-    /// Returns the states of this direction that `interest` names, if a write was refused before.
-    /// Otherwise the stream counts as writable: see [`assumed_states`](Self::assumed_states).
+    /// Returns the current readiness of this direction, limited to `interest`, if the last write
+    /// found no room. Otherwise the stream counts as writable: see
+    /// [`assumed_states`](Self::assumed_states).
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
         if interest.is_writable() {
@@ -115,14 +117,14 @@ impl Writer {
         states
     }
 
-    /// Waits for room, unless the last write was taken.
+    /// Waits for room, unless the last write succeeded.
     fn poll_room(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
         self.end.poll_until(cx, who, || {
             let refused = self.refused.load(Ordering::Relaxed);
             if refused != 0 && !self.end.has_room(refused) {
                 return None;
             }
-            // The stream stays writable until another write is refused.
+            // The stream counts as writable until another write finds no room.
             let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
             let _ = self.refused.compare_exchange(refused, 0, set, get);
             Some(())

@@ -229,7 +229,7 @@ fn invalid_operation_is_refused_without_ending() {
     for (result, expected) in [
         (
             near.one_sided().write(&here, 0..8, &remote, 0, 1),
-            "the peer does not allow it",
+            "the peer's region does not allow the operation",
         ),
         (
             near.one_sided().read(&here, 0..65, &remote, 0, 1),

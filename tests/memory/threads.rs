@@ -157,8 +157,8 @@ fn name_serves_one_listener_at_a_time() {
         .to_string();
     assert_eq!(
         text,
-        "cannot listen on memory://one at a time: another listener of this process has the name; \
-         end that one, or use another name"
+        "cannot listen on memory://one at a time: another listener of this process uses this \
+         name; close it, or use another name"
     );
     let near = Endpoint::connect("memory://one at a time").unwrap();
     let far = listener.try_accept().unwrap().unwrap();

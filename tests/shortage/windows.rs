@@ -77,7 +77,7 @@ fn windows_replace_registrations_of_messages() {
             let lines = logged();
             assert_eq!(lines.len(), 1, "{lines:?}");
             assert!(
-                lines[0].ends_with(": lends large messages by memory windows"),
+                lines[0].ends_with(": exposes large messages to peers by memory windows"),
                 "{lines:?}"
             );
 

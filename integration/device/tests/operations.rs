@@ -291,7 +291,8 @@ fn invalid_arguments_are_named_without_effect() {
     );
     out(
         client.one_sided().write(&ours, 0..50, &remote, 0, 0),
-        "the peer does not allow it: its region allows read, the operation needs write",
+        "the peer's region does not allow the operation: it allows read, but the operation needs \
+         write",
     );
     // A region of another engine belongs to a different protection domain, so it cannot be used
     // here.

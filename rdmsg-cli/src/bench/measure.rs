@@ -143,7 +143,7 @@ impl Worker<'_> {
             times.add(sent.elapsed());
             ensure!(
                 answer.len() == self.message.len(),
-                "the reply differs from the message"
+                "the peer's reply differs from the message sent"
             );
         }
         Ok(Part {

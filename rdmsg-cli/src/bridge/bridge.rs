@@ -64,7 +64,7 @@ impl Bridge {
     /// Starts listening, and prints the address of the listener.
     pub(super) async fn start(options: &Options) -> Result<Self> {
         let Options { listen, to, .. } = options;
-        let engine = Engine::shared().context("cannot start")?;
+        let engine = Engine::shared().context("cannot start the engine")?;
         let has_rdma = || find_rdma(&engine).is_ok();
         let (listening, target) = if listen.scheme() == Scheme::Plain {
             let config = options.stream_config(to.scheme(), has_rdma);
@@ -286,7 +286,7 @@ async fn finish(
             _ = connections.join_next() => {}
             () = &mut late => {
                 log::warn!(
-                    "{} connections were still open after {drain:?} and are reset",
+                    "resets {} connections that are still open after --drain {drain:?}",
                     connections.len()
                 );
                 break;

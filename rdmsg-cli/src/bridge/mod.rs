@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if most < options.max_connections {
         log::warn!(
             "the limit on open files allows only {most} connections, less than \
-             --max-connections {}: raise it (ulimit -Hn; LimitNOFILE= of systemd)",
+             --max-connections {}: raise the limit (ulimit -Hn; LimitNOFILE= of systemd)",
             options.max_connections
         );
     }

@@ -172,7 +172,7 @@ impl Options {
 
 fn interval(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
-        Duration::ZERO => Err("the interval must be more than 0".into()),
+        Duration::ZERO => Err("the interval must be more than 0 seconds".into()),
         interval => Ok(interval),
     }
 }
@@ -181,12 +181,12 @@ fn connect_timeout(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_millis(10)..=Duration::from_secs(600);
     Some(seconds(text)?)
         .filter(|time| allowed.contains(time))
-        .ok_or_else(|| "the time must be 0.01 to 600".into())
+        .ok_or_else(|| "the time must be 0.01 to 600 seconds".into())
 }
 
 fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("expected a number from 1".into()),
+        Ok(0) | Err(_) => Err("expected a number of at least 1".into()),
         Ok(threads) => Ok(threads),
     }
 }

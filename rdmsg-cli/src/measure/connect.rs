@@ -24,7 +24,7 @@ pub(crate) fn connect(
     let endpoint = Connector::new().config(&config).connect(peer)?;
     service::ask(&endpoint, request, timeout).with_context(|| {
         format!(
-            "cannot tell whether `rdmsg serve` listens at {}",
+            "cannot determine whether `rdmsg serve` listens at {}",
             endpoint.peer_addr()
         )
     })?;

@@ -22,7 +22,7 @@ impl FromStr for Size {
         };
         let number: u64 = number
             .parse()
-            .map_err(|_| "expected bytes, as 64, 4K or 1M")?;
+            .map_err(|_| "expected a number of bytes, such as 64, 4K or 1M")?;
         let bytes = number.checked_mul(unit).filter(|bytes| *bytes <= LONGEST);
         bytes
             .map(Self)

@@ -176,7 +176,7 @@ impl<'a> Pinger<'a> {
                 Ok(Some(message)) => {
                     let time = start.elapsed();
                     if *message != *self.message {
-                        log::error!("the reply differs from the message");
+                        log::error!("the peer's reply differs from the message sent");
                     }
                     return Ok(Outcome::Back(time));
                 }

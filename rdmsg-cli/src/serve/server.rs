@@ -128,10 +128,7 @@ impl Server {
         };
         let thread = thread::Builder::new().name("rdmsg-serve".into());
         if let Err(error) = thread.spawn(serving) {
-            refuse(
-                endpoint,
-                format_args!("cannot start a thread for it: {error}"),
-            );
+            refuse(endpoint, format_args!("cannot start a thread: {error}"));
         }
     }
 }

@@ -84,8 +84,8 @@ impl Reading {
         for (pid, path) in all {
             if this.at.elapsed() > TIME_LIMIT {
                 log::warn!(
-                    "some processes are not shown: {TIME_LIMIT:?} passed while others sent their \
-                     statistics"
+                    "the statistics of some processes are missing: reading those of the other \
+                     processes took longer than {TIME_LIMIT:?}"
                 );
                 break;
             }

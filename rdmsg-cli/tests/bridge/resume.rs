@@ -39,7 +39,10 @@ impl Way {
     /// Cuts the connection between the bridges, and waits until the near bridge reports the loss.
     fn cut(&mut self) {
         self.proxy.cut();
-        await_line(&mut self.near.process, "lost its connection, and resumes");
+        await_line(
+            &mut self.near.process,
+            "was lost, and its session is suspended",
+        );
     }
 
     fn restore(&mut self) {

@@ -1,5 +1,5 @@
-//! Handles the commands of handles (for listeners, connections and the end), and the notices of
-//! connections.
+//! Handles the commands of handles, for listeners, connections and the end of the engine, and the
+//! notices of connections.
 
 use std::{
     net::SocketAddr,
@@ -31,14 +31,15 @@ use crate::{
     transport_choice::{Transport, TransportChoice},
 };
 
-/// The number of ports, chosen by the kernel for TCP, that are tried until one of them is free over
-/// RDMA too.
+/// The maximum number of ports that the kernel chooses for TCP before one of them is also free over
+/// RDMA.
 const FREE_PORT_TRIES: u32 = 64;
 
-/// The ids of a listener over RDMA and over TCP.
+/// The ids of a listener: over RDMA, over TCP.
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
-/// The reason for which a listener that may use both transports lacks one, for the log.
+/// The reason for which a listener with `TransportChoice::Auto` lacks one transport, and the level
+/// at which it is logged.
 type Missing = Option<(Level, String)>;
 
 impl Reactor {
@@ -228,9 +229,9 @@ impl Reactor {
         Ok(self.begin_listening(key, listening, &[Transport::Memory], None))
     }
 
-    /// Listens on both transports with one port, or on the only available transport. A port that is
-    /// in use on one transport counts as in use, because peers with `TransportChoice::Auto` would
-    /// connect to the program that uses it.
+    /// Listens on both transports with one port, or on the only available transport. If another
+    /// program uses the port on one transport, the port counts as in use, because peers with
+    /// `TransportChoice::Auto` could connect to that program.
     fn listen_on_both(
         &mut self,
         key: u64,
@@ -252,7 +253,7 @@ impl Reactor {
                     return Ok(((None, Some(tcp)), local, Some(without_rdma(&error))));
                 }
             }
-            // iWARP uses TCP ports, so the port may be in use by the TCP listener created above.
+            // iWARP uses TCP ports, so the TCP listener created above may itself occupy the port.
             drop(tcp);
             tries -= 1;
             match self.listen_on_rdma(key, local, config) {
@@ -263,7 +264,10 @@ impl Reactor {
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
                 Err(_) => {
                     let name = ListenerName(key, &config.label, local);
-                    debug!(Listener, "{name}: the port is in use over RDMA");
+                    debug!(
+                        Listener,
+                        "{name}: the port is in use over RDMA; tries another port"
+                    );
                 }
             }
         }
@@ -321,7 +325,7 @@ impl Reactor {
         };
         let now = Instant::now();
         let mut params = self.params(key, &config, way.transport);
-        // The time limit of the attempt is the remaining time.
+        // The attempt gets the time that remains until the deadline.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
         let link = self.adopt(key, conn, way.address, config, id, Role::Active);
@@ -332,14 +336,14 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Cancels a connection attempt, unless the connection was already handed out.
+    /// Cancels a connection attempt, unless the caller already has the connection.
     fn give_up(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
         if !entry.role.is_active() {
-            // After the reply the peer may consider the connection established. Then the drop of
-            // the established connection closes it.
+            // The peer may already have received the reply and consider the connection established.
+            // Then dropping the established connection closes it.
             self.reject(key, &[]);
         } else if entry.reply.take().is_some() {
             entry.link.in_engine(|core| core.conn.close(Instant::now()));
@@ -353,7 +357,7 @@ impl Reactor {
             return self.reject(key, &[]);
         }
         let Some(entry) = self.links.get_mut(&key) else {
-            // The accept is too late: the request ended before.
+            // The request has ended before the accept.
             let reason = link
                 .ended()
                 .map_or(CloseReason::PeerDisconnected, |ended| ended.reason);
@@ -368,7 +372,7 @@ impl Reactor {
         self.reply_to_request(key, data, at);
     }
 
-    /// Replies to the request of a peer, and offers a session.
+    /// Replies to a peer's request, and offers a session if its ID fits.
     pub(super) fn reply_to_request(&mut self, key: u64, data: &[u8], at: Instant) {
         let fits = SESSION_ID_LEN + data.len() <= REPLY_DATA_MAX;
         let session = if fits { self.begin_session(key) } else { None };
@@ -408,9 +412,9 @@ impl Reactor {
         }
     }
 
-    /// Closes a listener, and rejects requests whose peers have no acceptance yet. The others go
-    /// on, because their peers may consider the connection established: the listener's queue gets
-    /// them, and ends after the last one.
+    /// Closes a listener, and rejects the requests that were not accepted yet. If a request was
+    /// accepted, its peer may already consider the connection established. So such a connection
+    /// still reaches the listener's queue, which ends after the last of them.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(mut listener) = self.listeners.remove(&key) else {
@@ -419,8 +423,9 @@ impl Reactor {
         if listener.config.listening.is_of_pair {
             self.places.push(listener.take_place());
         }
-        // With the id the kernel would end the requests in its queue, without a cause. The engine
-        // rejects them as busy, because the table of listeners does not contain this one.
+        // When the id is destroyed, the kernel ends the requests in its queue without a reason. So
+        // the engine first reads them, and rejects them as busy, because this listener is no longer
+        // in the table.
         self.handle_pending_cm_events(Transport::Rdma);
         let accepting: Vec<u64> = self
             .links
@@ -443,7 +448,7 @@ impl Reactor {
         }
     }
 
-    /// Rejects a request whose private data have not arrived.
+    /// Rejects a request whose private data have not arrived completely.
     fn reject_incoming(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
@@ -469,7 +474,7 @@ impl Reactor {
     }
 
     /// Asks the peers of all accepted connections to leave. Returns the number of established
-    /// connections whose peers know the notice.
+    /// connections whose peers support the notice.
     fn ask_to_leave(&mut self) -> u64 {
         self.leaving = true;
         let keys: Vec<u64> = self.links.keys().copied().collect();
@@ -493,7 +498,7 @@ impl Reactor {
         self.report_drained();
     }
 
-    /// Replies to pending `Drain`s if there are no connections.
+    /// Replies to pending `Drain` commands if no connection is left.
     pub(super) fn report_drained(&mut self) {
         if self.links.is_empty() {
             for (reply, _) in self.drains.drain(..) {
@@ -515,22 +520,22 @@ impl Reactor {
             if let Some(entry) = self.links.get(&key) {
                 entry.link.close();
             }
-            // The thread that polled the connection may have returned and wait for the engine to
-            // take over.
+            // The thread that polled the connection may have returned from its call, and expects
+            // that the engine polls now.
             self.take_over(key);
             self.drive(key);
         }
     }
 }
 
-/// Returns the names of a listener's transports, for the log.
+/// Returns the names of transports, joined by "and", for the log.
 fn names_of(transports: &[Transport]) -> String {
     let names: Vec<String> = transports.iter().map(Transport::to_string).collect();
     names.join(" and ")
 }
 
-/// Returns the text for a listener that lacks RDMA because of this error. On a host without a
-/// device that is expected, and no warning.
+/// Returns the text and the log level for a listener that lacks RDMA because of this error. On a
+/// host without an RDMA device this is expected, so it is not a warning.
 fn without_rdma(error: &Error) -> (Level, String) {
     if has_rdma_device() {
         let text = format!("TCP only, because RDMA failed: {error}");

@@ -1,18 +1,19 @@
-//! The events of devices.
+//! Handles the events of devices.
 //!
 //! | event | effect |
 //! |---|---|
 //! | `PORT_ERR` | pings all connections of the port that can resume; see [`SUSPICION`] |
-//! | `PORT_ACTIVE` | ends the suspicion: the keepalive timers restart |
+//! | `PORT_ACTIVE` | ends the suspicion: restarts the keepalive timers |
 //! | `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` | ends the connection of the queue pair |
 //! | `CQ_ERR` | ends the connection of the completion queue |
 //! | `SRQ_ERR` | ends the connections that share the receive queue |
 //! | `DEVICE_FATAL` | ends all connections of the device |
-//! | `GID_CHANGE`, `LID_CHANGE` | a line in the log |
+//! | `GID_CHANGE`, `LID_CHANGE` | is only logged |
 //!
-//! A lost link ends no connection by itself: most links return within the time that the queue pairs
-//! and keepalive allow for. A connection without [`Config::resume`] is not pinged, because software
-//! RoCE fails a queue pair that sends while the link is down. All events are counted.
+//! The loss of a link alone ends no connection, because most links return within the time that the
+//! queue pairs and keepalive tolerate. A connection without [`Config::resume`] is not pinged,
+//! because on software RoCE a queue pair fails if it sends while the link is down. All events are
+//! counted.
 
 use std::time::{Duration, Instant};
 
@@ -23,11 +24,11 @@ use crate::{
     transport::{DeviceEvent, Effect},
 };
 
-/// The time limit for the answer to the ping after the loss of a link. Without an answer, the
+/// The time limit for the answer to the ping after a port lost its link. If there is no answer, the
 /// session resumes over another connection.
 const SUSPICION: Duration = Duration::from_millis(500);
 
-/// Whether the event concerns connections with this configuration.
+/// Returns whether the event concerns connections with this configuration.
 fn concerns(effect: Effect, config: &Config) -> bool {
     match effect {
         Effect::Suspect { .. } | Effect::Trust { .. } => !config.resume.is_zero(),
@@ -37,8 +38,7 @@ fn concerns(effect: Effect, config: &Config) -> bool {
 }
 
 impl Reactor {
-    /// Takes the events of a device. Each event is read by one engine only, which passes it to the
-    /// others.
+    /// Reads the events of a device. Only one engine reads each event, and passes it to the others.
     pub(super) fn handle_device_events(&mut self, device: u64) {
         for _ in 0..BATCH {
             let Some(event) = self.manager.poll_device(device) else {
@@ -50,10 +50,10 @@ impl Reactor {
             let count = self.handle_device_event(&event);
             report(&event, count);
         }
-        // If events remain, the descriptor stays readable.
+        // If events remain, the descriptor stays readable, and the next iteration reads them.
     }
 
-    /// Carries out the effect of an event. Returns the number of connections that it concerns.
+    /// Applies the effect of an event. Returns the number of connections that the event concerns.
     pub(super) fn handle_device_event(&mut self, event: &DeviceEvent) -> usize {
         let concerned = self.links.iter().filter(|(_, entry)| {
             concerns(event.effect, &entry.config) && entry.id.is_affected_by(event)
@@ -70,8 +70,8 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        // The peer's last messages and signs of life may be in the completion queue already. If a
-        // thread of the application holds its lock, that thread takes them.
+        // The completion queue may already contain the peer's last messages and signs of life. If
+        // an application thread holds the lock of the queue, that thread handles them.
         entry.link.catch_up();
         entry.link.in_engine(|core| {
             let now = Instant::now();
@@ -105,10 +105,7 @@ fn report(event: &DeviceEvent, count: usize) {
             );
         }
         Effect::End(_, fault) => {
-            warn_sparsely!(
-                Rdma,
-                "device {name} reports a failure: {fault}; ended {count} connections"
-            );
+            warn_sparsely!(Rdma, "device {name}: {fault}; ended {count} connections");
         }
         Effect::Addresses => {
             info_sparsely!(
@@ -116,7 +113,7 @@ fn report(event: &DeviceEvent, count: usize) {
                 "device {name}: the device's addresses changed ({event})"
             )
         }
-        Effect::Nothing => debug!(Rdma, "device {name}: {event}"),
+        Effect::Nothing => debug!(Rdma, "device {name}: reported {event}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Handles the reports of the connection manager: connect requests, and events of connections and
+//! Handles the events of the connection manager: connect requests, and events of connections and
 //! listeners.
 
 use std::{
@@ -27,15 +27,16 @@ use crate::{
 /// would spin, because the manager's descriptor stays readable.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The number of failures in a row, by possibly temporary causes, after which a connection manager
-/// counts as broken.
+/// The number of consecutive failures with possibly temporary causes after which a connection
+/// manager counts as broken.
 const MAX_FAILURES: u32 = 20;
 
-/// The number of reports that are handled before a listener is closed: twice the longest queue of
-/// requests in the kernel.
+/// The maximum number of events that are handled before a listener is closed: twice the longest
+/// queue of requests in the kernel.
 const PENDING: usize = 2048;
 
-/// The epoll token of a transport's connection manager, and the timer key of its next poll.
+/// Returns the epoll token of a transport's connection manager, which is also the timer key for its
+/// next poll.
 fn token(transport: Transport) -> u64 {
     match transport {
         Transport::Rdma => CM_RDMA,
@@ -51,8 +52,9 @@ impl Reactor {
             .try_for_each(|(transport, fd)| self.watch(fd, token(transport)))
     }
 
-    /// Handles up to [`BATCH`] reports of a transport's connection manager. Returns whether more
-    /// may be pending. They make the descriptor readable, so the next wait returns at once.
+    /// Handles up to [`BATCH`] events of a transport's connection manager. Returns whether more may
+    /// be pending. Pending events keep the descriptor readable, so the next wait returns
+    /// immediately.
     pub(super) fn handle_cm_events(&mut self, transport: Transport) -> bool {
         for _ in 0..BATCH {
             match self.manager.poll(transport) {
@@ -76,8 +78,8 @@ impl Reactor {
         true
     }
 
-    /// Handles all pending reports of a transport's connection manager, and at most [`PENDING`] of
-    /// them, because peers may add reports faster than this thread handles them.
+    /// Handles the pending events of a transport's connection manager: at most [`PENDING`], because
+    /// peers may cause events faster than this thread handles them.
     pub(super) fn handle_pending_cm_events(&mut self, transport: Transport) {
         for _ in 0..PENDING / BATCH {
             if !self.handle_cm_events(transport) {
@@ -86,7 +88,7 @@ impl Reactor {
         }
     }
 
-    /// Returns whether a failed connection manager counts as broken. The engine ends then, because
+    /// Returns whether a failed connection manager counts as broken. The engine then ends, because
     /// it cannot serve its listeners.
     fn fails_for_good(&mut self, transport: Transport, error: OsError) -> bool {
         if transport != Transport::Rdma || error.is_shortage() {
@@ -96,22 +98,22 @@ impl Reactor {
         is_of_manager(error) || self.failures > MAX_FAILURES
     }
 
-    /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
+    /// Removes a transport's connection manager from the epoll instance until [`PAUSE`] has passed.
     pub(super) fn pause_manager(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
         error_sparsely!(
             Engine,
-            "engine: the connection manager of {transport} failed; polls it again in {PAUSE:?}: \
+            "engine: the connection manager of {transport} failed; retries in {PAUSE:?}: \
              {error}"
         );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
-            // The call fails if the descriptor is not in the epoll, which is no error here.
+            // The call fails if the descriptor is not registered, which is not an error here.
             let _ = self.epolls.engine.delete(fd);
         }
         self.timers.set(token(transport), Some(now + PAUSE));
     }
 
-    /// Ends the pause.
+    /// Ends the pause of a transport's connection manager.
     pub(super) fn resume_manager(&mut self, transport: Transport) {
         let mut fds = self.manager.fds().filter(|(other, _)| *other == transport);
         let watched = fds.try_for_each(|(_, fd)| self.watch(fd, token(transport)));
@@ -134,12 +136,12 @@ impl Reactor {
             return;
         };
         let now = Instant::now();
-        // The peer's last messages are in the completion queue already, and are handled before the
-        // disconnect.
+        // The peer's last messages are already in the completion queue, and must be handled before
+        // the disconnect.
         if event.is_disconnect() && !entry.link.take_last() {
             return self.poll_soon(key, Some(event));
         }
-        debug!(Cm, "{}: {event}", entry.link);
+        debug!(Cm, "{}: received {event}", entry.link);
         entry
             .link
             .in_engine(|core| core.conn.handle_cm_event(event.input(), now));
@@ -166,7 +168,7 @@ impl Reactor {
         let Some(peer) = asked.peer_addr() else {
             warn_sparsely!(
                 Listener,
-                "engine: dropped a connect request without the peer's address"
+                "engine: dropped a connect request, because the peer's address is unknown"
             );
             return;
         };
@@ -181,7 +183,7 @@ impl Reactor {
             report_refusal(
                 refusal,
                 peer,
-                &format_args!("{field} is {limit}, and that many wait"),
+                &format_args!("the listener has reached its limit {field} of {limit}"),
             );
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
@@ -200,7 +202,7 @@ impl Reactor {
                 let timeout = config.connect_timeout;
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
-                debug!(Cm, "{link}: CONNECT_REQUEST");
+                debug!(Cm, "{link}: received CONNECT_REQUEST");
                 let incoming = IncomingRequest {
                     listener_items,
                     engine,
@@ -216,8 +218,8 @@ impl Reactor {
         }
     }
 
-    /// Brings a request to its listener. If its private data have a frame of their own, accepts the
-    /// request in order to receive them first.
+    /// Passes a request to its listener. If private data follow in a separate frame, first accepts
+    /// the request at the transport, in order to receive them.
     fn bring(&mut self, key: u64, link: &Arc<Link>, incoming: IncomingRequest) {
         if link.core().conn.has_long_request() {
             if let Some(entry) = self.links.get_mut(&key) {
@@ -241,7 +243,8 @@ impl Reactor {
         }
     }
 
-    /// Ends a listener whose device or address was removed, or binds it again later.
+    /// Handles the removal of a listener's device or address: ends the listener, or schedules an
+    /// attempt to bind it again.
     pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
         let Some(listener) = self.listeners.get_mut(&key) else {
             return;
@@ -265,12 +268,13 @@ impl Reactor {
         }
         error!(Listener, "{} has ended: {reason}", listener.name(key));
         if let Some(listener) = self.listeners.remove(&key) {
-            // This destroys the listener's id. The removal of the device waits for that.
+            // This destroys the listener's id. The kernel completes the removal of the device only
+            // afterwards.
             listener.end(reason);
         }
     }
 
-    /// Binds a listener again when its wait has passed.
+    /// Tries to bind a listener again after its delay has passed.
     pub(super) fn listen_again(&mut self, key: u64) {
         if let Some(listener) = self.listeners.get_mut(&key)
             && let Some(wait) = listener.try_again(&self.manager, key)
@@ -279,7 +283,7 @@ impl Reactor {
         }
     }
 
-    /// Begins to establish a connection, or rejects it if the backlog has filled up since its
+    /// Starts to establish a connection, or rejects it if the backlog has filled up since its
     /// request.
     pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
@@ -292,7 +296,7 @@ impl Reactor {
             report_refusal(
                 Refusal::Backlog,
                 peer,
-                &format_args!("backlog is {limit}, and that many wait"),
+                &format_args!("the listener has reached its limit backlog of {limit}"),
             );
         } else {
             entry.link.in_engine(|core| core.conn.take_turn(now));
@@ -300,8 +304,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Whether the backlog is full for this request. The backlog contains the waiting connections,
-    /// and the connections that the engine is establishing for the same listener.
+    /// Returns whether the backlog is full for this request. The backlog contains the waiting
+    /// connections, and the connections that the engine is establishing for the same listener.
     fn finds_backlog_full(&self, key: u64) -> bool {
         let Some(entry) = self.links.get(&key) else {
             return false;

@@ -1,4 +1,4 @@
-//! Polls the completion queues that no thread of the application polls.
+//! Polls the completion queues that no application thread polls.
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
 
@@ -23,12 +23,14 @@ impl Reactor {
         self.arm_and_poll(key);
     }
 
-    /// Takes one batch of completions of a connection. The next turn of the connection takes more.
+    /// Handles one batch of completions of a connection. A later iteration of the loop handles the
+    /// rest.
     pub(super) fn poll(&mut self, key: u64) {
         self.poll_by(key, Link::poll_in_engine);
     }
 
-    /// Requests an event for the next completion, and takes the completions that are in the queue.
+    /// Arms the completion channel for the next completion, then handles the completions in the
+    /// queue.
     fn arm_and_poll(&mut self, key: u64) {
         self.poll_by(key, Link::arm_and_poll_in_engine);
     }
@@ -44,8 +46,8 @@ impl Reactor {
                 self.unfinished.insert(key);
             }
             Progress::Busy => {
-                // The threads of the application become the owner. Otherwise each event would wake
-                // this thread while they poll.
+                // An application thread is polling the queue and becomes the owner. Otherwise each
+                // event would needlessly wake this thread.
                 entry.link.poller.yield_to_threads();
                 self.poll_soon(key, None);
             }
@@ -55,8 +57,8 @@ impl Reactor {
         }
     }
 
-    /// Adds a connection to the table of attended connections. The engine calls this when threads
-    /// or an event loop have acquired the connection, or hold an unsent message back on it.
+    /// Adds a connection to the attended connections, which this thread checks periodically. Called
+    /// when threads or an event loop poll the connection, or when a message waits to be sent.
     pub(super) fn attend(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
@@ -68,7 +70,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Makes this thread the owner of the connection.
+    /// Makes this thread poll the connection.
     pub(super) fn take_over(&mut self, key: u64) {
         self.attended.forget(key);
         if let Some(entry) = self.links.get(&key) {
@@ -77,15 +79,15 @@ impl Reactor {
         }
     }
 
-    /// Has the engine poll a connection again soon, because a thread of the application is polling
-    /// it now. A disconnect `event` is handled after the engine's poll.
+    /// Schedules another poll of a connection soon, because an application thread is polling it
+    /// now. A disconnect `event` is handled after that poll.
     pub(super) fn poll_soon(&mut self, key: u64, event: Option<Event>) {
         self.late.extend(event.map(|event| (key, event)));
         self.attended.poll_soon(key);
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Checks the connections that the application polls.
+    /// Checks the attended connections, which the application polls.
     pub(super) fn check_attended(&mut self, now: Instant) {
         let Self {
             attended,
@@ -104,8 +106,8 @@ impl Reactor {
             if let Err(error) = awaits {
                 error_sparsely!(
                     Engine,
-                    "engine: cannot watch the program's event loops, so it does not take over the \
-                     connections of a loop that stops: {error}"
+                    "engine: cannot watch the program's event loops, so the connections of a loop \
+                     that stops polling stall: {error}"
                 );
             }
         }
@@ -122,7 +124,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Handles the first event of a loop since the last check.
+    /// Records that an event for the application's event loops has arrived, and schedules a check.
     pub(super) fn expect_loops(&mut self) {
         self.attended.expect_loops();
         self.notices.expect();
@@ -133,7 +135,8 @@ impl Reactor {
         self.await_loops(|engine, loops, event| engine.add(loops, *event))
     }
 
-    /// Requests one wake-up of this thread for the next event of a loop.
+    /// Arms the engine's epoll instance to wake this thread once, at the next event for the
+    /// application's event loops.
     fn await_loops(
         &self,
         how: impl FnOnce(&Epoll, &OwnedFd, &mut EpollEvent) -> nix::Result<()>,
@@ -145,10 +148,11 @@ impl Reactor {
     }
 }
 
-/// Returns the keys of the connections with events for loops, of `connections` in all.
+/// Returns the keys of the connections with pending events for the application's event loops. There
+/// are `connections` in total.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
-    // The list has room for all connections, because the engine takes over only connections that
-    // two calls in a row return.
+    // The list must have room for all connections, because the engine takes over a connection only
+    // if two consecutive calls return it.
     let mut ready = vec![EpollEvent::empty(); connections.max(1)];
     let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
     ready[..count].iter().map(EpollEvent::data).collect()

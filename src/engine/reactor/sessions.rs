@@ -1,5 +1,5 @@
-//! Sessions: each lost connection is replaced by a new one, which keeps the key and the handles of
-//! the lost one.
+//! Resumes sessions: replaces a lost connection by a new one with the same key and the same
+//! handles.
 
 use std::{
     fs::File,
@@ -22,18 +22,18 @@ use crate::{
     transport::{ConnectRequest, ConnectionId},
 };
 
-/// The time limit of one attempt. It is short, because the network may recover at any time during
-/// an attempt.
+/// The time limit of one attempt to reconnect. It is short, because a new attempt is the fastest
+/// way to notice that the network works again.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The greatest number of sessions that wait for their peers to connect again. A further one ends
-/// the oldest, so that peers that connect and vanish use at most the memory of this number of
+/// The maximum number of sessions that wait for their peers to reconnect. A further one ends the
+/// oldest. So peers that connect and vanish occupy the memory of at most this number of
 /// connections.
 const MAX_SUSPENDED: usize = 1024;
 
 impl Reactor {
     /// Performs the next step of a session whose connection was lost. Returns false if the
-    /// connection has no session that waits.
+    /// connection has no session that can continue.
     pub(super) fn recover(&mut self, key: u64) -> bool {
         let Some(entry) = self.links.get_mut(&key) else {
             return false;
@@ -42,7 +42,7 @@ impl Reactor {
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
-                    // The peer had already cancelled the attempt that was established.
+                    // The peer had already cancelled this attempt when it was established.
                     entry.link.in_engine(|core| core.lose(Instant::now()));
                 }
                 false
@@ -80,7 +80,7 @@ impl Reactor {
         let now = Instant::now();
         let next = {
             let mut core = entry.link.core();
-            // The upper 32 bits, as a fraction between 0 and 1.
+            // Converts the upper 32 bits to a fraction between 0 and 1.
             core.removed((random() >> 32) as f64 / f64::from(u32::MAX), now);
             core.next_timeout()
         };
@@ -98,7 +98,7 @@ impl Reactor {
         }
     }
 
-    /// Ends the oldest suspended sessions beyond [`MAX_SUSPENDED`].
+    /// Ends the oldest suspended sessions if there are more than [`MAX_SUSPENDED`].
     fn bound_suspended(&mut self) {
         while self.suspended.len() > MAX_SUSPENDED
             && let Some(oldest) = self.suspended.pop_front()
@@ -109,15 +109,15 @@ impl Reactor {
             {
                 warn_sparsely!(
                     Connection,
-                    "{link}: its session ends, because {MAX_SUSPENDED} newer sessions are suspended"
+                    "{link}: the session ends, because {MAX_SUSPENDED} newer sessions are suspended"
                 );
                 self.drive(oldest);
             }
         }
     }
 
-    /// Ends the accepted sessions that are suspended, if the engine is being drained or shut down.
-    /// It has no listener then, so their peers cannot resume them.
+    /// Ends suspended sessions that this host accepted, if the engine is being drained or shut
+    /// down. It has no listener then, so their peers cannot resume them.
     pub(super) fn end_unresumable(&mut self) {
         self.drains.retain(|(_, caller)| caller.strong_count() > 0);
         let is_drained = self.refusing || !self.drains.is_empty();
@@ -125,7 +125,8 @@ impl Reactor {
             return;
         }
         for key in mem::take(&mut self.suspended) {
-            // An attempt that fails comes back to this list.
+            // A session that is being resumed is skipped. If its attempt fails, it is added to this
+            // list again.
             let idle = self.links.get(&key).filter(|it| it.asked.is_none());
             let link = idle.map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
@@ -133,14 +134,14 @@ impl Reactor {
             {
                 info!(
                     Connection,
-                    "{link}: its session ends, because the engine no longer listens"
+                    "{link}: the session ends, because the engine has no listener to resume at"
                 );
                 self.drive(key);
             }
         }
     }
 
-    /// Begins an attempt of the active side. Returns false if the time limit of the session has
+    /// Starts an attempt of the connecting side. Returns false if the time limit of the session has
     /// passed.
     fn resume(&mut self, key: u64) -> bool {
         let now = Instant::now();
@@ -181,9 +182,8 @@ impl Reactor {
         params
     }
 
-    /// Tests whether RDMA to the peer works: sends a request over `way` that the peer refuses as
-    /// late. An engine runs one such trial at a time, so that trials do not delay connections of
-    /// the program for long.
+    /// Tests whether RDMA to the peer works, with a request that the peer refuses as late. An
+    /// engine runs one such test at a time, so that tests hardly delay the program's connections.
     fn try_rdma(&mut self, of: u64, way: Way, request: &ResumeRequest) {
         let key = new_key();
         let Some(entry) = self.links.get(&of) else {
@@ -202,11 +202,12 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Records the result of a trial of RDMA for the session of connection `of`. The trial ended
-    /// with `reason`.
+    /// Records the result of an RDMA test for the session of connection `of`. The test ended with
+    /// `reason`.
     pub(super) fn record_trial(&mut self, of: u64, reason: &CloseReason) {
         self.trial = None;
-        // The answer shows that the peer knows the session and that the way works.
+        // The peer answers "busy" only if it knows the session, so its answer shows that RDMA
+        // works.
         let works = matches!(reason, CloseReason::PeerBusy);
         if let Some(entry) = self.links.get(&of) {
             let result = if works { "works" } else { "does not work" };
@@ -230,11 +231,15 @@ impl Reactor {
                 return asked.reject(&Reject::over(over).emit(&[]));
             }
             if let Some(peer) = asked.peer_addr() {
-                report_refusal(Refusal::Session, peer, &"its session is not known here");
+                report_refusal(
+                    Refusal::Session,
+                    peer,
+                    &"the peer asked to resume an unknown session",
+                );
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
-        // The peer's answer to a ping on the last connection may be in the completion queue.
+        // The completion queue may contain the peer's answer to a ping on the last connection.
         if !entry.link.catch_up() {
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
@@ -279,8 +284,8 @@ impl Reactor {
         }
     }
 
-    /// Forgets the session of a connection that has ended, but keeps the message counts of a closed
-    /// session.
+    /// Removes the session of an ended connection. If the session was closed, its message counts
+    /// are kept.
     pub(super) fn forget_session(&mut self, entry: &mut Entry) {
         let Some(id) = entry.session else { return };
         self.sessions.remove(&id);
@@ -296,8 +301,8 @@ impl Reactor {
         }
     }
 
-    /// Accepts a request to resume, with the number of messages received. The last connection has
-    /// been released, so that number is final.
+    /// Accepts a request to resume, and reports the number of messages received. This number is
+    /// final, because the last connection has been released.
     fn accept_resume(&mut self, key: u64, asked: ConnectRequest) {
         let now = Instant::now();
         let Some(entry) = self.links.get(&key) else {
@@ -334,8 +339,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Begins a session with a peer whose request is accepted. Returns its identity; `None` if
-    /// either side does not want one.
+    /// Creates a session with a peer whose request is being accepted. Returns its ID, or `None` if
+    /// one of the sides does not use sessions.
     pub(super) fn begin_session(&mut self, key: u64) -> Option<SessionId> {
         let entry = self.links.get_mut(&key)?;
         let link = &entry.link;
@@ -360,7 +365,7 @@ impl Reactor {
     }
 }
 
-/// Returns random bits that no peer can guess.
+/// Returns a random session ID that no peer can guess.
 fn random_id() -> std::io::Result<SessionId> {
     let mut id = [0; SESSION_ID_LEN];
     File::open("/dev/urandom")?.read_exact(&mut id)?;

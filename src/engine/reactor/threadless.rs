@@ -1,17 +1,18 @@
-//! The rounds of an engine without a thread.
+//! Runs the reactor of an engine without a thread.
 
 use std::time::Instant;
 
 use super::Reactor;
 use crate::transport_choice::Transport;
 
-/// The rounds of one call. Other threads may add work faster than a call does it. The thread that
-/// adds work serves the engine after this call.
+/// The maximum number of iterations in one call. Without a limit the call might never return,
+/// because other threads can add work faster than it handles work. The remaining work is handled by
+/// the threads that added it.
 const MAX_ROUNDS: u32 = 64;
 
 impl Reactor {
-    /// Does all work that there is, in [`MAX_ROUNDS`] at most, without waiting. Returns the next
-    /// deadline.
+    /// Does all pending work without waiting, in at most [`MAX_ROUNDS`] iterations. Returns the
+    /// next deadline.
     pub(in crate::engine) fn settle(&mut self) -> Option<Instant> {
         for _ in 0..MAX_ROUNDS {
             self.more = false;
@@ -31,7 +32,7 @@ impl Reactor {
                 return self.timers.next();
             }
         }
-        // The work that is left is due now.
+        // Work remains, so the next service is due now.
         Some(Instant::now())
     }
 }

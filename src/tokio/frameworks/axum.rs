@@ -9,15 +9,15 @@ use ::tokio::time::sleep;
 use super::PeerAddr;
 use crate::tokio::{listener::accept, stream::Stream, stream_listener::StreamListener};
 
-/// The pause after a connection that the runtime could not watch, most often because the process
-/// has no file descriptor left.
+/// The pause after the runtime could not register a connection, usually because the process has no
+/// free file descriptor.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// For `axum::serve` (feature `axum`).
+/// Lets `axum::serve` accept streams (feature `axum`).
 ///
-/// When the runtime cannot watch an accepted connection, `accept` logs a warning, drops the
-/// connection, and accepts the next one after a pause of 1 s. After the listener's end it logs an
-/// error once and never returns: `axum::serve` continues to serve its connections.
+/// If the runtime cannot register an accepted connection, `accept` logs a warning, drops the
+/// connection, and accepts the next one after a pause of 1 s. After the listener's end, `accept`
+/// logs an error once and never returns, so that `axum::serve` continues to serve its connections.
 ///
 /// # Examples
 ///

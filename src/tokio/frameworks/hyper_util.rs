@@ -17,7 +17,8 @@ use crate::{connector::Connector, tokio::stream::Stream};
 /// Connects [`Stream`]s to the hosts of URIs (feature `hyper-util`), for
 /// `hyper_util::client::legacy::Client` and for tonic's `Endpoint::connect_with_connector`.
 ///
-/// The host may be an address or a name. A URI without a port has port 80, or 443 for `https`.
+/// The host may be an address or a host name. If a URI has no port, the port is 80, or 443 for
+/// `https`.
 ///
 /// # Examples
 ///
@@ -52,15 +53,15 @@ impl HttpConnector {
 
     /// Sets whether URIs must have the scheme `http`. Default: `true`.
     ///
-    /// This encrypts nothing. A connector that speaks TLS over the streams of this one sets
-    /// `false`, so that `https` comes through.
+    /// The connector itself does not encrypt. Set `false` if another connector wraps this one in
+    /// TLS, so that this one also accepts `https`.
     #[must_use]
     pub fn enforce_http(mut self, enforce: bool) -> Self {
         self.enforce_http = enforce;
         self
     }
 
-    /// Returns the host without brackets, and the port.
+    /// Returns the host, without brackets, and the port of a URI.
     fn target(&self, uri: &Uri) -> io::Result<(String, u16)> {
         let fail = |problem| {
             let text = format!("the URI {uri} {problem}");
@@ -108,8 +109,8 @@ impl Service<Uri> for HttpConnector {
     }
 }
 
-/// For `hyper_util::client::legacy::Client` (feature `hyper-util`): an answer has the [`PeerAddr`]
-/// among its extensions.
+/// For `hyper_util::client::legacy::Client` (feature `hyper-util`): adds the [`PeerAddr`] to the
+/// extensions of each response.
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         let connected = Connected::new();

@@ -1,5 +1,5 @@
-//! The traits of servers and clients of HTTP and gRPC, for streams and listeners. The feature of
-//! each crate has the crate's name.
+//! Implements traits of HTTP and gRPC servers and clients for streams and listeners. The feature
+//! for each crate is named after the crate.
 
 #[cfg(feature = "axum")]
 mod axum;
@@ -14,14 +14,14 @@ use std::{fmt, net::SocketAddr};
 #[cfg(feature = "hyper-util")]
 pub use self::hyper_util::HttpConnector;
 
-/// The peer's address, for the code that handles a request or its answer (features `axum` and
+/// The peer's address, for code that handles a request or a response (features `axum` and
 /// `hyper-util`).
 ///
-/// * A handler of axum takes `ConnectInfo(PeerAddr(peer)): ConnectInfo<PeerAddr>` if the service
-///   is made with `into_make_service_with_connect_info::<PeerAddr>()`. [`SocketAddr`] itself
-///   cannot implement axum's trait for a listener of this crate.
-/// * An answer that hyper-util's client has received over a
-///   [`tokio::Stream`](crate::tokio::Stream) has it among its extensions.
+/// * An axum handler gets it as the argument `ConnectInfo(PeerAddr(peer)): ConnectInfo<PeerAddr>`
+///   if the service is created with `into_make_service_with_connect_info::<PeerAddr>()`.
+///   [`SocketAddr`] itself cannot implement axum's trait for a listener of this crate.
+/// * A response that hyper-util's client has received over a
+///   [`tokio::Stream`](crate::tokio::Stream) contains it in its extensions.
 #[cfg(any(feature = "axum", feature = "hyper-util"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);

@@ -2,7 +2,7 @@ use ::tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::tokio::stream::Stream;
 
-/// For `Server::serve_with_incoming` (feature `tonic`), which takes
+/// Lets `Server::serve_with_incoming` (feature `tonic`) serve streams from
 /// [`StreamListener::into_incoming`](crate::tokio::StreamListener::into_incoming).
 ///
 /// `Request::remote_addr` and `Request::local_addr` return the connection's addresses, as over

@@ -100,7 +100,7 @@ impl ConnectRequest {
     /// Rejects the request.
     pub(crate) fn reject(mut self, private_data: &[u8]) {
         if let Err(error) = self.id.reject(private_data) {
-            debug!(Rdma, "cannot reject a connect request: {error}");
+            debug!(Rdma, "engine: cannot reject a connect request: {error}");
         }
     }
 

@@ -63,8 +63,8 @@ impl ThreadDomains {
                     let name = name();
                     debug!(
                         Rdma,
-                        "device {name}: no thread domain, so its driver locks the queue pair: \
-                         {error}"
+                        "device {name}: cannot allocate a thread domain, so the driver locks the \
+                         queue pair: {error}"
                     );
                 }
                 None

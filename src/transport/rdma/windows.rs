@@ -77,7 +77,7 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     match &result {
         Ok(()) => info!(
             Rdma,
-            "device {name}: lends large messages by memory windows"
+            "device {name}: exposes large messages to peers by memory windows"
         ),
         Err(failure) => debug!(
             Rdma,

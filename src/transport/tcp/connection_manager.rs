@@ -312,8 +312,8 @@ impl ConnectionManager {
         if let Err(errno) = result {
             error_sparsely!(
                 Tcp,
-                "cannot set the timer of the TCP listeners: paused listeners may not continue, and \
-                 silent peers may stay connected: {errno}"
+                "engine: cannot set the timer of the TCP listeners, so paused listeners may not \
+                 continue, and silent peers may stay connected: {errno}"
             );
         }
     }

@@ -84,14 +84,18 @@ impl Firewall {
             Self::Rules(rules) => rules,
             Self::Unreadable(Unreadable::NotInstalled) => {
                 let install = around.distribution().install("nftables", "nftables");
-                let finding = Finding::note(SUBJECT, "cannot tell whether UDP port 4791 passes")
-                    .because(WHY)
-                    .mend(as_root(&install))
-                    .hint("the doctor reads the firewall rules with `nft`");
+                let finding = Finding::note(
+                    SUBJECT,
+                    "cannot determine whether the firewall passes UDP port 4791",
+                )
+                .because(WHY)
+                .mend(as_root(&install))
+                .hint("the doctor reads the firewall rules with `nft`");
                 return vec![finding];
             }
             Self::Unreadable(Unreadable::Failed(why)) => {
-                let what = format!("cannot tell whether UDP port 4791 passes: {why}");
+                let what =
+                    format!("cannot determine whether the firewall passes UDP port 4791: {why}");
                 let finding = Finding::note(SUBJECT, what).because(WHY);
                 return vec![if nix::unistd::geteuid().is_root() {
                     finding

@@ -181,7 +181,8 @@ impl ConnectionManager {
         else {
             debug!(
                 Listener,
-                "listener {listener}: dropped a connection without a connect request: {arrived:?}"
+                "listener {listener}: dropped a connection, because the peer sent {arrived:?} \
+                 instead of a connect request"
             );
             return;
         };
