@@ -35,7 +35,7 @@ complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "bridge" -d 'Carries pla
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "completions" -d 'Prints completions for a shell'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "man" -d 'Writes the pages of the manual to a folder'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand doctor" -l transport -d 'The transport that has to work' -r -f -a "rdma\t'RDMA, and TCP between this host and itself'
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand doctor" -l transport -d 'The transport that has to work' -r -f -a "rdma\t'RDMA; without an RDMA device also TCP between this host and itself'
 tcp\t'TCP alone'"
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand doctor" -l timeout -d 'The time limit of each step that uses the network' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand doctor" -l json -d 'Print all findings as JSON'

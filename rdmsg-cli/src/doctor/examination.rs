@@ -69,16 +69,11 @@ impl Examination {
         if let Some(timeout) = exchange.filter(|_| usable) {
             findings.extend(exchange::over_each(&devices, timeout));
         }
-        if let Some(timeout) = exchange {
-            let tcp = exchange::over_tcp(timeout);
-            findings.push(if devices.is_empty() {
-                tcp.hint(
-                    "services use TCP unless they require RDMA; `rdmsg doctor --transport tcp` \
-                     checks only TCP",
-                )
-            } else {
-                tcp
-            });
+        if let Some(timeout) = exchange.filter(|_| devices.is_empty()) {
+            findings.push(exchange::over_tcp(timeout).hint(
+                "services use TCP unless they require RDMA; `rdmsg doctor --transport tcp` checks \
+                 only TCP",
+            ));
         }
         Self {
             version: env!("CARGO_PKG_VERSION").into(),

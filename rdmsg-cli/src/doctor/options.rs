@@ -9,10 +9,10 @@ use crate::duration::positive;
 ///
 /// Checks the kernel modules, the device files and their permissions, devices, ports, addresses,
 /// the MTU, the limits on locked memory and open files, provider libraries and the firewall, and
-/// sends a message over each device, and over TCP, from this host to itself. With PEER, a host
-/// where `rdmsg serve` runs, it also checks step by step the route, TCP, the findings of the peer
-/// about itself, both MTUs, an RDMA connection, and messages of several sizes. It names the step
-/// and the side that fail.
+/// sends a message over each device, or over TCP if there is none, from this host to itself. With
+/// PEER, a host where `rdmsg serve` runs, it also checks step by step the route, TCP, the findings
+/// of the peer about itself, both MTUs, an RDMA connection, and messages of several sizes. It names
+/// the step and the side that fail.
 ///
 /// With --transport tcp it checks only TCP, for hosts without RDMA.
 ///
@@ -60,7 +60,7 @@ pub(crate) struct Options {
 /// A transport that the doctor checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Checked {
-    /// RDMA, and TCP between this host and itself
+    /// RDMA; without an RDMA device also TCP between this host and itself
     Rdma,
     /// TCP alone
     Tcp,
