@@ -86,8 +86,8 @@ impl Examination {
         }
     }
 
-    /// Examines this host for connections over TCP only. `timeout` is the time limit of the messages
-    /// that the host sends to itself.
+    /// Examines this host for connections over TCP only. `timeout` is the time limit of the
+    /// messages that the host sends to itself.
     pub(super) fn for_tcp(timeout: Duration) -> Self {
         let root = Root::machine();
         Self {

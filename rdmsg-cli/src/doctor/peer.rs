@@ -189,8 +189,8 @@ impl Peer {
     }
 
     /// Requests the peer's examination of itself, and adds the peer's problems that concern the
-    /// checked transport to `findings`. Also returns whether the peer refused the connection because
-    /// no server is running.
+    /// checked transport to `findings`. Also returns whether the peer refused the connection,
+    /// because no server is running.
     ///
     /// The request uses TCP, which may work when RDMA does not. On iWARP it uses RDMA, because
     /// iWARP ports are TCP ports, and the peer's iWARP listener does not accept plain TCP
@@ -412,10 +412,13 @@ impl Peer {
         match blamed(Host::Peer) {
             Some(subject) => finding.hint(format!("the peer has a problem: see {subject} above")),
             None if serves && is_of_another_program(error) => self.of_another_program(finding),
-            None if serves && checked == Checked::Rdma => finding.because("TCP works on the same route").hint(
-                "both hosts seem to be in order: if the peer does not answer, something between \
-                 them (a switch, a cloud's security group, iptables-legacy) drops UDP port 4791",
-            ),
+            None if serves && checked == Checked::Rdma => {
+                finding.because("TCP works on the same route").hint(
+                    "both hosts seem to be in order: if the peer does not answer, something \
+                     between them (a switch, a cloud's security group, iptables-legacy) drops UDP \
+                     port 4791",
+                )
+            }
             None => finding,
         }
     }

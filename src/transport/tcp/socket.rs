@@ -201,7 +201,7 @@ impl Socket {
             flags |= libc::MSG_MORE;
         }
         let moved = if let [span] = spans {
-            // For a short frame, the `msghdr` of sendmsg(2) costs the kernel more than the bytes do.
+            // For a short frame, the `msghdr` of sendmsg(2) costs the kernel more than the bytes.
             // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { libc::send(fd, span.start.cast(), span.len, flags) }
         } else {
