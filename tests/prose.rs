@@ -232,9 +232,9 @@ const STYLE: [(&str, &str); 8] = [
     ("in vain, for ever, anew, beside, any more", "current words"),
 ];
 
-/// The maximum number of sentences that contain words of [`STYLE`], per 1000 sentences. The first
-/// directory in this list that contains a file applies to that file. Lower a bound when its
-/// directory improves; never raise a bound.
+/// The maximum number of sentences that contain words of [`STYLE`], per 1000 sentences. Each file
+/// is subject to the bound of the first directory in this list that contains the file. Lower a
+/// bound when its directory improves; never raise a bound.
 #[rustfmt::skip]
 const BOUNDS: [(&str, usize); 8] = [
     ("src", 2), ("proto", 3), ("verbs", 2), ("integration", 2), ("docs", 1), ("tests", 2),

@@ -131,7 +131,7 @@ impl Word {
         self.0.fetch_or(HAS_LEADER, Ordering::AcqRel) & HAS_LEADER == 0
     }
 
-    /// Ends the lead of the calling thread.
+    /// Ends the calling thread's role as leader.
     #[inline]
     pub(super) fn resign(&self) -> Resigned {
         let word = self.0.fetch_and(!(HAS_LEADER | ASLEEP), Ordering::AcqRel);

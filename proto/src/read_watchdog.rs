@@ -210,9 +210,9 @@ mod tests {
         }
     }
 
-    /// Calls `check` at each deadline, until the verdict is not `Fine`. `came` returns the number
-    /// of chunks that have arrived by the check with this number. Returns the number of checks, the
-    /// last verdict and its time.
+    /// Calls `check` at each deadline, until the verdict is not `Fine`. `came(n)` returns how many
+    /// chunks have arrived by check `n`. This function returns the number of checks, the last
+    /// verdict, and the time of that verdict.
     fn checks(
         read_watchdog: &mut ReadWatchdog,
         came: impl Fn(u32) -> u64,

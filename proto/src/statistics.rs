@@ -31,7 +31,8 @@ pub struct Statistics {
     pub grants_received: u64,
     /// Pings sent for keepalive and for flushes.
     pub pings_sent: u64,
-    /// Losses of the connection after which its session was [resumed](https://docs.rs/rdmsg).
+    /// The number of connection losses after which the session was
+    /// [resumed](https://docs.rs/rdmsg).
     pub resumes: u64,
     /// Messages that were resent after the session was resumed.
     pub resent: u64,

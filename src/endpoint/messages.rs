@@ -258,8 +258,7 @@ impl Endpoint {
         link.look(&handoff, || self.take_from(&handoff)).transpose()
     }
 
-    /// Sends the message if it is short and without an id, and if there is room. Returns whether it
-    /// was sent.
+    /// Sends the message if it is short, has no id, and there is room. Returns whether it was sent.
     #[inline(always)]
     pub(super) fn send_at_once(&self, message: &Outgoing<'_>) -> bool {
         match (&message.content, message.id) {

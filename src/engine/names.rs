@@ -19,7 +19,7 @@ use crate::{
     status::OsError,
 };
 
-/// The ports that replace port 0, in rotation.
+/// The ports that are assigned in rotation in place of port 0.
 const FREE: RangeInclusive<u16> = 49_152..=u16::MAX;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 

@@ -246,8 +246,9 @@ impl Drop for EndGuard<'_> {
         }
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
-            // The remaining foreign calls may block this thread. It leaves the table first, so that
-            // a program that waits for the engine's end does not wait for them.
+            // The remaining calls into application code may block this thread. Remove the thread
+            // from the table before it makes them, so that a program that waits for the engine to
+            // end does not wait for these calls.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;

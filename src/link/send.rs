@@ -578,8 +578,8 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     })
 }
 
-/// Returns how many of the first messages fit into a frame, and their total length in bytes
-/// including length fields.
+/// Returns the number of messages, counted from the first, that fit into a frame, and their total
+/// length in bytes including length fields.
 fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0_usize);
     for message in messages.iter().take(room.messages.min(MAX_PARTS)) {

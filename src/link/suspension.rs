@@ -37,7 +37,7 @@ pub(crate) enum Next {
     /// On the active side, begin an attempt. On the passive side, wait for the peer until the
     /// deadline.
     Attempt,
-    /// Test whether this way over RDMA works.
+    /// Test whether this RDMA path works.
     TryRdma(Way, ResumeRequest),
     Nothing,
 }
@@ -117,7 +117,7 @@ impl Core {
                 suspension.step = Step::Lost;
                 if let Side::Active(ways) = &mut session.side {
                     let (way, reason) = (ways.present(), &ended.reason);
-                    let text = format_args!("cannot resume at {way} yet: {reason}");
+                    let text = format_args!("cannot resume the session over {way} yet: {reason}");
                     self.deferred.log(Note::new(Level::Debug, text));
                     if *reason == CloseReason::PeerBusy {
                         suspension.failed = ways.busy(suspension.failed);
@@ -161,7 +161,8 @@ impl Core {
                 _ => kept.id = None,
             }
         }
-        // The other ids belong to messages that are no longer kept, so the peer has received them.
+        // The other ids belong to messages that are no longer kept, which means that the peer has
+        // received these messages.
         for id in waiting {
             report(&mut self.completions, Completion::Sent(id));
         }

@@ -30,12 +30,13 @@ use crate::{config::within, error::Error};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Redial {
-    /// The limit of the first pause.
+    /// The upper bound of the first pause. Later bounds grow up to
+    /// [`longest_pause`](Self::longest_pause), and each pause is random below its bound.
     ///
     /// 1 ms to 10 min, default 100 ms.
     pub first_pause: Duration,
 
-    /// The maximum limit of a pause.
+    /// The longest pause between two attempts.
     ///
     /// 1 ms to 10 min, default 10 s.
     pub longest_pause: Duration,

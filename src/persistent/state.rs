@@ -33,7 +33,7 @@ pub(super) struct State {
 pub(super) enum Phase {
     /// The client pauses until the next dial, which starts at this time.
     Pausing(Instant),
-    /// A connection is being established. `None` while the thread with the turn polls the
+    /// A connection is being established. `None` while the thread whose turn it is polls the
     /// `Connecting`.
     Dialing(Option<Box<Connecting>>),
     Connected(Connection),

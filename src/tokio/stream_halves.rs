@@ -97,7 +97,7 @@ impl Drop for OwnedWriteHalf {
             let name = self.write.end().name();
             debug!(
                 Connection,
-                "{name}: cannot finish the writing half: {error}"
+                "{name}: cannot shut down the write half: {error}"
             );
         }
     }

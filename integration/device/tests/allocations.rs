@@ -164,9 +164,9 @@ fn batches_allocate_nothing() {
     drop(server);
 }
 
-/// Checks the lowest count of several tries. On a busy machine the engine polls when the tasks are
-/// late, and is notified when the tasks poll again. The notification allocates, but is not a cost
-/// of sending a message.
+/// Checks the lowest allocation count of several tries. On a busy machine the engine polls in place
+/// of tasks that do not poll in time, and a task notifies the engine when it polls again. This
+/// notification allocates, but is not part of the cost of a message.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

@@ -1,6 +1,6 @@
 //! Tests ports that the kernel chooses. The connection manager chooses ports without regard to
-//! TCP's ports. But iWARP uses TCP's ports, and a listener on both transports needs the same port
-//! on both.
+//! TCP's ports. But iWARP uses TCP's ports, and a listener on both RDMA and TCP needs the same
+//! port on both.
 
 use std::{
     fs, io, iter,

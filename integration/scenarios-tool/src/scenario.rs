@@ -25,7 +25,7 @@ pub(crate) struct Scenario {
 /// the server receives. The client always receives immediately.
 pub(crate) type Group = (u32, Talk, Reading);
 
-/// The messages that both sides send until the order to stop.
+/// The messages that both sides send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Talk {
     /// One message at the beginning, and some more after the order to stop.

@@ -16,8 +16,9 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a watchdog for the running test. The limit is in seconds on an idle machine. Choose a
-    /// long limit, because the lab is slow. The message names the caller's source line.
+    /// Starts a watchdog for the running test. `seconds` is the limit on an idle machine; a
+    /// [`Deadline`] allows more time on a busy one. Choose a long limit, because the lab is slow. If
+    /// the limit expires, the watchdog prints the caller's source line and aborts the process.
     #[must_use]
     #[track_caller]
     pub fn new(seconds: u64) -> Self {

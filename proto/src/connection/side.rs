@@ -21,11 +21,11 @@ pub(super) struct Side {
     pub(super) outputs: Outputs,
     /// The properties of the transport. `None` until the driver has created the transport.
     pub(super) traits: Option<TransportTraits>,
-    /// The private data received from the peer: those behind its hello, followed by those in a
-    /// Request or Answer frame.
+    /// The private data received from the peer: first the part that follows its hello, then the part
+    /// in a Request or Answer frame.
     pub(super) peer_data: PrivateBytes,
-    /// Whether the private data of the active side, and of the passive side's answer, are sent in
-    /// separate frames.
+    /// Whether the active side's private data, and the private data in the passive side's answer,
+    /// are sent in separate frames.
     pub(super) has_long_request: bool,
     /// The message counts in the peer's rejection, if the peer has closed the session that this
     /// side attempts to resume.

@@ -92,7 +92,7 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
         endpoint.send_timeout(MESSAGE, timeout)?;
         let answer = endpoint.recv_timeout(timeout)?;
         if *answer != *MESSAGE {
-            log::error!("the peer returned another message than the one sent: {answer:?}");
+            log::error!("the peer returned a message that differs from the one sent: {answer:?}");
         }
         drop(answer);
         endpoint.close()

@@ -479,7 +479,7 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
         let answer = endpoint.recv_timeout(timeout)?;
         times.push(start.elapsed());
         if *answer != *message {
-            log::error!("the peer returned another message than the one sent");
+            log::error!("the peer returned a message that differs from the one sent");
         }
     }
     times.sort();

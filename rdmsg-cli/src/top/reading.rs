@@ -84,8 +84,8 @@ impl Reading {
         for (pid, path) in all {
             if this.at.elapsed() > TIME_LIMIT {
                 log::warn!(
-                    "the statistics of some processes are missing: reading those of the other \
-                     processes took longer than {TIME_LIMIT:?}"
+                    "did not read the statistics of some processes: the time limit of \
+                     {TIME_LIMIT:?} ended while the command read those of others"
                 );
                 break;
             }

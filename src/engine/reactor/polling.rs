@@ -106,8 +106,8 @@ impl Reactor {
             if let Err(error) = awaits {
                 error_sparsely!(
                     Engine,
-                    "engine: cannot watch the program's event loops, so the connections of a loop \
-                     that stops polling stall: {error}"
+                    "engine: cannot watch the program's event loops, so if a loop stops polling, \
+                     its connections stall: {error}"
                 );
             }
         }

@@ -134,7 +134,7 @@ impl Reactor {
             {
                 info!(
                     Connection,
-                    "{link}: the session ends, because the engine has no listener to resume at"
+                    "{link}: the session ends, because the engine has no listener for it"
                 );
                 self.drive(key);
             }
@@ -155,7 +155,10 @@ impl Reactor {
         let Some(Resume { way, request, left }) = resume else {
             return false;
         };
-        debug!(Connection, "{}: tries to resume at {way}", entry.link);
+        debug!(
+            Connection,
+            "{}: tries to resume the session over {way}", entry.link
+        );
         let id = ConnectionId::new(way.transport, &self.manager, key);
         entry.peer = way.address;
         let (link, config) = (Arc::clone(&entry.link), entry.config.clone());

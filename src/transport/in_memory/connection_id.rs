@@ -143,7 +143,7 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// Leaves the connection. The connection manager reports no further events of this side.
+    /// Leaves the connection. The connection manager reports no further events for this side.
     pub(crate) fn discard(&mut self) {
         let Some(wire) = self.wire.take() else {
             return;

@@ -184,7 +184,7 @@ impl InboundPool {
     }
 
     /// Charges `bytes` that stay registered. Returns `None` if there is no room. To make room,
-    /// frees the mappings that are kept, because they were too short for the message.
+    /// frees the kept mappings: all of them were too short for the message.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;

@@ -48,7 +48,7 @@ pub(super) struct SendQueue {
     refusal: Option<(u32, tcp::Cause)>,
     /// The bytes that are written to the socket next.
     writing: Writing,
-    /// Whether an answer is gathered next, even if there are requests to send.
+    /// Whether an answer is written next, even if there are requests to send.
     answers_turn: bool,
     /// Whether the socket is full, or [`MAX_CALLS`] was reached.
     blocked: bool,

@@ -89,7 +89,8 @@ mod tests {
             let new = PLACES as u64 + token;
             assert_eq!(silent.add(new, MANY, now), Some(token + 1));
         }
-        // A new peer with another address does not remove the peer with the second address.
+        // A new peer with a third address displaces the oldest peer of the first address, and not
+        // the peer with the second address.
         assert_eq!(silent.add(5000, FEW, now), Some(1001));
         assert_eq!(silent.expire(now), None);
         let later = now + TIME_LIMIT;

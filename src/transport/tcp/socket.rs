@@ -287,7 +287,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Adds to a counter that only one thread at a time writes.
+/// Adds to a counter that at most one thread writes at a time.
 pub(super) fn count_bytes(counter: &AtomicU64, count: usize) {
     let counted = counter.load(Ordering::Relaxed);
     counter.store(counted.wrapping_add(count as u64), Ordering::Relaxed);

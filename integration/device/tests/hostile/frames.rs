@@ -498,7 +498,8 @@ fn nothing_of_the_library_can_be_read_or_written() {
     for role in ROLES {
         for writes in [false, true] {
             let (mut peer, endpoint) = scene.connect(role);
-            // This key is next to a key of the peer, so it is probably a valid key of this process.
+            // The peer runs in this process, and this key differs by one from a key of the peer. So
+            // it is probably the valid key of another memory region of this process.
             let target = RemoteAddr {
                 addr: peer.region().addr(),
                 rkey: peer.region().lkey().wrapping_sub(1 << 8),

@@ -272,7 +272,7 @@ impl fmt::Debug for CompletionQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the queue belongs to the parent.
+            // This process is a forked child, and the queue belongs to the parent.
             return;
         }
         // SAFETY: a constructor of this type created the queue, and only this `drop` destroys it.

@@ -231,7 +231,7 @@ mod tests {
         let mut seen = Vec::new();
         while !wr.is_null() {
             // SAFETY: `wr` points into the vector of the chain under test, whose last request has a
-            // null pointer.
+            // null `next` pointer.
             let current = unsafe { &*wr };
             let sges = (0..current.num_sge as usize)
                 // SAFETY: `sg_list` points to `num_sge` elements of this request.
