@@ -160,10 +160,19 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
 
 /// Measures all parts. All run in the same guest, because a boot takes long.
 fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
+    let mut packages = Vec::new();
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
-        // Ignore the status: if valgrind is missing, the guest reports the missing program.
+        packages.push("valgrind");
+    }
+    if scope == Scope::Full {
+        packages.extend(["libzmq5", "libnng1"]);
+    }
+    if !packages.is_empty() {
         let mut setup = Command::new("integration/lab");
-        setup.args(["setup", "--package", "valgrind"]).status()?;
+        setup.arg("setup");
+        setup.args(packages.iter().flat_map(|package| ["--package", package]));
+        // Ignore the status: if a package is missing, the guest reports the missing program.
+        setup.status()?;
     }
     let limit = match scope {
         Scope::Full => LIMIT,

@@ -5,9 +5,12 @@
 //! programs and the stock programs alternate, or runs clients under callgrind with the help of
 //! [`instructions`]. The results are [`row`]s of a [`report`], which [`drive`] prints or compares
 //! with the [`budget`]. [`program`] contains the command lines. Our own programs are [`messages`],
-//! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them.
+//! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`] has the same programs with other
+//! libraries, among them [`c_sockets`] and [`plain_verbs`].
 
+mod alternatives;
 mod budget;
+mod c_sockets;
 mod callgrind;
 mod calls;
 mod conduct;
@@ -18,6 +21,7 @@ mod many;
 mod measure;
 mod messages;
 mod one_sided;
+mod plain_verbs;
 mod plan;
 mod program;
 mod report;
@@ -64,6 +68,15 @@ use crate::{
 ///   small       a Config for many connections
 ///   shared      one pool of receives for all connections
 ///   event_fd    a server that waits with epoll
+///
+/// Programs to compare with:
+///
+///   perftest, rstream, ucmatose
+///               the stock C programs
+///   verbs       the same verbs without rdmsg: messages with credits, but without headers and locks
+///   std         a TCP socket of std, with a length before each message
+///   codec       a TcpStream of tokio with LengthDelimitedCodec
+///   zeromq, nng pairs of sockets of libzmq and libnng, over TCP
 ///
 /// The exit status is 0 if all our programs were measured.
 #[derive(Parser)]

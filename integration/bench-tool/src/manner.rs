@@ -11,6 +11,7 @@ use crate::measure::name;
 /// configuration with one connection.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Manner {
+    pub(crate) library: Library,
     /// A bit set of the [`Way`]s in use: bit `1 << way` is set if `way` is in use.
     pub(crate) ways: u16,
     /// The number of messages per send call, for messages in one direction.
@@ -45,8 +46,30 @@ pub(crate) enum Way {
     Resume,
     /// The server waits with epoll for the event_fd of each connection.
     EventFd,
-    /// The program uses a TCP socket of std instead of this library.
-    Socket,
+}
+
+/// The library that a program of this tool uses.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
+pub(crate) enum Library {
+    /// rdmsg
+    Rdmsg,
+    /// A TCP socket of std, with a length before each message
+    Std,
+    /// tokio's TCP socket with `LengthDelimitedCodec`
+    Codec,
+    /// A pair of sockets of libzmq over TCP
+    Zeromq,
+    /// A pair of sockets of libnng over TCP
+    Nng,
+    /// Verbs as this library calls them, with credits, but without headers and locks: the lowest
+    /// cost of an exchange of messages
+    Verbs,
+}
+
+impl Library {
+    pub(crate) fn is_over_tcp(self) -> bool {
+        !matches!(self, Self::Rdmsg | Self::Verbs)
+    }
 }
 
 /// The maximum size in bytes of a buffer ring when the eager size is raised. The rings of two
@@ -65,6 +88,7 @@ const RESUME: Duration = Duration::from_secs(30);
 
 impl Manner {
     pub(crate) const DEFAULT: Self = Self {
+        library: Library::Rdmsg,
         ways: 0,
         batch: 1,
         connections: 1,
@@ -117,10 +141,7 @@ impl Manner {
 /// Writes the name that tables print.
 impl fmt::Display for Manner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.has(Way::Socket) {
-            return f.write_str("std socket");
-        }
-        f.write_str("rdmsg")?;
+        f.write_str(&name(&self.library))?;
         let ways = Way::value_variants().iter();
         for way in ways.filter(|way| self.has(**way)) {
             write!(f, " {}", name(way))?;
@@ -144,11 +165,13 @@ impl FromStr for Manner {
         for word in text.split(' ') {
             if let Ok(way) = Way::from_str(word, false) {
                 manner = manner.with(way);
+            } else if let Ok(library) = Library::from_str(word, false) {
+                manner.library = library;
             } else if let Some(connections) = word.strip_prefix('×') {
                 manner.connections = connections.parse()?;
             } else if let Ok(batch) = word.parse() {
                 manner.batch = batch;
-            } else if !["rdmsg", "std", "batches", "of"].contains(&word) {
+            } else if !["batches", "of"].contains(&word) {
                 bail!("{text:?}: unknown word {word:?}");
             }
         }
@@ -164,7 +187,8 @@ mod tests {
     fn name_has_what_differs_from_the_default() {
         for name in [
             "rdmsg",
-            "std socket",
+            "std",
+            "codec batches of 16",
             "rdmsg busy batches of 16",
             "rdmsg event small shared event_fd ×100",
         ] {

@@ -2,7 +2,6 @@
 
 use std::{
     io::{BufRead, IoSlice, Read, Write},
-    net::{TcpListener, TcpStream},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -14,7 +13,8 @@ use tokio::runtime::{Builder, Runtime};
 use toolbox::Side;
 
 use crate::{
-    manner::Way,
+    alternatives::Alternative,
+    manner::{Library, Way},
     measure::Measure,
     traffic::{Reading, SILENCE, Times, Traffic},
 };
@@ -84,7 +84,10 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
                 let times = left.min(traffic.manner.batch.into());
                 match times {
                     1 => carrier.send(&message).await?,
-                    _ => carrier.send_batch(&message, usize::try_from(times)?)?,
+                    _ => {
+                        let times = usize::try_from(times)?;
+                        carrier.send_batch(&message, times).await?;
+                    }
                 }
                 left -= times;
             }
@@ -124,29 +127,23 @@ fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// One end of a connection. Except for the variant `Tasks`, its futures block the thread and never
-/// return `Pending`.
+/// One end of a connection. Except for `Tasks` and tokio's codec, its futures block the thread and
+/// never return pending.
 enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
     Bytes(Stream),
-    Socket(TcpStream),
+    Other(Alternative),
 }
 
 impl Carrier {
     /// Returns this side's end of each connection.
     fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
-        if !traffic.manner.has(Way::Socket) {
-            let endpoints = traffic.endpoints(side)?.into_iter();
-            return endpoints.map(|one| Self::of(one, traffic)).collect();
+        if traffic.manner.library != Library::Rdmsg {
+            return Ok(vec![Self::Other(Alternative::new(traffic, side)?)]);
         }
-        let socket = match side {
-            Side::Server => TcpListener::bind(traffic.server)?.accept()?.0,
-            Side::Client => TcpStream::connect(traffic.server)?,
-        };
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(SILENCE))?;
-        Ok(vec![Self::Socket(socket)])
+        let endpoints = traffic.endpoints(side)?.into_iter();
+        endpoints.map(|one| Self::of(one, traffic)).collect()
     }
 
     /// Wraps an endpoint in the type that the traffic uses. The peer wraps its end in the same way.
@@ -174,15 +171,17 @@ impl Carrier {
             Self::Messages { endpoint, .. } => endpoint.send(message)?,
             Self::Tasks(endpoint) => endpoint.send(message).await?,
             Self::Bytes(stream) => stream.write_all(message)?,
-            Self::Socket(socket) => socket.write_all(message)?,
+            Self::Other(other) => other.send(message, 1).await?,
         }
         Ok(())
     }
 
-    /// Sends `times` copies of a message in one call.
-    fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
-        let Self::Messages { endpoint, .. } = self else {
-            bail!("only threads send batches of messages")
+    /// Sends the same message `times` times, in one call.
+    async fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
+        let endpoint = match self {
+            Self::Messages { endpoint, .. } => endpoint,
+            Self::Other(other) => return other.send(message, times).await,
+            _ => bail!("only threads send batches of messages"),
         };
         let sent = endpoint.send_batch(&vec![IoSlice::new(message); times])?;
         ensure!(sent == times, "{sent} of {times} messages were sent");
@@ -204,10 +203,7 @@ impl Carrier {
                 }
                 len
             }
-            Self::Socket(socket) => {
-                socket.read_exact(&mut vec![0; len])?;
-                len
-            }
+            Self::Other(other) => other.receive().await?,
         };
         ensure!(came == len, "sent {len} bytes, got {came}");
         Ok(())
@@ -230,7 +226,7 @@ impl Carrier {
                 endpoint.send(&message).await?;
             }
             Self::Bytes(stream) => bytes(stream, len)?,
-            Self::Socket(socket) => bytes(socket, len)?,
+            Self::Other(other) => other.send_back().await?,
         }
         Ok(())
     }
@@ -240,7 +236,7 @@ impl Carrier {
             Self::Messages { endpoint, .. } => endpoint.close()?,
             Self::Tasks(endpoint) => endpoint.close().await?,
             Self::Bytes(stream) => drop(stream),
-            Self::Socket(socket) => drop(socket),
+            Self::Other(other) => other.close().await?,
         }
         Ok(())
     }

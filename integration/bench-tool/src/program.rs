@@ -26,7 +26,7 @@ pub(crate) enum Program {
     Rstream { tcp: bool },
     /// `ucmatose` of rdmacm-utils, which opens and closes connections.
     Ucmatose,
-    /// This program, with rdmsg or a socket of std.
+    /// This program, with rdmsg or another library.
     Rdmsg(Manner),
 }
 
@@ -139,7 +139,7 @@ impl Run {
                         ..manner
                     },
                 };
-                let is_tcp = manner.has(Way::Tcp) || manner.has(Way::Socket);
+                let is_tcp = manner.has(Way::Tcp) || manner.library.is_over_tcp();
                 return Ok(Commands {
                     server: Work::Serve(traffic.clone()).argv()?,
                     listening: match is_tcp {

@@ -1,0 +1,203 @@
+//! Pairs of sockets of libzmq and libnng over TCP. The libraries are opened when the program runs,
+//! so that only a machine that measures them needs them.
+
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the calls of a C library need the same guarantees"
+)]
+
+use std::{
+    ffi::{CString, c_char, c_int, c_void},
+    net::SocketAddr,
+    ptr,
+};
+
+use anyhow::{Context, Result, ensure};
+use libloading::Library;
+use toolbox::Side;
+
+use crate::traffic::SILENCE;
+
+/// `ZMQ_PAIR` and `ZMQ_RCVTIMEO` of zmq.h.
+const ZMQ_PAIR: c_int = 0;
+const ZMQ_RCVTIMEO: c_int = 27;
+
+type ZmqNewContext = unsafe extern "C" fn() -> *mut c_void;
+type ZmqNew = unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void;
+type ZmqSet = unsafe extern "C" fn(*mut c_void, c_int, *const c_void, usize) -> c_int;
+type ZmqAttach = unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int;
+type ZmqSend = unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_int;
+type ZmqRecv = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int) -> c_int;
+
+/// `nng_socket` of nng.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct NngSocket(u32);
+
+type NngNew = unsafe extern "C" fn(*mut NngSocket) -> c_int;
+type NngSet = unsafe extern "C" fn(NngSocket, *const c_char, i32) -> c_int;
+type NngAttach = unsafe extern "C" fn(NngSocket, *const c_char, *mut c_void, c_int) -> c_int;
+type NngSend = unsafe extern "C" fn(NngSocket, *const c_void, usize, c_int) -> c_int;
+type NngRecv = unsafe extern "C" fn(NngSocket, *mut c_void, *mut usize, c_int) -> c_int;
+
+/// The calls of a library, with their socket.
+enum Calls {
+    Zeromq {
+        socket: *mut c_void,
+        send: ZmqSend,
+        recv: ZmqRecv,
+    },
+    Nng {
+        socket: NngSocket,
+        send: NngSend,
+        recv: NngRecv,
+    },
+}
+
+/// One of two sockets that are connected with each other. It is used by one thread, and stays open
+/// until the process exits.
+pub(crate) struct CSocket {
+    calls: Calls,
+    /// Memory for the longest message.
+    buffer: Vec<u8>,
+    /// The length of the received message in bytes.
+    len: usize,
+}
+
+/// The longest message in bytes.
+const LONGEST: usize = 8 << 20;
+
+/// Opens a library for the rest of the process.
+fn open(name: &str) -> Result<&'static Library> {
+    // SAFETY: the initialization of these libraries has no requirement.
+    let library = unsafe { Library::new(name) };
+    let library = library.with_context(|| format!("cannot open {name}"))?;
+    Ok(Box::leak(Box::new(library)))
+}
+
+/// Looks up a function.
+///
+/// # Safety
+///
+/// The function has the type `T`.
+unsafe fn function<T: Copy>(library: &'static Library, name: &str) -> Result<T> {
+    // SAFETY: the caller guarantees the type, and the library stays open.
+    let symbol = unsafe { library.get::<T>(name.as_bytes()) };
+    Ok(*symbol.with_context(|| format!("there is no function {name}"))?)
+}
+
+impl CSocket {
+    fn new(calls: Calls) -> Self {
+        Self {
+            calls,
+            buffer: vec![0; LONGEST],
+            len: 0,
+        }
+    }
+
+    pub(crate) fn zeromq(server: SocketAddr, side: Side) -> Result<Self> {
+        let zmq = open("libzmq.so.5")?;
+        let url = CString::new(format!("tcp://{server}"))?;
+        let attach = match side {
+            Side::Server => "zmq_bind",
+            Side::Client => "zmq_connect",
+        };
+        // SAFETY: these are the types of zmq.h.
+        let (new_context, new, set, attach, send, recv) = unsafe {
+            (
+                function::<ZmqNewContext>(zmq, "zmq_ctx_new")?,
+                function::<ZmqNew>(zmq, "zmq_socket")?,
+                function::<ZmqSet>(zmq, "zmq_setsockopt")?,
+                function::<ZmqAttach>(zmq, attach)?,
+                function::<ZmqSend>(zmq, "zmq_send")?,
+                function::<ZmqRecv>(zmq, "zmq_recv")?,
+            )
+        };
+        let timeout = c_int::try_from(SILENCE.as_millis())?;
+        let (value, len) = ((&raw const timeout).cast(), size_of_val(&timeout));
+        // SAFETY: the context and the socket are the ones that the calls return, the pointers are
+        // valid during the calls, and only this thread uses the socket.
+        let (socket, failed) = unsafe {
+            let socket = new(new_context(), ZMQ_PAIR);
+            let failed = set(socket, ZMQ_RCVTIMEO, value, len) + attach(socket, url.as_ptr());
+            (socket, failed)
+        };
+        ensure!(failed == 0, "libzmq cannot use {url:?}");
+        Ok(Self::new(Calls::Zeromq { socket, send, recv }))
+    }
+
+    pub(crate) fn nng(server: SocketAddr, side: Side) -> Result<Self> {
+        let nng = open("libnng.so.1")?;
+        let url = CString::new(format!("tcp://{server}"))?;
+        let attach = match side {
+            Side::Server => "nng_listen",
+            Side::Client => "nng_dial",
+        };
+        // SAFETY: these are the types of nng.h.
+        let (new, set, attach, send, recv) = unsafe {
+            (
+                function::<NngNew>(nng, "nng_pair0_open")?,
+                function::<NngSet>(nng, "nng_socket_set_ms")?,
+                function::<NngAttach>(nng, attach)?,
+                function::<NngSend>(nng, "nng_send")?,
+                function::<NngRecv>(nng, "nng_recv")?,
+            )
+        };
+        let timeout = i32::try_from(SILENCE.as_millis())?;
+        let mut socket = NngSocket(0);
+        // SAFETY: the first call opens the socket, and the pointers are valid during the calls.
+        let failed = unsafe {
+            let opened = new(&raw mut socket);
+            let set = set(socket, c"recv-timeout".as_ptr(), timeout);
+            opened + set + attach(socket, url.as_ptr(), ptr::null_mut(), 0)
+        };
+        ensure!(failed == 0, "libnng cannot use {url:?}");
+        Ok(Self::new(Calls::Nng { socket, send, recv }))
+    }
+
+    pub(crate) fn send(&mut self, message: &[u8]) -> Result<()> {
+        let (from, len) = (message.as_ptr().cast(), message.len());
+        let is_sent = match self.calls {
+            Calls::Zeromq { socket, send, .. } => {
+                // SAFETY: the socket is open, and `from` points to `len` bytes, which the call
+                // copies.
+                let sent = unsafe { send(socket, from, len, 0) };
+                sent >= 0
+            }
+            Calls::Nng { socket, send, .. } => {
+                // SAFETY: as above.
+                let failed = unsafe { send(socket, from, len, 0) };
+                failed == 0
+            }
+        };
+        ensure!(is_sent, "cannot send {len} bytes");
+        Ok(())
+    }
+
+    /// Receives a message, and returns its length.
+    pub(crate) fn receive(&mut self) -> Result<usize> {
+        let (to, mut len) = (self.buffer.as_mut_ptr().cast(), self.buffer.len());
+        match self.calls {
+            Calls::Zeromq { socket, recv, .. } => {
+                // SAFETY: the socket is open, and `to` points to `len` bytes.
+                let came = unsafe { recv(socket, to, len, 0) };
+                len = usize::try_from(came).context("zmq_recv failed")?;
+            }
+            Calls::Nng { socket, recv, .. } => {
+                // SAFETY: as above; the call replaces `len` by the length of the message.
+                let failed = unsafe { recv(socket, to, &raw mut len, 0) };
+                ensure!(failed == 0, "nng_recv failed: {failed}");
+            }
+        }
+        self.len = len.min(self.buffer.len());
+        Ok(self.len)
+    }
+
+    pub(crate) fn send_back(&mut self) -> Result<()> {
+        let len = self.receive()?;
+        let message = std::mem::take(&mut self.buffer);
+        self.send(&message[..len])?;
+        self.buffer = message;
+        Ok(())
+    }
+}
