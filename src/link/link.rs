@@ -3,7 +3,7 @@ use std::{
     net::SocketAddr,
     ops::Deref,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -60,6 +60,8 @@ const OVER: u8 = 2;
 /// Only the engine's thread calls the connection manager. The link queues the operations that the
 /// state machine requests in `core`, and notifies the engine.
 pub(crate) struct Link {
+    /// The link itself, for calls that have only a reference to it.
+    pub(super) this: Weak<Self>,
     /// The connection's number in its process.
     pub(crate) key: u64,
     /// The label from the configuration of the connector or listener.
@@ -127,7 +129,8 @@ impl Link {
     ) -> Arc<Self> {
         let set_aside = Arc::new(AtomicUsize::new(0));
         let core = Core::new(conn, completions, Arc::clone(&set_aside), max_ids);
-        Arc::new(Self {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
             key,
             configured_label: config.label.clone(),
             own_label: OnceLock::new(),
@@ -648,7 +651,8 @@ impl MessageOwner for Link {
         !self.process.is_this()
     }
 
-    fn give_back(self: Arc<Self>, place: Place) {
+    #[inline(always)]
+    fn give_back(&self, place: Place) {
         self.take_back(place, 0);
     }
 }
