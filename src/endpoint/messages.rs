@@ -1,4 +1,4 @@
-use std::{io::IoSlice, sync::atomic::Ordering, time::Duration};
+use std::{io::IoSlice, mem::ManuallyDrop, sync::atomic::Ordering, time::Duration};
 
 use crossbeam_channel::TryRecvError;
 
@@ -62,11 +62,12 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
-        let message = message.into();
+        // A message of borrowed bytes need not be dropped, and most are sent here.
+        let message = ManuallyDrop::new(message.into());
         if self.send_at_once(&message) {
             return Ok(());
         }
-        self.with_sending(message, |sending| self.send_until_taken(sending))
+        self.send_slowly(ManuallyDrop::into_inner(message))
     }
 
     /// Receives the next message. Waits for it without a time limit.
@@ -256,6 +257,12 @@ impl Endpoint {
         let handoff = Handoff::default();
         let link = &self.inner.link;
         link.look(&handoff, || self.take_from(&handoff)).transpose()
+    }
+
+    /// Sends the message, and waits while the peer's window is full.
+    #[inline(never)]
+    fn send_slowly(&self, message: Outgoing<'_>) -> Result<(), Error> {
+        self.with_sending(message, |sending| self.send_until_taken(sending))
     }
 
     /// Sends the message if it is short, has no id, and there is room. Returns whether it was sent.

@@ -47,7 +47,7 @@ impl Deferred {
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
         // `arrived`, `finished` and `room` are set only together with `wake`.
-        !self.drive && !self.wake && self.later.is_empty()
+        !(self.drive | self.wake) && self.later.is_empty()
     }
 
     /// Returns whether there is work for [`Link::run_deferred`](super::link::Link::run_deferred).

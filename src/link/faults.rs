@@ -59,7 +59,7 @@ impl Link {
         // From here on, each release of a message returns its credit immediately.
         let kept = lock(&withholding.kept).take();
         for place in kept.into_iter().flatten() {
-            Arc::clone(&withholding.owner).give_back(place);
+            withholding.owner.give_back(place);
         }
         let mut core = self.core();
         let last = core.ring.as_ref().map(Arc::as_ptr);
@@ -76,11 +76,11 @@ impl MessageOwner for Withholding {
         self.owner.is_inherited()
     }
 
-    fn give_back(self: Arc<Self>, place: Place) {
+    fn give_back(&self, place: Place) {
         if let Some(kept) = &mut *lock(&self.kept) {
             return kept.push(place);
         }
-        Arc::clone(&self.owner).give_back(place);
+        self.owner.give_back(place);
     }
 }
 

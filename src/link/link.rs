@@ -3,7 +3,7 @@ use std::{
     net::SocketAddr,
     ops::Deref,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -26,7 +26,7 @@ use crate::{
     config::{Config, Label},
     error::Error,
     os::{
-        Process,
+        Process, ShortGuard, ShortLock,
         foreign::{self, ForeignCall, PendingWork, Target},
         lock,
     },
@@ -60,6 +60,8 @@ const OVER: u8 = 2;
 /// Only the engine's thread calls the connection manager. The link queues the operations that the
 /// state machine requests in `core`, and notifies the engine.
 pub(crate) struct Link {
+    /// The link itself, for calls that have only a reference to it.
+    pub(super) this: Weak<Self>,
     /// The connection's number in its process.
     pub(crate) key: u64,
     /// The label from the configuration of the connector or listener.
@@ -81,8 +83,8 @@ pub(crate) struct Link {
     over_tcp: AtomicBool,
     /// Whether this side has offered a session.
     resumes: AtomicBool,
-    pub(super) poll: Mutex<Option<PollSide>>,
-    core: Mutex<Core>,
+    pub(super) poll: ShortLock<Option<PollSide>>,
+    core: ShortLock<Core>,
     /// Decides which thread polls, and wakes waiting threads.
     pub(crate) poller: Poller,
     pub(super) line: Line,
@@ -127,7 +129,8 @@ impl Link {
     ) -> Arc<Self> {
         let set_aside = Arc::new(AtomicUsize::new(0));
         let core = Core::new(conn, completions, Arc::clone(&set_aside), max_ids);
-        Arc::new(Self {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
             key,
             configured_label: config.label.clone(),
             own_label: OnceLock::new(),
@@ -138,8 +141,8 @@ impl Link {
             route: Arc::new(Mutex::new(Route::new(way, None))),
             over_tcp: AtomicBool::new(way.transport == Transport::Tcp),
             resumes: AtomicBool::new(false),
-            poll: Mutex::new(None),
-            core: Mutex::new(core),
+            poll: ShortLock::new(None),
+            core: ShortLock::new(core),
             poller: Poller::new(polling, Line::new(key, Arc::clone(&notices))),
             line: Line::new(key, notices),
             allocator: Mutex::new(None),
@@ -307,8 +310,8 @@ impl Link {
 
     /// Locks the state machine. Callers only read it, or carry out its outputs themselves.
     #[inline(always)]
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        lock(&self.core)
+    pub(crate) fn core(&self) -> ShortGuard<'_, Core> {
+        self.core.lock()
     }
 
     /// Calls `f` with the state machine, and carries out the resulting outputs. Notifies the
@@ -322,7 +325,7 @@ impl Link {
 
     /// Carries out the outputs of the state machine after the calling thread has changed it, and
     /// releases the lock.
-    pub(super) fn conclude(self: &Arc<Self>, core: MutexGuard<'_, Core>) {
+    pub(super) fn conclude(self: &Arc<Self>, core: ShortGuard<'_, Core>) {
         if let Some(deferred) = self.carry_out(core) {
             self.notify_engine(deferred.drive);
             self.run_deferred(deferred);
@@ -344,7 +347,7 @@ impl Link {
     /// Returns the deferred work for [`run_deferred`](Self::run_deferred), because the caller may
     /// still hold the lock of `poll`.
     #[inline]
-    pub(super) fn carry_out(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
+    pub(super) fn carry_out(self: &Arc<Self>, mut core: ShortGuard<'_, Core>) -> Option<Deferred> {
         core.apply_outputs(&Recipient {
             owner: self,
             handoff: None,
@@ -354,13 +357,13 @@ impl Link {
 
     /// Does the rest of [`carry_out`](Self::carry_out) after the outputs were carried out.
     #[inline(always)]
-    pub(super) fn settle(&self, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
+    pub(super) fn settle(&self, mut core: ShortGuard<'_, Core>) -> Option<Deferred> {
         let deferred = core.deferred.take()?;
         Some(self.wake_after(core, deferred))
     }
 
     #[inline(never)]
-    fn wake_after(&self, core: MutexGuard<'_, Core>, mut deferred: Deferred) -> Deferred {
+    fn wake_after(&self, core: ShortGuard<'_, Core>, mut deferred: Deferred) -> Deferred {
         if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
         }
@@ -548,7 +551,7 @@ impl Link {
             core.queues = Some(queues);
         }
         *lock(&self.allocator) = Some(allocator);
-        *lock(&self.poll) = Some(poll_side);
+        *self.poll.lock() = Some(poll_side);
     }
 
     /// Returns whether no thread of the application uses the transport, so that
@@ -566,7 +569,7 @@ impl Link {
     pub(crate) fn uninstall(&self) {
         // Once the poll side is taken, no other thread can poll, and no runtime can register the
         // connection.
-        let mut side = lock(&self.poll).take();
+        let mut side = self.poll.lock().take();
         if self.is_over() {
             self.poller.leave_runtime();
         } else {
@@ -648,7 +651,8 @@ impl MessageOwner for Link {
         !self.process.is_this()
     }
 
-    fn give_back(self: Arc<Self>, place: Place) {
+    #[inline(always)]
+    fn give_back(&self, place: Place) {
         self.take_back(place, 0);
     }
 }

@@ -145,6 +145,17 @@ impl Message {
         owner.is_some_and(|owner| owner.is_inherited())
     }
 
+    /// Releases the memory of a large message, and then its place, so that the next large message
+    /// can reuse the memory.
+    #[inline(never)]
+    fn release_large(&mut self) {
+        if let Some(Inner::Large { inbound, owner }) = self.inner.take() {
+            let len = inbound.len() as u64;
+            drop(inbound);
+            owner.give_back(Place::Large(len));
+        }
+    }
+
     /// Copies the bytes, and releases the buffer and the credit immediately.
     #[must_use]
     pub fn into_vec(mut self) -> Vec<u8> {
@@ -255,29 +266,18 @@ impl Drop for Message {
             leak(self.inner.take());
             return;
         }
-        match self.inner.take() {
-            // The view is dropped first, because `give_back` posts the buffer to the device.
-            Some(Inner::Eager { bytes, owner }) => {
-                let buffer = bytes.buffer();
-                drop(bytes);
-                owner.give_back(Place::Buffer(buffer));
-            }
-            Some(Inner::Part { bytes, owner }) => {
-                let buffer = bytes.buffer();
-                drop(bytes);
-                owner.give_back(Place::Part(buffer));
-            }
+        // The fields are dropped after this function. `give_back` may post the receive buffer of a
+        // view to the device. No code reads the view after that.
+        match &self.inner {
+            Some(Inner::Eager { bytes, owner }) => owner.give_back(Place::Buffer(bytes.buffer())),
+            Some(Inner::Part { bytes, owner }) => owner.give_back(Place::Part(bytes.buffer())),
             Some(Inner::Copied(copied)) => {
-                let Copied { bytes, owner, .. } = *copied;
-                owner.give_back(Place::Copied(bytes.len() as u64));
+                copied
+                    .owner
+                    .give_back(Place::Copied(copied.bytes.len() as u64));
             }
             Some(Inner::Control(control)) => control.owner.give_back(Place::Control),
-            Some(Inner::Large { inbound, owner }) => {
-                let len = inbound.len() as u64;
-                // The memory is dropped first, so that the next message can reuse it.
-                drop(inbound);
-                owner.give_back(Place::Large(len));
-            }
+            Some(Inner::Large { .. }) => self.release_large(),
             Some(Inner::Own(_)) | None => {}
         }
     }
@@ -301,7 +301,7 @@ pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
     fn is_inherited(&self) -> bool;
 
     /// Takes back the buffer and credit of a dropped message, even if the connection has ended.
-    fn give_back(self: Arc<Self>, place: Place);
+    fn give_back(&self, place: Place);
 }
 
 /// The buffer and credit that a message occupied.

@@ -8,15 +8,25 @@ use super::{
     link::Link,
     message::{MessageOwner, Place},
 };
+use crate::{os::ShortGuard, status::OsError};
 
 impl Link {
     /// Takes back the buffer and credit of a message. `generation` is that of the connection over
     /// which the message arrived.
     #[inline(always)]
-    pub(super) fn take_back(self: &Arc<Self>, place: Place, generation: u32) {
+    pub(super) fn take_back(&self, place: Place, generation: u32) {
         let mut core = self.core();
         if !core.give_back(place, generation) {
-            self.conclude(core);
+            self.conclude_release(core);
+        }
+    }
+
+    /// Carries out the outputs after a message was released, and releases the lock.
+    #[inline(never)]
+    fn conclude_release(&self, core: ShortGuard<'_, Core>) {
+        // The message holds a reference to the link, so the upgrade succeeds.
+        if let Some(link) = self.this.upgrade() {
+            link.conclude(core);
         }
     }
 }
@@ -33,7 +43,7 @@ impl MessageOwner for Ring {
         self.link.is_inherited()
     }
 
-    fn give_back(self: Arc<Self>, place: Place) {
+    fn give_back(&self, place: Place) {
         self.link.take_back(place, self.generation);
     }
 }
@@ -81,6 +91,22 @@ impl Core {
     /// has no output.
     #[inline(always)]
     pub(super) fn release(&mut self, buffer: u32) -> bool {
+        // Most messages are those of an open connection with receives of its own.
+        if let (None, Some(queues), Some(releasing)) =
+            (&self.share, &mut self.queues, self.conn.releasing())
+        {
+            let posted = queues.post_recv(buffer);
+            return match posted {
+                Ok(()) => releasing.release(SystemClock),
+                Err(error) => self.post_recv_failed(error),
+            };
+        }
+        self.release_other(buffer)
+    }
+
+    /// As [`release`](Self::release), for a connection that shares receives or is not open.
+    #[inline(never)]
+    fn release_other(&mut self, buffer: u32) -> bool {
         let posted = match (&mut self.share, &mut self.queues) {
             // Other connections can use the buffer, even if this connection has ended.
             (Some(share), _) => share.give_back(buffer),
@@ -92,10 +118,15 @@ impl Core {
         };
         match posted {
             Ok(()) => self.conn.accepts_receives() && self.conn.release(SystemClock),
-            Err(error) => {
-                self.conn.handle_post_failure(error, Instant::now());
-                false
-            }
+            Err(error) => self.post_recv_failed(error),
         }
+    }
+
+    /// Ends the connection because a receive could not be posted. Returns false, as there are
+    /// outputs.
+    #[cold]
+    fn post_recv_failed(&mut self, error: OsError) -> bool {
+        self.conn.handle_post_failure(error, Instant::now());
+        false
     }
 }

@@ -51,6 +51,21 @@ impl Flush {
     }
 }
 
+/// An open connection, the receive of one of whose messages is being posted again.
+#[derive(Debug)]
+pub struct Releasing<'a> {
+    open: &'a mut Open,
+    side: &'a mut Side,
+}
+
+impl Releasing<'_> {
+    /// Does the same as [`Connection::release`].
+    #[inline(always)]
+    pub fn release(self, now: impl Clock) -> bool {
+        self.open.release(self.side, now)
+    }
+}
+
 /// Commands that begin or end the connection.
 impl Connection {
     /// Accepts the request. The reply contains the application's `data`, at most
@@ -338,6 +353,14 @@ impl Connection {
             Some((open, side)) => open.release(side, now),
             None => false,
         }
+    }
+
+    /// Returns the connection if it is open and [accepts receives](Self::accepts_receives). The
+    /// caller posts the receive of a delivered message, and then calls [`Releasing::release`].
+    #[inline(always)]
+    pub fn releasing(&mut self) -> Option<Releasing<'_>> {
+        let (open, side) = self.open()?;
+        open.is_connected().then_some(Releasing { open, side })
     }
 
     /// Records that the application has released a large message of `len` bytes.

@@ -21,7 +21,7 @@ mod timers;
 mod transfer;
 
 pub use self::{
-    commands::{Flush, Proof},
+    commands::{Flush, Proof, Releasing},
     keepalive::{Activity, MovedBytes},
     transfer::Way,
 };

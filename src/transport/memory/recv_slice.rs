@@ -1,6 +1,6 @@
 //! A part of a receive buffer. This module creates references to memory that the device writes.
-//! This is sound because a [`RecvSlice`] is created only after the receive has completed, and the
-//! buffer is posted again only after the slice has been dropped: see
+//! This is sound because a [`RecvSlice`] is created only after the receive has completed, and no
+//! code reads the slice after the buffer was posted again: see
 //! [`WorkQueues`](crate::transport::queues::WorkQueues).
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
     let start = unsafe { memory.as_ptr().add(offset) };
     // SAFETY: the bytes were zeroed at allocation, and live until the region is dropped. The device
     // does not write to them, because the receive has completed and is posted again only after the
-    // slice was dropped (see the top of this file).
+    // last read of the slice (see the top of this file).
     unsafe { slice::from_raw_parts(start, len) }
 }
 

@@ -182,8 +182,8 @@ impl QueuePair {
         by_transport!(self, {
             // SAFETY: the caller guarantees the room, and that no other thread posts.
             Rdma(qp) => Ok(unsafe { qp.post_inline(id, parts, signalled) }?),
-            Tcp(_) => unreachable!("{id:?}: no bytes are inline"),
-            Memory(_) => unreachable!("{id:?}: no bytes are inline"),
+            Tcp(_) => unreachable!("no bytes are inline"),
+            Memory(_) => unreachable!("no bytes are inline"),
         })
     }
 

@@ -65,7 +65,8 @@ pub(crate) struct WorkQueues {
     /// The work requests in flight and their memory. Dropped after `qp`, like `buffers`.
     pub(crate) in_flight: InFlight,
     layout: Layout,
-    /// The length in bytes of the longest frame that is copied into the work request. 0 if none is.
+    /// The length in bytes of the longest frame that is copied into the work request, at most that
+    /// of a buffer. 0 if none is.
     max_inline: usize,
     /// Whether the device generates a drain marker completion after the last receive.
     marks_receives: bool,
@@ -96,7 +97,7 @@ impl WorkQueues {
             shared.is_some(),
             "the layout says where the receives are"
         );
-        let max_inline = qp.max_inline().unwrap_or(0);
+        let max_inline = qp.max_inline().unwrap_or(0).min(layout.size());
         let mut queues = Self {
             exposures: Exposures::default(),
             qp,
@@ -226,15 +227,24 @@ impl WorkQueues {
         if len > self.max_inline {
             return self.post_send(transmit, &[IoSlice::new(payload)], false);
         }
-        self.check(transmit.slot, len);
+        self.check_slot(transmit.slot);
         self.post_inline(transmit, payload, transmit.signalled)
     }
 
     #[inline]
     fn check(&self, slot: u32, len: usize) {
+        self.check_slot(slot);
         assert!(
-            slot < self.layout.send_count() && len <= self.layout.size(),
-            "the state machine names slots that exist, and checked the length"
+            len <= self.layout.size(),
+            "the state machine checked the length"
+        );
+    }
+
+    #[inline(always)]
+    fn check_slot(&self, slot: u32) {
+        assert!(
+            slot < self.layout.send_count(),
+            "the state machine names slots that exist"
         );
     }
 
@@ -407,8 +417,8 @@ impl WorkQueues {
         }
     }
 
-    /// Returns the bytes of a completed receive as a slice. The caller must not post the buffer
-    /// again before the slice is dropped.
+    /// Returns the bytes of a completed receive as a slice. No code may read the slice after the
+    /// buffer was posted again.
     #[inline]
     pub(crate) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
         let (memory, offset, _) = self.extent(buffer, len);
@@ -446,7 +456,7 @@ impl WorkQueues {
         self.buffers.allocate(self.layout.send_buffer(slot))
     }
 
-    #[inline]
+    #[inline(always)]
     fn recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         // SAFETY: the queue has room for all buffers and the marker, and each is posted at most
         // once at a time. The buffer is one of `buffers`, which outlive the queue pair, and no
@@ -456,10 +466,7 @@ impl WorkQueues {
     }
 
     fn one_sided(&self, slot: u32, op: SendOp, sge: Sge) -> Result<(), PostError> {
-        assert!(
-            slot < self.layout.send_count(),
-            "the state machine names slots that exist"
-        );
+        self.check_slot(slot);
         self.post(WorkId::Send(slot), op, Some(sge))
     }
 

@@ -191,7 +191,8 @@ impl Pair {
             match kept {
                 Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
                     side.repost(buffer);
-                    let settled = side.conn.release(self.now);
+                    let releasing = side.conn.releasing().expect("it accepts receives");
+                    let settled = releasing.release(self.now);
                     assert!(!settled || side.conn.is_settled(), "it said so");
                 }
                 Some(Kept::Part(buffer)) => {
@@ -205,7 +206,10 @@ impl Pair {
                     }
                 }
                 Some(Kept::Large(len)) => side.conn.release_large(len, self.now),
-                Some(Kept::Buffer(_)) | None => {}
+                Some(Kept::Buffer(_)) => {
+                    assert!(side.conn.releasing().is_none(), "it accepts none")
+                }
+                None => {}
             }
         }
         self.perform_outputs(at);

@@ -287,15 +287,14 @@ impl QueuePair {
     ///
     /// Returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_send_raw(&self, request: RawSend<'_>) -> Result<(), OsError> {
+        let mut wr = request.to_wr();
         let mut bad_wr = ptr::null_mut();
-        request.with_wr(|wr| {
-            // SAFETY: the queue pair exists, and `wr` and its elements exist during the call. The
-            // caller guarantees that the memory stays valid.
-            let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), wr, &raw mut bad_wr) };
-            cvt_errno("ibv_post_send", ret)
-        })
+        // SAFETY: the queue pair exists, and `wr` and its elements exist during the call. The
+        // caller guarantees that the memory stays valid.
+        let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
+        cvt_errno("ibv_post_send", ret)
     }
 
     /// Posts several sends in order with one call. Does not check the requests, and does not keep

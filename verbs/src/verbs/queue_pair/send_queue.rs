@@ -159,7 +159,7 @@ impl SendOp {
     }
 
     /// Writes the opcode and its arguments into a C request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn encode(self, wr: &mut ffi::ibv_send_wr) {
         wr.opcode = self.opcode();
         let extra = &mut wr.imm_data_invalidated_rkey_union;

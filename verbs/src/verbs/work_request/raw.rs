@@ -49,15 +49,15 @@ pub struct RawSend<'a> {
 }
 
 impl RawSend<'_> {
-    /// Calls `post` with the request as a C structure, which points to the elements of `self`.
+    /// Returns the request as a C structure, which points to the elements of `self`.
     #[inline(always)]
-    pub(in crate::verbs) fn with_wr<T>(self, post: impl FnOnce(*mut ffi::ibv_send_wr) -> T) -> T {
-        let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
+    pub(in crate::verbs) fn to_wr(self) -> ffi::ibv_send_wr {
+        let wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
         // SAFETY: `ibv_send_wr` consists of integers, raw pointers and unions of both, for which
         // all zeros is a valid value.
-        let wr = unsafe { wr.assume_init_mut() };
-        self.write_to(wr);
-        post(wr)
+        let mut wr = unsafe { wr.assume_init() };
+        self.write_to(&mut wr);
+        wr
     }
 
     /// Calls `post` with these requests as a chain of C structures, which point to the elements of
@@ -81,7 +81,7 @@ impl RawSend<'_> {
         post(next)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_to(&self, wr: &mut ffi::ibv_send_wr) {
         wr.wr_id = self.wr_id;
         wr.sg_list = elements(self.sges);

@@ -263,6 +263,7 @@ impl<'a> SendWr<'a> {
 }
 
 impl SendOp {
+    #[inline(always)]
     pub(in crate::verbs) const fn opcode(self) -> ffi::ibv_wr_opcode::Type {
         use ffi::ibv_wr_opcode as c;
         match self {
