@@ -12,7 +12,7 @@
 //!   errors of `nix` and `std`. [`millis`] converts time limits.
 //! * [`terminal_size`] returns the size of a terminal.
 //! * [`lock()`], [`try_lock`] and [`unpoisoned`] acquire locks even if a thread panicked while it
-//!   held them. [`ShortLock`] is a lock for the hot path.
+//!   held them.
 //! * [`foreign`] runs code of the application: its logger and the wakers of its tasks. The macros
 //!   [`error!`], [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through this module.
 //!   [`error_sparsely!`] and [`warn_sparsely!`] write at most one line per second.
@@ -29,7 +29,6 @@ mod convert;
 mod lock;
 mod memory;
 mod process;
-mod short_lock;
 mod terminal;
 
 pub use self::{
@@ -38,7 +37,6 @@ pub use self::{
     log_limit::{LogLimit, SuppressedLines},
     memory::{Mapping, SharedBytes},
     process::{PerProcess, Process, Unshared, leak},
-    short_lock::{ShortGuard, ShortLock},
     terminal::terminal_size,
 };
 pub use crate::process::at_exit;

@@ -14,6 +14,7 @@ use super::{
 use crate::proto::SendRefused;
 use crate::{
     error::{Error, TrySendError},
+    os::lock,
     poll::Awaited,
     proto::{Capabilities, Negotiated, Statistics},
     remote_access::RemoteAccess,
@@ -78,7 +79,7 @@ impl Link {
         &self,
         call: impl FnOnce(HopLimit<'_>, bool) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let events = self.poll.lock().as_ref().map(|side| side.events().cloned());
+        let events = lock(&self.poll).as_ref().map(|side| side.events().cloned());
         let events = events.ok_or_else(|| self.disconnected())?;
         let limit = events.as_ref().and_then(|events| events.hop_limit());
         let limit = limit.ok_or_else(|| Error::NotSupported {

@@ -3,7 +3,7 @@ use std::{
     net::SocketAddr,
     ops::Deref,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -26,7 +26,7 @@ use crate::{
     config::{Config, Label},
     error::Error,
     os::{
-        Process, ShortGuard, ShortLock,
+        Process,
         foreign::{self, ForeignCall, PendingWork, Target},
         lock,
     },
@@ -83,8 +83,8 @@ pub(crate) struct Link {
     over_tcp: AtomicBool,
     /// Whether this side has offered a session.
     resumes: AtomicBool,
-    pub(super) poll: ShortLock<Option<PollSide>>,
-    core: ShortLock<Core>,
+    pub(super) poll: Mutex<Option<PollSide>>,
+    core: Mutex<Core>,
     /// Decides which thread polls, and wakes waiting threads.
     pub(crate) poller: Poller,
     pub(super) line: Line,
@@ -141,8 +141,8 @@ impl Link {
             route: Arc::new(Mutex::new(Route::new(way, None))),
             over_tcp: AtomicBool::new(way.transport == Transport::Tcp),
             resumes: AtomicBool::new(false),
-            poll: ShortLock::new(None),
-            core: ShortLock::new(core),
+            poll: Mutex::new(None),
+            core: Mutex::new(core),
             poller: Poller::new(polling, Line::new(key, Arc::clone(&notices))),
             line: Line::new(key, notices),
             allocator: Mutex::new(None),
@@ -310,8 +310,8 @@ impl Link {
 
     /// Locks the state machine. Callers only read it, or carry out its outputs themselves.
     #[inline(always)]
-    pub(crate) fn core(&self) -> ShortGuard<'_, Core> {
-        self.core.lock()
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
     }
 
     /// Calls `f` with the state machine, and carries out the resulting outputs. Notifies the
@@ -325,7 +325,7 @@ impl Link {
 
     /// Carries out the outputs of the state machine after the calling thread has changed it, and
     /// releases the lock.
-    pub(super) fn conclude(self: &Arc<Self>, core: ShortGuard<'_, Core>) {
+    pub(super) fn conclude(self: &Arc<Self>, core: MutexGuard<'_, Core>) {
         if let Some(deferred) = self.carry_out(core) {
             self.notify_engine(deferred.drive);
             self.run_deferred(deferred);
@@ -347,7 +347,7 @@ impl Link {
     /// Returns the deferred work for [`run_deferred`](Self::run_deferred), because the caller may
     /// still hold the lock of `poll`.
     #[inline]
-    pub(super) fn carry_out(self: &Arc<Self>, mut core: ShortGuard<'_, Core>) -> Option<Deferred> {
+    pub(super) fn carry_out(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
         core.apply_outputs(&Recipient {
             owner: self,
             handoff: None,
@@ -357,13 +357,13 @@ impl Link {
 
     /// Does the rest of [`carry_out`](Self::carry_out) after the outputs were carried out.
     #[inline(always)]
-    pub(super) fn settle(&self, mut core: ShortGuard<'_, Core>) -> Option<Deferred> {
+    pub(super) fn settle(&self, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
         let deferred = core.deferred.take()?;
         Some(self.wake_after(core, deferred))
     }
 
     #[inline(never)]
-    fn wake_after(&self, core: ShortGuard<'_, Core>, mut deferred: Deferred) -> Deferred {
+    fn wake_after(&self, core: MutexGuard<'_, Core>, mut deferred: Deferred) -> Deferred {
         if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
         }
@@ -551,7 +551,7 @@ impl Link {
             core.queues = Some(queues);
         }
         *lock(&self.allocator) = Some(allocator);
-        *self.poll.lock() = Some(poll_side);
+        *lock(&self.poll) = Some(poll_side);
     }
 
     /// Returns whether no thread of the application uses the transport, so that
@@ -569,7 +569,7 @@ impl Link {
     pub(crate) fn uninstall(&self) {
         // Once the poll side is taken, no other thread can poll, and no runtime can register the
         // connection.
-        let mut side = self.poll.lock().take();
+        let mut side = lock(&self.poll).take();
         if self.is_over() {
             self.poller.leave_runtime();
         } else {

@@ -4,7 +4,7 @@ use std::{
     hint,
     ops::Deref,
     os::fd::BorrowedFd,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, MutexGuard, atomic::Ordering},
     task::{Context, Poll},
     thread,
     time::Instant,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     interest::Interest,
-    os::ShortGuard,
+    os::{lock, try_lock},
     poll::Seat,
     poll::{
         Answers, AttendedConnection, Awaited, Completions, Deadline, Poller, Progress, Reliance,
@@ -101,9 +101,9 @@ impl Link {
     /// have descheduled the holder, and the engine must not wait for such a thread. A spinning
     /// thread holds the lock most of the time. It yields the processor before it takes the lock
     /// again while `engine_waits` is set.
-    pub(super) fn try_lock_poll(&self) -> Option<ShortGuard<'_, Option<PollSide>>> {
+    pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
-            let Some(side) = self.poll.try_lock() else {
+            let Some(side) = try_lock(&self.poll) else {
                 self.engine_waits.store(true, Ordering::Relaxed);
                 if attempt < LOCK_SPINS {
                     hint::spin_loop();
@@ -119,7 +119,7 @@ impl Link {
         }
         // If the peer is in this process, threads hold the lock only briefly. The engine waits for
         // the lock, because no timer would make it try again.
-        self.is_in_memory().then(|| self.poll.lock())
+        self.is_in_memory().then(|| lock(&self.poll))
     }
 
     /// Handles all completions that arrived before the connection's end. Returns false if it
@@ -244,7 +244,7 @@ impl Link {
     #[inline(always)]
     fn poll_locked(
         self: &Arc<Self>,
-        mut side: ShortGuard<'_, Option<PollSide>>,
+        mut side: MutexGuard<'_, Option<PollSide>>,
         arming: Arming,
         budget: u32,
         handoff: Option<&Handoff>,
@@ -384,7 +384,7 @@ impl Queue<'_> {
         if link.engine_waits.load(Ordering::Relaxed) {
             thread::yield_now();
         }
-        let side = link.poll.lock();
+        let side = lock(&link.poll);
         let mut deferred = None;
         let progress = link.poll_locked(side, arming, budget, self.handoff, answers, &mut deferred);
         if progress == Progress::More && self.stays_readable() {
@@ -412,7 +412,7 @@ impl Completions for Queue<'_> {
     }
 
     fn events(&self) -> Option<(impl Deref<Target = CompletionEvents>, bool)> {
-        let side = self.link.poll.lock();
+        let side = lock(&self.link.poll);
         let side = side.as_ref()?;
         Some((Arc::clone(side.events()?), side.has_ended()))
     }
@@ -448,7 +448,7 @@ impl Completions for Queue<'_> {
         let reserved = {
             // Another thread that polls delivers its completions and wakes this thread before it
             // releases the lock. So after this thread has taken the lock, it sees them.
-            let _side = self.link.poll.lock();
+            let _side = lock(&self.link.poll);
             events.reserve()
         };
         if let Some(reserved) = reserved
@@ -598,7 +598,7 @@ impl Link {
         // cannot register a descriptor twice.
         self.poller.leave_runtime();
         // The transport is not released while this lock is held.
-        let side = self.poll.lock();
+        let side = lock(&self.poll);
         if self.is_over() {
             // A connection that has ended needs no registration.
             return Ok(());

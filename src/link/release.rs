@@ -1,14 +1,18 @@
 //! Releases messages that the application has dropped: returns their receive buffers to the device,
 //! and their credits to the peer.
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    sync::{Arc, MutexGuard},
+    time::Instant,
+};
 
 use super::{
     core::{Core, SystemClock},
     link::Link,
     message::{MessageOwner, Place},
 };
-use crate::{os::ShortGuard, status::OsError};
+use crate::status::OsError;
 
 impl Link {
     /// Takes back the buffer and credit of a message. `generation` is that of the connection over
@@ -23,7 +27,7 @@ impl Link {
 
     /// Carries out the outputs after a message was released, and releases the lock.
     #[inline(never)]
-    fn conclude_release(&self, core: ShortGuard<'_, Core>) {
+    fn conclude_release(&self, core: MutexGuard<'_, Core>) {
         // The message holds a reference to the link, so the upgrade succeeds.
         if let Some(link) = self.this.upgrade() {
             link.conclude(core);

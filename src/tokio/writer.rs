@@ -51,8 +51,8 @@ impl Writer {
         written.map_err(write_error)
     }
 
-    /// Shuts down the write direction: the peer reads all bytes written so far, and then reaches the
-    /// end of the stream.
+    /// Shuts down the write direction: the peer reads all bytes written so far, and then reaches
+    /// the end of the stream.
     pub(super) fn shut_down(&self) -> io::Result<()> {
         match self.end.finish() {
             // A socket whose connection has ended returns success, too.

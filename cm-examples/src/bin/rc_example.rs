@@ -5,9 +5,9 @@
 //! manager: both sides exchange the addresses of their queue pairs and buffers over TCP.
 //!
 //! 1. SEND: the server sends a text, and the client has posted a receive for it. Both programs take
-//! part.
+//!    part.
 //! 2. READ: the server writes another text to its buffer, and the client reads that buffer. The
-//! server's processor takes no part.
+//!    server's processor takes no part.
 //! 3. WRITE: the client writes a text to the server's buffer. The server reads its buffer later.
 //!
 //! The server takes no part in steps 2 and 3, so it does not know when it can read or change its

@@ -4,13 +4,13 @@
 //! Run `rc_pingpong` on one host and `rc_pingpong HOST` on another.
 //!
 //! 1. Each side creates a queue pair, moves it to the state INIT, and posts receives. This needs no
-//! information from the peer.
+//!    information from the peer.
 //! 2. Over TCP, the sides exchange their addresses: the LID of the port, the queue pair number, the
-//! sequence number of the first packet, and the GID of the port.
+//!    sequence number of the first packet, and the GID of the port.
 //! 3. Each side moves its queue pair to RTR (ready to receive) and RTS (ready to send). The server
-//! does this before it sends its address, so that its queue pair is ready when the client sends.
+//!    does this before it sends its address, so that its queue pair is ready when the client sends.
 //! 4. The client sends. Each side sends its next message after it has received one and its own last
-//! send has completed.
+//!    send has completed.
 
 use std::{process::ExitCode, time::Instant};
 

@@ -5,8 +5,8 @@
 //! programs and the stock programs alternate, or runs clients under callgrind with the help of
 //! [`instructions`]. The results are [`row`]s of a [`report`], which [`drive`] prints or compares
 //! with the [`budget`]. [`program`] contains the command lines. Our own programs are [`messages`],
-//! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`] has the same programs with other
-//! libraries, among them [`c_sockets`] and [`plain_verbs`].
+//! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`] has
+//! the same programs with other libraries, among them [`c_sockets`] and [`plain_verbs`].
 
 mod alternatives;
 mod budget;

@@ -17,8 +17,8 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts a watchdog for the running test. `seconds` is the limit on an idle machine; a
-    /// [`Deadline`] allows more time on a busy one. Choose a long limit, because the lab is slow. If
-    /// the limit expires, the watchdog prints the caller's source line and aborts the process.
+    /// [`Deadline`] allows more time on a busy one. Choose a long limit, because the lab is slow.
+    /// If the limit expires, the watchdog prints the caller's source line and aborts the process.
     #[must_use]
     #[track_caller]
     pub fn new(seconds: u64) -> Self {

@@ -21,8 +21,8 @@ pub(super) struct Side {
     pub(super) outputs: Outputs,
     /// The properties of the transport. `None` until the driver has created the transport.
     pub(super) traits: Option<TransportTraits>,
-    /// The private data received from the peer: first the part that follows its hello, then the part
-    /// in a Request or Answer frame.
+    /// The private data received from the peer: first the part that follows its hello, then the
+    /// part in a Request or Answer frame.
     pub(super) peer_data: PrivateBytes,
     /// Whether the active side's private data, and the private data in the passive side's answer,
     /// are sent in separate frames.
