@@ -323,8 +323,12 @@ impl Peer {
         // packets longer than its interface's MTU forever, and occupies a processor.
         let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
         let mut errors = findings.iter().filter(|it| it.state == State::Error);
-        let told = errors.find(of_mtu).map(|it| it.subject.clone());
-        let sizes = if told.is_some() { &SIZES[..1] } else { &SIZES };
+        let mtu_problem = errors.find(of_mtu).map(|it| it.subject.clone());
+        let sizes = if mtu_problem.is_some() {
+            &SIZES[..1]
+        } else {
+            &SIZES
+        };
         let echoed = service::ask(&endpoint, Request::Echo, timeout).and_then(|_| {
             let mut arrived = None;
             let mut times = Vec::new();
@@ -349,10 +353,10 @@ impl Peer {
                 let list: Vec<String> = list.collect();
                 let what = format!("messages came back: {}", list.join(", "));
                 let finding = Finding::ok("messages", what);
-                findings.push(match told {
+                findings.push(match mtu_problem {
                     None => finding,
-                    Some(told) => finding.hint(format!(
-                        "longer messages were not sent: see the finding {told}"
+                    Some(mtu_problem) => finding.hint(format!(
+                        "longer messages were not sent: see the finding {mtu_problem}"
                     )),
                 });
             }
