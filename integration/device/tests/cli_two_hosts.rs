@@ -41,9 +41,9 @@ fn stop_serving(there: &mut Host) -> String {
 }
 
 /// Runs the repair commands of a finding on the host that the finding is about.
-fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
-    assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
-    for line in &finding.mend {
+fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
+    assert!(!finding.commands.is_empty(), "{finding:?} has no cure");
+    for line in &finding.commands {
         if finding.is_of_peer {
             there.shell(line).unwrap();
         } else {
@@ -86,7 +86,7 @@ fn the_doctor_goes_to_the_other_host_step_by_step() {
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
         let finding = wrong.only_error("peer");
         assert!(finding.is_of_peer);
-        assert_eq!(finding.mend, ["rdmsg serve"]);
+        assert_eq!(finding.commands, ["rdmsg serve"]);
         serve(there);
         let fine = Diagnosis::typed(here, &doctor).unwrap();
         assert_eq!(fine.status, 0, "{fine:#?}");
@@ -119,7 +119,7 @@ fn the_doctor_finds_mtus_that_differ_on_either_side() {
             let finding = errors.iter().find(|error| error.subject == "both MTUs");
             let finding = finding.unwrap_or_else(|| panic!("{wrong:#?}"));
             assert_eq!(finding.is_of_peer, at_peer, "{finding:?}");
-            mend(finding, there, here);
+            run_commands(finding, there, here);
             let fine = Diagnosis::typed(here, &doctor).unwrap();
             assert_eq!(fine.status, 0, "{fine:#?}");
         }
@@ -140,8 +140,8 @@ fn doctor_finds_path_with_smaller_mtu() {
         let errors = wrong.errors();
         let subjects: Vec<_> = errors.iter().map(|it| &*it.subject).collect();
         assert_eq!(subjects, ["path MTU"], "{wrong:#?}");
-        assert!(errors[0].mend[0].ends_with("ip route flush cache"));
-        mend(errors[0], there, here);
+        assert!(errors[0].commands[0].ends_with("ip route flush cache"));
+        run_commands(errors[0], there, here);
         here.run(&format!("ip route del {way}")).unwrap();
         let fine = Diagnosis::typed(here, &doctor).unwrap();
         assert_eq!(fine.status, 0, "{fine:#?}");
@@ -176,7 +176,7 @@ fn the_doctor_finds_the_firewall_on_either_side() {
                 [("firewall", at_peer), ("connection", false)],
                 "{wrong:#?}"
             );
-            mend(errors[0], there, here);
+            run_commands(errors[0], there, here);
             let fine = diagnose_until(here, &doctor, at_peer, |it| it.status == 0);
             assert_eq!(fine.status, 0, "{fine:#?}");
             let undo = "nft delete table inet wrong";

@@ -71,9 +71,9 @@ fn wait_until_healthy(shell: &mut Shell, line: &str) -> Diagnosis {
 }
 
 /// Runs the repair commands of a finding exactly as the doctor has printed them.
-fn mend(shell: &mut Shell, finding: &Finding) {
-    assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
-    for line in &finding.mend {
+fn run_commands(shell: &mut Shell, finding: &Finding) {
+    assert!(!finding.commands.is_empty(), "{finding:?} has no cure");
+    for line in &finding.commands {
         shell.run(line).unwrap();
     }
 }
@@ -84,7 +84,7 @@ fn check_repair(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> F
     shell.run(line).unwrap();
     let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());
     let finding = wrong.only_error(subject).clone();
-    mend(shell, &finding);
+    run_commands(shell, &finding);
     wait_until_healthy(shell, doctor);
     finding
 }
@@ -190,7 +190,7 @@ fn locked_memory_limit_is_raised_in_current_shell() {
             .starts_with("64 KiB of memory may be locked: room for 0 ")
     );
     assert!(exchange.what.contains("ulimit -l"), "{exchange:?}");
-    mend(&mut shell, memlock);
+    run_commands(&mut shell, memlock);
     let fine = Diagnosis::typed(&mut shell, &doctor).unwrap();
     assert_eq!(fine.states("memlock"), ["ok"], "{fine:#?}");
     assert_eq!(fine.states("exchange"), ["ok"], "{fine:#?}");
@@ -248,7 +248,7 @@ fn peer_without_service_gets_start_command() {
     let wrong = Diagnosis::typed(&mut shell, &doctor).unwrap();
     let finding = wrong.only_error("peer");
     assert!(finding.is_of_peer && finding.what.contains("rdmsg serve does not answer"));
-    let [line] = &finding.mend[..] else {
+    let [line] = &finding.commands[..] else {
         panic!("{finding:?}")
     };
     let program = example("rdmsg").display().to_string();
