@@ -140,7 +140,7 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     let bold = Style::new().bold();
     let margin = " ".repeat(2 + first);
     let column = second;
-    let place = match host {
+    let suffix = match host {
         Host::Here => "",
         Host::Peer => " at the peer",
     };
@@ -159,7 +159,7 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
         text("  know", hint)?;
     }
     for (label, commands) in [("  mend", commands), ("  keep", keep)] {
-        let mut label = format!("{label}{place}");
+        let mut label = format!("{label}{suffix}");
         for command in commands {
             // Print the command on one line, so that the user can copy it.
             writeln!(

@@ -49,7 +49,7 @@ impl<'a> Pinger<'a> {
         Ok(Self {
             options,
             peer: service::addresses(&options.peer)?,
-            message: (0..size).map(|place| place as u8).collect(),
+            message: (0..size).map(|offset| offset as u8).collect(),
             live: Live::new(!options.quiet && !options.json),
             outages: Outages::new(),
             summary: Summary::new(&options.peer, options.size),
