@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use toolbox::{
-    DeviceTest, Diagnosis, Finding, Heard, Shell, TIME_LIMIT,
+    DeviceTest, Diagnosis, Finding, Shell, TIME_LIMIT, TextWait,
     agent::{self, Host},
     example,
 };
@@ -28,8 +28,8 @@ fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
 fn serve(there: &mut Host) {
     let argv = [&*example("rdmsg").to_string_lossy(), "serve"].map(str::to_owned);
     there.start(&argv).unwrap();
-    let heard = there.hear("listening on 0.0.0.0:7471 over RDMA and TCP", TIME_LIMIT);
-    assert_eq!(heard.unwrap(), Heard::Said);
+    let outcome = there.wait_for_text("listening on 0.0.0.0:7471 over RDMA and TCP", TIME_LIMIT);
+    assert_eq!(outcome.unwrap(), TextWait::Printed);
 }
 
 /// Stops `rdmsg serve`, and checks that its exit status is 0. Returns its output.
@@ -298,7 +298,10 @@ fn serve_refuses_excessive_and_unknown_requests() {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--max-connections", "1"].map(str::to_owned);
         there.start(&argv).unwrap();
-        assert_eq!(there.hear("listening on", TIME_LIMIT).unwrap(), Heard::Said);
+        assert_eq!(
+            there.wait_for_text("listening on", TIME_LIMIT).unwrap(),
+            TextWait::Printed
+        );
         let client = format!("{program} ping {} -i 0.05", lab.peer);
         here.run(&format!("{client} >/tmp/one 2>&1 & pid=$!"))
             .unwrap();
@@ -309,8 +312,10 @@ fn serve_refuses_excessive_and_unknown_requests() {
             .unwrap();
         assert_eq!(status, 1, "the only connection is in use");
         assert_eq!(
-            there.hear("--max-connections", TIME_LIMIT).unwrap(),
-            Heard::Said
+            there
+                .wait_for_text("--max-connections", TIME_LIMIT)
+                .unwrap(),
+            TextWait::Printed
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
         assert_eq!(status, 0);
@@ -337,7 +342,10 @@ fn top_shows_traffic_of_other_programs() {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--statistics"].map(str::to_owned);
         there.start(&argv).unwrap();
-        assert_eq!(there.hear("listening on", TIME_LIMIT).unwrap(), Heard::Said);
+        assert_eq!(
+            there.wait_for_text("listening on", TIME_LIMIT).unwrap(),
+            TextWait::Printed
+        );
         let top = format!("{program} top --once --json --interval 1");
         let read = |there: &mut Host| -> Value {
             let (_, printed) = there.shell(&top).unwrap();

@@ -259,7 +259,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::{Heard, Host, Line, Listening, Said};
+    use crate::{Host, Line, Listening, Said, TextWait};
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -293,8 +293,8 @@ mod tests {
             // before it prints to stderr.
             let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
             host.start_with_stdin(&sh(script)).unwrap();
-            let heard = host.hear("got", Duration::from_millis(1)).unwrap();
-            assert_eq!(heard, Heard::Late);
+            let outcome = host.wait_for_text("got", Duration::from_millis(1)).unwrap();
+            assert_eq!(outcome, TextWait::TimedOut);
             assert!(host.tell("it").unwrap());
             let line = host.line(LIMIT).unwrap();
             assert_eq!(line, Said::Line(Line::Out("got it".into())));

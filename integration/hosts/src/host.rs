@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
 use crate::{
-    Deadline, Ended, Heard, Line, Listening, Process,
+    Deadline, Ended, Line, Listening, Process, TextWait,
     agent::{PAUSE, PORT, retry},
     link::Link,
     process::{SILENCE, job},
@@ -123,10 +123,10 @@ impl Host {
     /// # Errors
     ///
     /// If the connection to the agent is lost.
-    pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<Heard> {
+    pub fn wait_for_text(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<TextWait> {
         let process = self.process()?;
-        let heard = process.hear(text, limit);
-        process.check().map(|()| heard)
+        let outcome = process.wait_for_text(text, limit);
+        process.check().map(|()| outcome)
     }
 
     /// Waits for the next line that the program prints, for up to `limit`.

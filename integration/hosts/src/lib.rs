@@ -26,7 +26,7 @@ pub use crate::{
     host::{Host, Said},
     link::Link,
     listening::Listening,
-    process::{Ended, Heard, Line, Process},
+    process::{Ended, Line, Process, TextWait},
 };
 
 /// Returns this host's current time in milliseconds since 1970.

@@ -3,7 +3,7 @@ use std::{fs, net::SocketAddr, path::Path};
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use crate::{Deadline, Ended, Heard, Line, Process, TIME_LIMIT};
+use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, TextWait};
 
 /// A running `rdmsg bridge` process. Dropping the `Bridge` kills the process.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Bridge {
 
     /// Returns whether the bridge prints this text within [`TIME_LIMIT`].
     pub fn says(&mut self, text: &str) -> bool {
-        self.process.hear(text, TIME_LIMIT) == Heard::Said
+        self.process.wait_for_text(text, TIME_LIMIT) == TextWait::Printed
     }
 
     /// Waits until the bridge ends without a signal or a kill by the caller.

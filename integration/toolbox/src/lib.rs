@@ -33,7 +33,7 @@ pub mod agent {
 }
 
 pub use hosts::{
-    Deadline, Ended, Heard, Host, Line, Listening, Process, Said, check_help, clock_millis,
+    Deadline, Ended, Host, Line, Listening, Process, Said, TextWait, check_help, clock_millis,
     slowness, words,
 };
 pub use pattern::{check, fill, pattern, random, read_sequence, sequence, write_sequence};

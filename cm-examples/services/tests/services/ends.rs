@@ -16,7 +16,7 @@ use services::{
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
-use toolbox::{Deadline, Heard, slowness};
+use toolbox::{Deadline, TextWait, slowness};
 
 use super::{
     grpc,
@@ -176,7 +176,11 @@ fn server_learns(
         let mut client = Program::start(client.0, client.1, address);
         is_at_it(&mut client);
         client.signal(signal);
-        assert_eq!(server.0.hear(expected, bound()), Heard::Said, "{signal}");
+        assert_eq!(
+            server.0.wait_for_text(expected, bound()),
+            TextWait::Printed,
+            "{signal}"
+        );
         // The server still runs after the end of the connection, and exits normally on SIGTERM.
         server.signal(Signal::SIGTERM);
         let ended = server.0.finish(super::stage::TIME_LIMIT).unwrap();
