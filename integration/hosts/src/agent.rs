@@ -259,7 +259,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::{Host, Line, Listening, Said, TextWait};
+    use crate::{Host, Line, Listening, NextLine, TextWait};
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -297,11 +297,14 @@ mod tests {
             assert_eq!(outcome, TextWait::TimedOut);
             assert!(host.tell("it").unwrap());
             let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, Said::Line(Line::Out("got it".into())));
+            assert_eq!(line, NextLine::Line(Line::Out("got it".into())));
             assert!(host.tell("go on").unwrap());
             let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, Said::Line(Line::Err("more".into())));
-            assert_eq!(host.line(Duration::from_millis(1)).unwrap(), Said::Nothing);
+            assert_eq!(line, NextLine::Line(Line::Err("more".into())));
+            assert_eq!(
+                host.line(Duration::from_millis(1)).unwrap(),
+                NextLine::TimedOut
+            );
             let ended = host.finish(Duration::from_millis(1)).unwrap();
             assert_eq!(ended.status, None);
         });
@@ -329,8 +332,8 @@ mod tests {
         both(|host| {
             host.start(&sh("echo last; exit 3")).unwrap();
             let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, Said::Line(Line::Out("last".into())));
-            let Said::Ended(ended) = host.line(LIMIT).unwrap() else {
+            assert_eq!(line, NextLine::Line(Line::Out("last".into())));
+            let NextLine::Ended(ended) = host.line(LIMIT).unwrap() else {
                 panic!("no end")
             };
             assert_eq!((ended.status, &*ended.output), (Some(3), "last\n"));

@@ -23,7 +23,7 @@ use std::{
 pub use crate::{
     agent::Program,
     deadline::{Deadline, slowness},
-    host::{Host, Said},
+    host::{Host, NextLine},
     link::Link,
     listening::Listening,
     process::{Ended, Line, Process, TextWait},

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use toolbox::{
     Deadline, Ended, Lab, Line,
-    agent::{self, Said as Heard},
+    agent::{self, NextLine},
     slowness, words,
 };
 
@@ -118,16 +118,16 @@ impl Host {
     pub(crate) fn listen(&mut self, limit: Duration) -> Result<bool> {
         let notes = &mut self.notes;
         match self.agent.line(Deadline::exactly_after(limit))? {
-            Heard::Line(Line::Err(line)) => notes.words.push(line),
-            Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
+            NextLine::Line(Line::Err(line)) => notes.words.push(line),
+            NextLine::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
                 Said::Listens(listens) => notes.listens = listens,
                 Said::Flowing => notes.flowing += 1,
                 Said::Record(record) => notes.records.push(record),
                 Said::Health(health) => notes.health = Some(health),
                 Said::Problem(problem) => notes.problems.push(problem),
             },
-            Heard::Ended(ended) => notes.ended = Some(ended),
-            Heard::Nothing => return Ok(false),
+            NextLine::Ended(ended) => notes.ended = Some(ended),
+            NextLine::TimedOut => return Ok(false),
         }
         Ok(true)
     }
