@@ -136,7 +136,7 @@ impl Wire for Rdma {
         &mut self.state
     }
 
-    fn say(&mut self, frame: &[u8]) {
+    fn send_frame(&mut self, frame: &[u8]) {
         self.post(frame, |sge| SendWr::send(SEND, sge));
     }
 
@@ -204,7 +204,7 @@ impl Wire for Rdma {
             let mut frame = vec![0; success.byte_len as usize];
             let at = (DEPTH + slot) as usize * SLOT;
             self.region.copy_out(at, &mut frame);
-            self.state.heard.push_back(frame);
+            self.state.received.push_back(frame);
             self.state.over |= self.post_recv(slot).is_err();
         }
         match self.channel.poll_event() {

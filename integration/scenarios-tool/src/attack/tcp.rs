@@ -116,7 +116,7 @@ impl Tcp {
     fn take(&mut self, pdu: &[u8]) {
         let [kind, flags, ..] = *pdu else { return };
         match kind {
-            SEND => self.state.heard.push_back(pdu[PREFIX..].to_vec()),
+            SEND => self.state.received.push_back(pdu[PREFIX..].to_vec()),
             READ if self.state.is_mute => return,
             READ => self.answer(&pdu[PREFIX..]),
             _ => {}
@@ -155,7 +155,7 @@ impl Wire for Tcp {
         &mut self.state
     }
 
-    fn say(&mut self, frame: &[u8]) {
+    fn send_frame(&mut self, frame: &[u8]) {
         self.put(&pdu(SEND, 0, frame));
     }
 
