@@ -51,7 +51,7 @@ pub(super) struct State {
     pub(super) is_mute: bool,
     /// The frames that were received from the victim.
     pub(super) received: VecDeque<Vec<u8>>,
-    pub(super) over: bool,
+    pub(super) has_ended: bool,
 }
 
 /// The transport part of an attacker's side of a connection: TCP or RDMA.
@@ -79,7 +79,7 @@ pub(super) trait Wire {
             self.flush(arena);
             self.poll();
             let state = self.state();
-            if state.over || !state.received.is_empty() || Instant::now() >= end {
+            if state.has_ended || !state.received.is_empty() || Instant::now() >= end {
                 return;
             }
             thread::sleep(CHECK_INTERVAL);
@@ -202,7 +202,7 @@ impl<'a> Attack<'a> {
     }
 
     fn is_active(&mut self) -> bool {
-        !self.wire.state().over && !self.arena.is_over()
+        !self.wire.state().has_ended && !self.arena.is_over()
     }
 
     /// Calls `act` repeatedly; `times` is the range of the random number of calls. Stops when the

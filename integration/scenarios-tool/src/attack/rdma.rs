@@ -182,19 +182,19 @@ impl Wire for Rdma {
         if matches!(self.state.pace, Pace::Stuck) {
             // In the error state, the device neither answers READs nor acknowledges packets.
             let _ = self.qp.to_err();
-            self.state.over = true;
+            self.state.has_ended = true;
         }
     }
 
     fn poll(&mut self) {
         let mut some = [WorkCompletion::default(); 8];
         let Ok(count) = self.cq.poll(&mut some) else {
-            self.state.over = true;
+            self.state.has_ended = true;
             return;
         };
         for wc in &some[..count] {
             let Ok(success) = wc.result() else {
-                self.state.over = true;
+                self.state.has_ended = true;
                 continue;
             };
             if success.wr_id == SEND {
@@ -205,12 +205,12 @@ impl Wire for Rdma {
             let at = (DEPTH + slot) as usize * SLOT;
             self.region.copy_out(at, &mut frame);
             self.state.received.push_back(frame);
-            self.state.over |= self.post_recv(slot).is_err();
+            self.state.has_ended |= self.post_recv(slot).is_err();
         }
         match self.channel.poll_event() {
-            Ok(Some(event)) => self.state.over |= event.event() == CmEventType::DISCONNECTED,
+            Ok(Some(event)) => self.state.has_ended |= event.event() == CmEventType::DISCONNECTED,
             Ok(None) => {}
-            Err(_) => self.state.over = true,
+            Err(_) => self.state.has_ended = true,
         }
     }
 

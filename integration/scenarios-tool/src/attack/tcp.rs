@@ -202,7 +202,7 @@ impl Wire for Tcp {
     }
 
     fn flush(&mut self, arena: &Arena<'_>) {
-        while !self.outgoing.is_empty() && !self.state.over {
+        while !self.outgoing.is_empty() && !self.state.has_ended {
             let (most, pause) = match self.state.pace {
                 Pace::Whole => (usize::MAX, Duration::ZERO),
                 Pace::Slow(bytes, pause) => (bytes, pause),
@@ -215,7 +215,7 @@ impl Wire for Tcp {
             match self.stream.write(&first[..first.len().min(most)]) {
                 Ok(count) => drop(self.outgoing.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => self.state.over = true,
+                Err(_) => self.state.has_ended = true,
             }
             if !pause.is_zero() {
                 return arena.pause(pause);
@@ -226,10 +226,10 @@ impl Wire for Tcp {
     fn poll(&mut self) {
         let mut bytes = vec![0; 64 << 10];
         match self.stream.read(&mut bytes) {
-            Ok(0) => self.state.over = true,
+            Ok(0) => self.state.has_ended = true,
             Ok(count) => self.unread.extend(&bytes[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => self.state.over = true,
+            Err(_) => self.state.has_ended = true,
         }
         while let Some(len) = self.whole() {
             let rest = self.unread.split_off(len);
