@@ -23,7 +23,7 @@ use crate::{
     network,
     record::Record,
     scenario::{Fault, Scenario},
-    worker::Said,
+    worker::Report,
 };
 
 /// The time limit for a worker to carry out an order, on an idle machine.
@@ -63,7 +63,7 @@ pub(crate) struct Notes {
     problems: Vec<String>,
     /// The addresses on which the server listens.
     pub(crate) listens: Vec<SocketAddr>,
-    /// The number of times that the worker has reported [`Said::Flowing`].
+    /// The number of times that the worker has reported [`Report::Flowing`].
     flowing: u32,
     /// The resource counts that a victim has reported last.
     pub(crate) health: Option<Health>,
@@ -120,11 +120,11 @@ impl Host {
         match self.agent.line(Deadline::exactly_after(limit))? {
             NextLine::Line(Line::Err(line)) => notes.words.push(line),
             NextLine::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
-                Said::Listens(listens) => notes.listens = listens,
-                Said::Flowing => notes.flowing += 1,
-                Said::Record(record) => notes.records.push(record),
-                Said::Health(health) => notes.health = Some(health),
-                Said::Problem(problem) => notes.problems.push(problem),
+                Report::Listens(listens) => notes.listens = listens,
+                Report::Flowing => notes.flowing += 1,
+                Report::Record(record) => notes.records.push(record),
+                Report::Health(health) => notes.health = Some(health),
+                Report::Problem(problem) => notes.problems.push(problem),
             },
             NextLine::Ended(ended) => notes.ended = Some(ended),
             NextLine::TimedOut => return Ok(false),

@@ -20,7 +20,7 @@ use super::arena::{Arena, RDMA, Site, TCP};
 use crate::{
     conduct::{Host, Notes},
     health::Health,
-    worker::{Said, say},
+    worker::{Report, report},
 };
 
 /// The names of the listeners, in the order in which the victim prints their addresses.
@@ -280,7 +280,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             });
         }
     }
-    say(&Said::Listens(services));
+    report(&Report::Listens(services));
     for line in io::stdin().lock().lines() {
         if line? == "end" {
             break;
@@ -290,7 +290,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;
-        say(&Said::Health(health));
+        report(&Report::Health(health));
     }
     engine.shutdown();
     Ok(())

@@ -13,7 +13,7 @@ use rdmsg::{
 };
 use toolbox::TIME_LIMIT;
 
-use super::{Said, Worker, conversation::Conversation, problem, say};
+use super::{Report, Worker, conversation::Conversation, problem, report};
 use crate::{plan::listener_configs, record::End, scenario::Fault};
 
 /// Establishes all connections concurrently, each in its own thread. Waits until all connections
@@ -96,7 +96,7 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
             told.ends_when_flowing = leaves || restart < restarts;
         });
         if restart == 0 {
-            say(&Said::Listens(addresses.clone()));
+            report(&Report::Listens(addresses.clone()));
         }
         thread::scope(|scope| {
             accept(scope, worker, &listeners, &ended);

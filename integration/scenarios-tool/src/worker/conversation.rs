@@ -11,7 +11,7 @@ use rdmsg::{Endpoint, Error};
 use toolbox::{Side, clock_millis};
 
 use super::{
-    Said, Told, Worker, lock, operations::Operations, problem, reader::Reader, say, sender,
+    Report, Told, Worker, lock, operations::Operations, problem, reader::Reader, report, sender,
 };
 use crate::{
     plan::{Content, Ending, Half, Plan},
@@ -67,7 +67,7 @@ impl Conversation {
         self.is_flowing();
         let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
         self.worker.told().open.retain(is_other);
-        say(&Said::Record(self.record()));
+        report(&Report::Record(self.record()));
         end
     }
 

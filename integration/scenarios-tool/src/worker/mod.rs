@@ -1,7 +1,7 @@
 //! The worker: the process of one side, which runs that side's connections and writes their
 //! records.
 //!
-//! The worker prints one [`Said`] as JSON per line of stdout. It reads orders from stdin. The
+//! The worker prints one [`Report`] as JSON per line of stdout. It reads orders from stdin. The
 //! client receives the server's addresses as JSON. Both sides receive `go` after the first
 //! messages, and later `stop`. The server receives `over` after the client has ended. A side that
 //! hangs receives `quit`.
@@ -53,7 +53,7 @@ pub(crate) struct Order {
 
 /// A line that a worker prints to stdout.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Said {
+pub(crate) enum Report {
     /// The server listens on these addresses.
     Listens(Vec<SocketAddr>),
     /// All connections are established, and each has received a message. A server with restarts
@@ -201,8 +201,8 @@ fn count(lab: &Lab) -> Result<Health> {
 }
 
 /// Prints a line for the conductor.
-pub(crate) fn say(said: &Said) {
-    let line = serde_json::to_string(said).expect("it has no map");
+pub(crate) fn report(report: &Report) {
+    let line = serde_json::to_string(report).expect("it has no map");
     let mut stdout = io::stdout().lock();
     // Ignore the error: writing fails only if the conductor has ended.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
@@ -210,11 +210,11 @@ pub(crate) fn say(said: &Said) {
 
 /// Reports a violation of the rules to the conductor.
 fn problem(text: String) {
-    say(&Said::Problem(text));
+    report(&Report::Problem(text));
 }
 
 impl Worker {
-    /// Counts one more connection that has received a message. Prints [`Said::Flowing`] if it was
+    /// Counts one more connection that has received a message. Prints [`Report::Flowing`] if it was
     /// the last one.
     fn flows(&self) {
         let mut told = self.told();
@@ -224,7 +224,7 @@ impl Worker {
                 told.accepting = None;
             }
             drop(told);
-            say(&Said::Flowing);
+            report(&Report::Flowing);
         }
     }
 
