@@ -20,7 +20,7 @@ use crate::{plan::listener_configs, record::End, scenario::Fault};
 /// have ended. The numbers of the connections start at `first`.
 pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     let addresses = &worker
-        .wait(|told| !told.addresses.is_empty())
+        .wait(|state| !state.addresses.is_empty())
         .addresses
         .clone();
     let engine = Engine::new()?;
@@ -60,7 +60,7 @@ fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr]
         let end = conversation.run(endpoint);
         let is_enough = match worker.scenario.fault {
             Fault::ServerRestarts(_) => end == End::LocallyClosed,
-            _ => !worker.scenario.is_endless() || worker.told().stop,
+            _ => !worker.scenario.is_endless() || worker.state().stop,
         };
         if is_enough {
             return;
@@ -90,10 +90,10 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         addresses = listeners.iter().map(RequestListener::local_addr).collect();
         let (accepting, ended) = bounded(0);
-        worker.change(|told| {
-            told.flowing = 0;
-            told.accepting = Some(accepting);
-            told.ends_when_flowing = leaves || restart < restarts;
+        worker.change(|state| {
+            state.flowing = 0;
+            state.accepting = Some(accepting);
+            state.ends_when_flowing = leaves || restart < restarts;
         });
         if restart == 0 {
             report(&Report::Listens(addresses.clone()));

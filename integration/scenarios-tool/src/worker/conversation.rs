@@ -11,7 +11,7 @@ use rdmsg::{Endpoint, Error};
 use toolbox::{Side, clock_millis};
 
 use super::{
-    Report, Told, Worker, lock, operations::Operations, problem, reader::Reader, report, sender,
+    Report, State, Worker, lock, operations::Operations, problem, reader::Reader, report, sender,
 };
 use crate::{
     plan::{Content, Ending, Half, Plan},
@@ -53,7 +53,7 @@ impl Conversation {
             all: AtomicBool::new(false),
             over: AtomicBool::new(false),
         });
-        worker.told().open.push(Arc::clone(&conversation));
+        worker.state().open.push(Arc::clone(&conversation));
         conversation
     }
 
@@ -66,7 +66,7 @@ impl Conversation {
         self.end(&end);
         self.is_flowing();
         let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
-        self.worker.told().open.retain(is_other);
+        self.worker.state().open.retain(is_other);
         report(&Report::Record(self.record()));
         end
     }
@@ -87,7 +87,7 @@ impl Conversation {
             // before the order to stop.
             self.is_flowing();
             if self.worker.side == Side::Server {
-                self.wait(|told| told.stop);
+                self.wait(|state| state.stop);
                 sender::send_all(self, &endpoint);
                 return End::Open;
             }
@@ -149,10 +149,10 @@ impl Conversation {
     }
 
     /// Waits until `until` returns true, or until the connection has ended.
-    pub(super) fn wait(&self, until: impl Fn(&Told) -> bool) {
+    pub(super) fn wait(&self, until: impl Fn(&State) -> bool) {
         drop(
             self.worker
-                .wait(|told| until(told) || self.over.load(Relaxed)),
+                .wait(|state| until(state) || self.over.load(Relaxed)),
         );
     }
 }

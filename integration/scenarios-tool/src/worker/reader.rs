@@ -58,7 +58,7 @@ impl Reader {
             Reading::Selecting => worker.readers[0].clone(),
             Reading::Trying => worker.readers[1].clone(),
             Reading::Prompt | Reading::Slow | Reading::Keeping | Reading::Receiving => loop {
-                if self.conversation.worker.told().stop {
+                if self.conversation.worker.state().stop {
                     self.kept.drain(..).for_each(|(_, release)| release());
                 }
                 let next = if reading == Reading::Receiving {
@@ -162,7 +162,7 @@ impl Reader {
         let half = conversation.half();
         if conversation.plan.talk == Talk::Any {
             self.keep_some(number, is_short, release);
-        } else if conversation.worker.side == Side::Server && !conversation.worker.told().stop {
+        } else if conversation.worker.side == Side::Server && !conversation.worker.state().stop {
             match half.reading {
                 Reading::Slow => thread::sleep(SLOW),
                 Reading::Keeping => self.kept.push((u64::MAX, release)),

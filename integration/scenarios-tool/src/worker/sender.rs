@@ -19,9 +19,9 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     let mut left = conversation.half().messages;
     for number in 0.. {
         if left.is_none() && number == 1 {
-            conversation.wait(|told| told.stop || told.go && !waits);
+            conversation.wait(|state| state.stop || state.go && !waits);
         }
-        if left.is_none() && number > 0 && conversation.worker.told().stop {
+        if left.is_none() && number > 0 && conversation.worker.state().stop {
             left = Some(TAIL);
         }
         if left == Some(0) {
