@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use rdmsg::{Config, Polling};
 use toolbox::{Lab, Side};
 
-use self::{Expect::*, Fault::*, Reading::*, Talk::*, groups::*};
+use self::{Expect::*, Fault::*, Reading::*, Traffic::*, groups::*};
 
 /// A scenario: traffic between two hosts, one fault, and the expected result on both sides.
 #[derive(Clone, Debug)]
@@ -23,11 +23,11 @@ pub(crate) struct Scenario {
 
 /// A group of similar connections: their number, the messages of both sides, and the way in which
 /// the server receives. The client always receives immediately.
-pub(crate) type Group = (u32, Talk, Reading);
+pub(crate) type Group = (u32, Traffic, Reading);
 
 /// The messages that both sides send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Talk {
+pub(crate) enum Traffic {
     /// One message at the beginning, and some more after the order to stop.
     Idle,
     /// Messages up to the eager size, without pauses.
@@ -147,7 +147,7 @@ pub(crate) const MOST_SUSPENDED: usize = 1024;
 
 #[rustfmt::skip]
 mod groups {
-    use super::{Group, Reading::*, Talk::*};
+    use super::{Group, Reading::*, Traffic::*};
 
     /// Connections of each kind.
     pub(super) const SOME: &[Group] = &[

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     plan::{Content, Ending, Half, Plan},
     record::{End, Record},
-    scenario::Talk,
+    scenario::Traffic,
 };
 
 /// One side of a connection. This value exists from before the connection is established until the
@@ -60,7 +60,7 @@ impl Conversation {
     /// Sends and receives until the connection has ended.
     pub(super) fn run(self: Arc<Self>, endpoint: Result<Endpoint, Error>) -> End {
         let end = match endpoint {
-            Ok(endpoint) => self.talk(endpoint),
+            Ok(endpoint) => self.exchange(endpoint),
             Err(error) => End::NotEstablished(error.to_string()),
         };
         self.end(&end);
@@ -81,7 +81,7 @@ impl Conversation {
         self.set(&self.ended);
     }
 
-    fn talk(self: &Arc<Self>, endpoint: Endpoint) -> End {
+    fn exchange(self: &Arc<Self>, endpoint: Endpoint) -> End {
         if self.plan.ending == Ending::Leave {
             // Count this connection as flowing now, because an idle connection receives no message
             // before the order to stop.
@@ -92,7 +92,7 @@ impl Conversation {
                 return End::Open;
             }
         }
-        if self.plan.talk == Talk::Operations {
+        if self.plan.traffic == Traffic::Operations {
             match Operations::offer(&endpoint) {
                 // The call succeeds, because no other thread sets this cell.
                 Ok(operations) => drop(self.operations.set(operations)),

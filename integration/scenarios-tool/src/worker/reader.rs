@@ -11,7 +11,7 @@ use super::conversation::Conversation;
 use crate::{
     plan::{Content, Ending},
     record::End,
-    scenario::{Reading, Talk},
+    scenario::{Reading, Traffic},
 };
 
 /// The pause of a slow reader after each message.
@@ -160,7 +160,7 @@ impl Reader {
             }
         });
         let half = conversation.half();
-        if conversation.plan.talk == Talk::Any {
+        if conversation.plan.traffic == Traffic::Any {
             self.keep_some(number, is_short, release);
         } else if conversation.worker.side == Side::Server && !conversation.worker.state().stop {
             match half.reading {
