@@ -89,7 +89,7 @@ mod tests {
             began: [0, STOPPED],
             bound: std::time::Duration::ZERO,
         };
-        let problems = judge(&single(Expect::GivesWay), ROUNDS, &evidence).err()?;
+        let problems = judge(&single(Expect::RetainsSessions), ROUNDS, &evidence).err()?;
         Some(problems.join("; "))
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Conversation {
     flows: AtomicBool,
     /// Whether the peer's last message has arrived.
     pub(super) all: AtomicBool,
-    ended: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 impl Conversation {
@@ -51,7 +51,7 @@ impl Conversation {
             record: Mutex::new(record),
             flows: AtomicBool::new(false),
             all: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
         });
         worker.state().open.push(Arc::clone(&conversation));
         conversation
@@ -78,7 +78,7 @@ impl Conversation {
                 (record.end, record.ended) = (end.clone(), clock_millis());
             }
         });
-        self.set(&self.ended);
+        self.set(&self.has_ended);
     }
 
     fn exchange(self: &Arc<Self>, endpoint: Endpoint) -> End {
@@ -152,7 +152,7 @@ impl Conversation {
     pub(super) fn wait(&self, until: impl Fn(&State) -> bool) {
         drop(
             self.worker
-                .wait(|state| until(state) || self.ended.load(Relaxed)),
+                .wait(|state| until(state) || self.has_ended.load(Relaxed)),
         );
     }
 }
