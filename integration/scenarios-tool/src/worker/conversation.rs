@@ -33,7 +33,7 @@ pub(super) struct Conversation {
     /// none will arrive.
     flows: AtomicBool,
     /// Whether the peer's last message has arrived.
-    pub(super) all: AtomicBool,
+    pub(super) last_has_arrived: AtomicBool,
     has_ended: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl Conversation {
             operations: OnceLock::new(),
             record: Mutex::new(record),
             flows: AtomicBool::new(false),
-            all: AtomicBool::new(false),
+            last_has_arrived: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         });
         worker.state().open.push(Arc::clone(&conversation));

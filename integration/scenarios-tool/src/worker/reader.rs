@@ -149,7 +149,7 @@ impl Reader {
         let last = self.content.check(number, &message)?;
         conversation.write(|record| record.received += 1);
         if last {
-            conversation.set(&conversation.all);
+            conversation.set(&conversation.last_has_arrived);
         }
         conversation.is_flowing();
         let (content, holder) = (self.content, Arc::clone(conversation));

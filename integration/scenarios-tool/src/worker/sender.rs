@@ -58,7 +58,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         return;
     }
     if matches!(conversation.plan.ending, Ending::Close(_)) {
-        conversation.wait(|_| conversation.all.load(Relaxed));
+        conversation.wait(|_| conversation.last_has_arrived.load(Relaxed));
     }
     conversation.write(|record| record.ends = true);
     match conversation.plan.ending {
