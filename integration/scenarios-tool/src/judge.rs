@@ -66,7 +66,7 @@ pub(crate) fn judge(
     if !missing.is_empty() {
         problems.push(format!("no records of connections {missing:?}"));
     }
-    if scenario.expect == Expect::EventuallyServed {
+    if scenario.expect == Expect::Reconnects {
         problems.extend(not_served(scenario, &evidence.clients));
     }
     let resumes = |records: &[Record]| records.iter().any(|record| record.resumes > 0);
@@ -99,7 +99,7 @@ fn connection(
             server
         }
         (None, _) if scenario.fault.kills() => &lost,
-        (None, End::NotEstablished(_)) if scenario.expect == Expect::EventuallyServed => {
+        (None, End::NotEstablished(_)) if scenario.expect == Expect::Reconnects => {
             return Ok(());
         }
         (None, _) => return Err("the server has no record".into()),
@@ -197,7 +197,7 @@ fn expected(
         }
         Expect::ClientDetects => broken(Side::Client, client, begin, evidence.bound),
         Expect::AllOfServerArrives => planned(plan.ending, Side::Client, client),
-        Expect::RulesOnly | Expect::EventuallyServed => Ok(()),
+        Expect::RulesOnly | Expect::Reconnects => Ok(()),
     }
 }
 

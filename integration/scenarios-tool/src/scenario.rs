@@ -131,7 +131,7 @@ pub(crate) enum Expect {
     AllOfServerArrives,
     /// In the end, each client closes a connection to the restarted server, with all messages
     /// delivered.
-    EventuallyServed,
+    Reconnects,
 }
 
 /// The name of the scenario for a soak. Its connections have random configurations and endings.
@@ -206,7 +206,8 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("storm-50", &[(50, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, true),
         row("storm-100", &[(100, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, false),
         row("storm-200", &[(200, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, false),
-        row("restarting-server", clients, ServerRestarts(3), EventuallyServed, with_little_memory, 2, false),
+        row("restarting-server", clients, ServerRestarts(3), Reconnects, with_little_memory, 2,
+            false),
         row("flood",                  FLOOD, Nothing, Completes, usual, 2, true),
         row("slow-receiver",          SLOWLY, Nothing, Completes, usual, 2, false),
         row("strangers",              SOME, Strangers, Completes, usual, 2, false),
@@ -280,9 +281,9 @@ impl Scenario {
 
     pub(crate) fn group(&self, connection: u32) -> Group {
         let all = self.groups.iter();
-        let mut places = all.flat_map(|group| (0..group.0).map(|_| *group));
-        let place = connection % self.connections();
-        places.nth(place as usize).expect("it is one of them")
+        let mut of_each = all.flat_map(|group| (0..group.0).map(|_| *group));
+        let index = connection % self.connections();
+        of_each.nth(index as usize).expect("it is one of them")
     }
 
     /// Returns the configuration of every connection. The timeouts are long enough for an emulated
