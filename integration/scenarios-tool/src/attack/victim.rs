@@ -93,18 +93,18 @@ impl Victim {
     /// Fails if the victim has ended, panicked, or logged too many lines.
     pub(super) fn look(&mut self) -> Result<()> {
         while self.host.notes.ended.is_none() && self.host.listen(Duration::ZERO)? {}
-        let Notes { words, ended, .. } = &self.host.notes;
+        let Notes { log, ended, .. } = &self.host.notes;
         let allowed = LINES_A_SECOND * (self.started.elapsed().as_secs() + 2);
-        let problem = if words.iter().any(|line| line.contains("panicked")) {
+        let problem = if log.iter().any(|line| line.contains("panicked")) {
             "has panicked"
         } else if ended.as_ref().is_some_and(|ended| !ended.succeeded()) {
             "has ended"
-        } else if words.len() as u64 > allowed {
+        } else if log.len() as u64 > allowed {
             "has logged too many lines"
         } else {
             return Ok(());
         };
-        let lines = words[words.len().saturating_sub(LOG_TAIL_LINES)..].join("\n  ");
+        let lines = log[log.len().saturating_sub(LOG_TAIL_LINES)..].join("\n  ");
         bail!("the victim {problem}. Its last lines:\n  {lines}")
     }
 
