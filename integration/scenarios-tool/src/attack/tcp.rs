@@ -107,7 +107,7 @@ impl Tcp {
 
     /// Returns the length in bytes of the first PDU in `unread`, or `None` if the PDU is still
     /// incomplete.
-    fn whole(&self) -> Option<usize> {
+    fn complete_pdu_len(&self) -> Option<usize> {
         let length = self.unread.get(4..PREFIX)?.first_chunk()?;
         let len = PREFIX + u32::from_be_bytes(*length) as usize;
         (self.unread.len() >= len).then_some(len)
@@ -231,7 +231,7 @@ impl Wire for Tcp {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => self.state.has_ended = true,
         }
-        while let Some(len) = self.whole() {
+        while let Some(len) = self.complete_pdu_len() {
             let rest = self.unread.split_off(len);
             let pdu = mem::replace(&mut self.unread, rest);
             self.take(&pdu);

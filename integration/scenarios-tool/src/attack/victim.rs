@@ -81,7 +81,7 @@ impl Victim {
         let answered = self
             .host
             .wait("measured", |notes| notes.health.is_some(), TIME_LIMIT);
-        self.look()?;
+        self.check()?;
         answered?;
         self.host
             .notes
@@ -91,7 +91,7 @@ impl Victim {
     }
 
     /// Fails if the victim has ended, panicked, or logged too many lines.
-    pub(super) fn look(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         while self.host.notes.ended.is_none() && self.host.listen(Duration::ZERO)? {}
         let Notes { log, ended, .. } = &self.host.notes;
         let allowed = LINES_A_SECOND * (self.started.elapsed().as_secs() + 2);
@@ -111,7 +111,7 @@ impl Victim {
     pub(super) fn finish(mut self) -> Result<()> {
         self.host.agent.tell("end")?;
         let ended = self.host.end(TIME_LIMIT, true);
-        self.look()?;
+        self.check()?;
         ended
     }
 }
