@@ -158,13 +158,13 @@ impl Program {
         if let Some(env) = &job.env {
             command.env_clear();
             command.envs(env.iter().map(|(name, value)| (name, value)));
-        } else if !job.told {
+        } else if !job.has_stdin {
             command.env_remove("RUST_LOG");
         }
         if let Some(dir) = &job.dir {
             command.current_dir(dir);
         }
-        if job.told {
+        if job.has_stdin {
             command.stdin(Stdio::piped());
         }
         prepare(&mut command);

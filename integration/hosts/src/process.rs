@@ -95,8 +95,8 @@ impl Process {
         Self::on(&Link::here(), argv, true)
     }
 
-    pub(crate) fn on(link: &Link, argv: &[impl AsRef<str>], told: bool) -> Result<Self> {
-        let (number, frames) = link.start(job(argv, told))?;
+    pub(crate) fn on(link: &Link, argv: &[impl AsRef<str>], has_stdin: bool) -> Result<Self> {
+        let (number, frames) = link.start(job(argv, has_stdin))?;
         let mut this = Self {
             link: link.clone(),
             number,
@@ -312,10 +312,10 @@ impl Process {
     }
 }
 
-pub(crate) fn job(argv: &[impl AsRef<str>], told: bool) -> Job {
+pub(crate) fn job(argv: &[impl AsRef<str>], has_stdin: bool) -> Job {
     Job {
         argv: argv.iter().map(|arg| arg.as_ref().into()).collect(),
-        told,
+        has_stdin,
         ..Job::default()
     }
 }

@@ -101,7 +101,7 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     }
 }
 
-/// Starts a program in the checkout, and returns the program's number. If `told` is set, the
+/// Starts a program in the checkout, and returns the program's number. If `has_stdin` is set, the
 /// program's stdin is a pipe.
 pub(crate) fn start(
     machines: &Machines,
@@ -109,7 +109,7 @@ pub(crate) fn start(
     guest: &Machine,
     argv: Vec<OsString>,
     more: &[(OsString, OsString)],
-    told: bool,
+    has_stdin: bool,
 ) -> Result<u32> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // modprobe's option for the folder of the guest kernel's modules.
@@ -131,9 +131,9 @@ pub(crate) fn start(
         argv,
         dir: Some(machines.lab.checkout.clone()),
         env: Some(env.chain(more.iter().cloned()).collect()),
-        told,
+        has_stdin,
     })?;
-    let (news, named) = (watch.news.clone(), hosts > 1 && !told);
+    let (news, named) = (watch.news.clone(), hosts > 1 && !has_stdin);
     thread::spawn(move || follow(host, named, &frames, &news));
     Ok(number)
 }

@@ -97,7 +97,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
             argv: args.argv(),
             dir: Some(lab.checkout.clone()),
             env: Some(env.chain(args.env.iter().cloned()).collect()),
-            told: false,
+            has_stdin: false,
         };
         let (report, frames) = channel();
         let report = move |frame| drop(report.send(frame));
