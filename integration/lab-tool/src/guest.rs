@@ -124,9 +124,9 @@ pub(crate) fn start(
     let inherited = INHERITED.iter();
     let inherited = inherited.filter_map(|name| Some((name.into(), env::var_os(name)?)));
     let (host, hosts) = (guest.host, machines.args.hosts());
-    let place = machines.args.device.place(host, hosts);
-    let place = place.variables(&machines.lab, &guest.results);
-    let env = own.into_iter().chain(inherited).chain(place);
+    let network = machines.args.device.host_network(host, hosts);
+    let network = network.variables(&machines.lab, &guest.results);
+    let env = own.into_iter().chain(inherited).chain(network);
     let (number, frames) = guest.link.start(Job {
         argv,
         dir: Some(machines.lab.checkout.clone()),

@@ -27,8 +27,8 @@ use crate::{
     accel::Accel,
     cli::MachineArgs,
     device::MTU,
+    host_network::{Driver, HOSTS},
     lab::Lab,
-    place::{Driver, HOSTS},
 };
 
 /// The name of the virtio port for the agent, as it appears in sysfs of the guest.
