@@ -152,8 +152,8 @@ pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Re
         if let Some((host, monitor)) = lost(error) {
             eprintln!("{}\n{monitor}", guests[host].console_tail());
             if !monitor.is_empty() {
-                let kept = guests[host].keep(monitor);
-                eprintln!("lab: kept the output in {kept:?}");
+                let folder = guests[host].save_output(monitor);
+                eprintln!("lab: kept the output in {folder:?}");
             }
         }
     })
