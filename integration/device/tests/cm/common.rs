@@ -167,7 +167,7 @@ impl Queues {
     }
 
     /// Sends `text` to `other`, and checks that `other` has received it.
-    pub(crate) fn say(&self, other: &Self, text: &str) {
+    pub(crate) fn send_text(&self, other: &Self, text: &str) {
         let recv = RecvWr::new(7, Sge::new(&other.region, ..));
         other.qp.post_recv(&[recv]).unwrap();
         let send = SendWr::send(8, Inline(text.as_bytes()));
@@ -185,8 +185,8 @@ impl Queues {
 
     /// Sends a message in both directions, and checks that both were received.
     pub(crate) fn exchange(&self, other: &Self) {
-        self.say(other, "ping");
-        other.say(self, "pong!");
+        self.send_text(other, "ping");
+        other.send_text(self, "pong!");
     }
 }
 
