@@ -81,7 +81,7 @@ fn stream_violation_names_the_field() {
             other => panic!("{field}: {other:?}"),
         }
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// Returns a control message. `number` is its content and its sequence number.
@@ -115,7 +115,7 @@ fn control_message_flood_ends_its_connection_alone() {
         panic!("{reason:?}");
     };
     assert_eq!((violation.field(), violation.value()), ("kind", 10));
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_second_leave_is_named() {
         panic!("{endpoint:?}");
     };
     assert_eq!((violation.field(), violation.value()), ("kind", 12));
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn forged_grant_of_control_messages_is_named() {
             other => panic!("{limit}: {other:?}"),
         }
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// Reads PDUs until a PDU of the kind `wanted` arrives. Returns the kinds of the previous PDUs, and
@@ -204,7 +204,7 @@ fn answers_of_another_length_are_named_by_their_field() {
             other => panic!("{field}: {other:?}"),
         }
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
         drop(peer);
         end_of(&endpoint);
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// A logger that counts the lines about violations.
@@ -276,7 +276,7 @@ fn violations_log_at_most_one_line_per_second() {
     let most = 1 + start.elapsed().as_secs() as usize;
     let lines = VIOLATIONS.0.load(Ordering::Relaxed);
     assert!((1..=most).contains(&lines), "{lines} lines, {most} at most");
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn memory_without_grant_is_not_read_or_written() {
         region.copy_out(0, &mut content);
         assert_eq!(content, [0; 64]);
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// A write with immediate data reports its length to the program. If its parts were not contiguous,
@@ -334,7 +334,7 @@ fn noncontiguous_write_parts_end_the_connection() {
             other => panic!("{other:?}"),
         }
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn frame_too_long_or_without_receive_ends_connection() {
         CloseReason::ProtocolViolation(_) | CloseReason::PeerDisconnected
     );
     assert!(ended, "{reason:?}");
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn death_inside_pdu_counts_as_disconnect() {
             "{len}: {reason:?}"
         );
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn death_inside_frame_leaks_no_shared_receive() {
         end_of(&endpoint);
     }
     for _ in 0..20 {
-        stage.assert_well();
+        stage.assert_unaffected();
     }
 }
 
@@ -491,7 +491,7 @@ fn noise_after_setup_ends_only_its_own_connection() {
         drop(peer);
         end_of(&endpoint);
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// A peer floods its connection with pings while other connections exchange messages.
@@ -520,10 +520,10 @@ fn ping_flood_over_tcp_delays_no_other_connection() {
         // Wait until the sequence numbers of the pings have wrapped around.
         while sent.load(Ordering::Relaxed) < 2 {
             assert_eq!(endpoint.info().close_reason, None);
-            stage.assert_well();
+            stage.assert_unaffected();
         }
         for _ in 0..100 {
-            stage.assert_well();
+            stage.assert_unaffected();
         }
         endpoint.abort(0);
         end_of(&endpoint);
@@ -601,7 +601,7 @@ fn private_data_that_stop_half_way_hold_no_place() {
     peer.say(&part);
     let shown = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(shown.private_data(), [7; 100]);
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// Long requests that arrive simultaneously must not exceed the backlog.
@@ -642,7 +642,7 @@ fn backlog_bounds_requests_with_long_private_data() {
     let (_peers, turned) = turned_away(requests.local_addr(), false);
     assert_eq!(turned, PEERS - 1);
     assert_eq!(requests.requests().len(), 1);
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// An engine allows at most 256 connections that have sent no hello.
@@ -663,5 +663,5 @@ fn silent_peers_use_no_places_of_other_addresses() {
     }
     let _peer = Peer::over(slow, 4).unwrap();
     stage.listener.accept_timeout(TIME_LIMIT).unwrap();
-    stage.assert_well();
+    stage.assert_unaffected();
 }

@@ -96,7 +96,7 @@ impl Bystander {
 
     /// Asserts that this connection works, and waits until all other connections have released
     /// their resources.
-    fn assert_well(&self) {
+    fn assert_unaffected(&self) {
         exchange(&self.near, &self.far).unwrap();
         await_value(descriptors, &self.descriptors, "descriptors");
         await_value(threads, &self.threads, "threads");
@@ -187,7 +187,7 @@ fn each_lacking_descriptor_fails_one_request_alone() {
             let result = run_lifecycle(&config());
             exchange(&bystander.near, &bystander.far).unwrap();
             drop(files);
-            bystander.assert_well();
+            bystander.assert_unaffected();
             match result {
                 Ok(()) => break,
                 Err(error) => texts.push(error.to_string()),
@@ -221,7 +221,7 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
                 break;
             }
             count += 1;
-            bystander.assert_well();
+            bystander.assert_unaffected();
             let Err(error) = result else { continue };
             let text = error.to_string();
             let is_here = text.contains(function) && text.contains(advice);

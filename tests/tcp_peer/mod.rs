@@ -56,7 +56,7 @@ impl Stage {
         (peer.join().unwrap(), endpoint)
     }
 
-    pub(crate) fn assert_well(&self) {
+    pub(crate) fn assert_unaffected(&self) {
         self.near.send(b"well").unwrap();
         assert_eq!(*self.far.recv_timeout(TIME_LIMIT).unwrap(), *b"well");
         self.far.send(b"so am I").unwrap();

@@ -58,7 +58,7 @@ fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, 
         peer.disconnect();
         end(&endpoint);
         drop(kept);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }

@@ -92,7 +92,7 @@ fn forged(
 ) {
     for role in ROLES {
         Forger::new(scene, what, role, &forge).ends_by(field);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
 }
 
@@ -189,7 +189,7 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
     }
     for forger in forgers {
         forger.ends_by("rkey");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -226,7 +226,7 @@ fn more_large_messages_than_agreed_are_named() {
             other => panic!("{other:?}"),
         }
         assert_eq!(messages.len(), 1);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
         // Messages remain readable after the connection has ended.
         assert!(*messages[0] == vec![0; MAX_MESSAGE as usize]);
     }
@@ -264,7 +264,7 @@ fn a_forged_count_of_messages_taken_is_named() {
             peer.wait_disconnected();
             peer.disconnect();
             assert_eq!(violated_field(&endpoint), "arg", "{claims:?}");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -297,7 +297,7 @@ fn false_claim_of_reading_harms_only_the_peer() {
         while peer.receive()[0] != CLOSE {}
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::PeerClosed);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -336,7 +336,7 @@ fn peer_death_during_read_ends_the_connection() {
             // The connection ends before all sixteen READs of the message have completed, so the
             // message is not delivered, and neither is the message after it.
             assert!(messages.is_empty(), "{role:?}, orderly: {orderly}");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -358,7 +358,7 @@ fn memory_revoked_during_read_is_named_by_key() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(violated_field(&endpoint), "rkey");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -386,7 +386,7 @@ fn unreadable_long_message_leaks_nothing() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(violated_field(&endpoint), "rkey");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -406,7 +406,7 @@ fn a_peer_that_reads_nothing_is_given_up() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::LocallyClosed);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -475,7 +475,7 @@ fn unread_large_message_delays_sent_of_later_ones() {
                 }
             }
             assert!(matches!(next(), Completion::Disconnected(_)), "{role:?}");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -499,7 +499,7 @@ fn memory_lent_to_one_peer_is_closed_to_others() {
         end(&endpoint);
         honest.disconnect();
         end(&lender);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
