@@ -129,8 +129,11 @@ fn a_second_leave_is_named() {
         leave[0] = 12;
         peer.say(&pdu(1, 0, &leave));
     }
-    let told = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
-    assert!(matches!(told, Completion::PeerLeaving), "{told:?}");
+    let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
+    assert!(
+        matches!(completion, Completion::PeerLeaving),
+        "{completion:?}"
+    );
     let CloseReason::ProtocolViolation(violation) = end_of(&endpoint) else {
         panic!("{endpoint:?}");
     };

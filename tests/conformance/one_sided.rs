@@ -56,7 +56,7 @@ fn missing_capability_is_refused_by_name() {
         (far, CloseReason::PeerAborted(1)),
     ] {
         match end.recv_timeout(TIME_LIMIT).unwrap_err() {
-            Error::Disconnected(told) => assert_eq!(told, reason),
+            Error::Disconnected(reported) => assert_eq!(reported, reason),
             error => panic!("{error}"),
         }
     }

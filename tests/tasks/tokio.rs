@@ -81,8 +81,11 @@ fn task_is_told_that_the_peer_leaves() {
     on_each(async || {
         let (client, server) = endpoints(&small()).await;
         server.get_ref().ask_to_leave().unwrap();
-        let told = client.next_completion().await.unwrap();
-        assert!(matches!(told, Completion::PeerLeaving), "{told:?}");
+        let completion = client.next_completion().await.unwrap();
+        assert!(
+            matches!(completion, Completion::PeerLeaving),
+            "{completion:?}"
+        );
         client.send(b"goes on").await.unwrap();
         assert_eq!(server.recv().await.unwrap(), b"goes on");
     });

@@ -325,11 +325,12 @@ fn unconfirmed_messages_are_reported_as_failed() {
         .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(2))
         .unwrap();
     server.abort(9);
-    let told: Vec<String> = std::iter::from_fn(|| client.next_completion_timeout(TIME_LIMIT).ok())
-        .map(|completion| format!("{completion:?}"))
-        .collect();
+    let completions: Vec<String> =
+        std::iter::from_fn(|| client.next_completion_timeout(TIME_LIMIT).ok())
+            .map(|completion| format!("{completion:?}"))
+            .collect();
     assert_eq!(
-        told,
+        completions,
         [
             "Sent(1)",
             "Failed { id: 2, reason: PeerAborted(9) }",

@@ -252,10 +252,10 @@ fn concurrent_atomics_return_distinct_values() {
             }
         }
         for id in 0..COUNT {
-            let told = next(&client);
+            let completion = next(&client);
             assert!(
-                matches!(told, Completion::Fetched { id: of, value } if of == id && value == id),
-                "{id}: {told:?}"
+                matches!(completion, Completion::Fetched { id: of, value } if of == id && value == id),
+                "{id}: {completion:?}"
             );
         }
         assert_eq!(copy(&theirs, 0..8), COUNT.to_ne_bytes());
@@ -347,9 +347,9 @@ fn remote_access_error_fails_operation_and_connection() {
         matches!(next, Ok(()) | Err(Error::Disconnected(_))),
         "{next:?}"
     );
-    let told: Vec<Completion> =
+    let completions: Vec<Completion> =
         std::iter::from_fn(|| client.next_completion_timeout(TIME_LIMIT).ok()).collect();
-    match &told[..] {
+    match &completions[..] {
         [
             Completion::Failed {
                 id: 2,
@@ -374,7 +374,7 @@ fn remote_access_error_fails_operation_and_connection() {
             assert!(expected, "{first:?}");
             assert_eq!(first, end);
         }
-        told => panic!("{told:?}"),
+        completions => panic!("{completions:?}"),
     }
     let noticed = reason(server.recv_timeout(TIME_LIMIT));
     assert!(

@@ -193,10 +193,10 @@ fn auto_uses_tcp_while_device_is_removed() {
         ])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&child.stdout);
+    let output = String::from_utf8_lossy(&child.stdout);
     assert!(
-        child.status.success() && told.contains("chose Rdma"),
-        "{told}"
+        child.status.success() && output.contains("chose Rdma"),
+        "{output}"
     );
     // The listener continues over TCP, and binds the device again within seconds.
     let deadline = Instant::now() + TIME_LIMIT;

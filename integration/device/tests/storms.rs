@@ -209,7 +209,7 @@ fn full_backlog_rejects_at_once_as_busy() {
         .unwrap();
     let address = listener.local_addr();
     let connector = Connector::new().config(&config).engine(&engine);
-    let (busy, told) = std::sync::mpsc::channel();
+    let (busy, rejections) = std::sync::mpsc::channel();
     let clients: Vec<_> = (0..COUNT)
         .map(|_| {
             let (connector, busy) = (connector.clone(), busy.clone());
@@ -223,7 +223,7 @@ fn full_backlog_rejects_at_once_as_busy() {
         .collect();
     // Accept only after all other connects were rejected.
     for _ in 0..COUNT - usize::from(BACKLOG) {
-        let error = told
+        let error = rejections
             .recv_timeout(TIME_LIMIT)
             .expect("the rejection arrives at once");
         assert_eq!(reason(&error), &CloseReason::PeerBusy);

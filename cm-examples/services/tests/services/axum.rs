@@ -54,9 +54,9 @@ async fn body(answer: Response<Incoming>) -> Bytes {
     answer.into_body().collect().await.unwrap().to_bytes()
 }
 
-/// Checks the responses of a server with HTTP/1 and with HTTP/2. `told` is the server address
+/// Checks the responses of a server with HTTP/1 and with HTTP/2. `peer` is the server address
 /// expected in the extensions of the response.
-async fn check<C>(connector: C, address: SocketAddr, told: Option<PeerAddr>)
+async fn check<C>(connector: C, address: SocketAddr, peer: Option<PeerAddr>)
 where
     C: Connect + Clone + Send + Sync + 'static,
 {
@@ -64,7 +64,7 @@ where
         let mut builder = Client::builder(TokioExecutor::new());
         let client = builder.http2_only(http2).build(connector.clone());
         let answer = send(&client, &format!("http://{address}/"), Bytes::new()).await;
-        assert_eq!(answer.extensions().get(), told.as_ref());
+        assert_eq!(answer.extensions().get(), peer.as_ref());
         let greeting = String::from_utf8(body(answer).await.to_vec()).unwrap();
         let greeted = greeting.strip_prefix("hello, ").unwrap().trim_end();
         let greeted: SocketAddr = greeted.parse().unwrap();

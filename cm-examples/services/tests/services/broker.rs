@@ -126,7 +126,7 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
         // the broker is sending, and the messages in its queue. The broker has dropped all others.
         let missed = number(&now, "missed");
         assert!(missed > MESSAGES - 200, "{now}");
-        let (mut expected, mut told) = (0, 0);
+        let (mut expected, mut total_missed) = (0, 0);
         while expected < MESSAGES {
             let (number, missed) = next(&slow).await;
             assert_eq!(
@@ -135,9 +135,9 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
                 "each gap is reported at its position"
             );
             expected = number + 1;
-            told += missed;
+            total_missed += missed;
         }
-        assert_eq!(told, missed);
+        assert_eq!(total_missed, missed);
         slow.close().await.unwrap();
         publisher.close().await.unwrap();
         stop.cancel();

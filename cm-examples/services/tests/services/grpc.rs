@@ -70,7 +70,7 @@ fn request_has_addresses_over_listener_of_rdmsg() {
             .and_then(StreamListener::from_std)
             .unwrap();
         let address = listener.local_addr().unwrap();
-        let (addresses, mut told) = mpsc::channel(1);
+        let (addresses, mut received) = mpsc::channel(1);
         let service = InterceptedService::new(EchoService, move |request: Request<()>| {
             let both = (request.local_addr(), request.remote_addr());
             addresses.try_send(both).unwrap();
@@ -86,7 +86,7 @@ fn request_has_addresses_over_listener_of_rdmsg() {
         let client = EchoClient::connect(ClientOptions::to(address), engine).await;
         let mut client = client.unwrap();
         assert_eq!(client.once("hello").await.unwrap(), "hello");
-        let (local, remote) = told.recv().await.unwrap();
+        let (local, remote) = received.recv().await.unwrap();
         assert_eq!(local, Some(address));
         assert_eq!(remote.unwrap().ip(), address.ip());
         drop(client);

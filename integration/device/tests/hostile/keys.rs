@@ -41,8 +41,8 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
         }
         .bytes(),
     );
-    let told = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
-    assert!(matches!(told, Completion::Sent(1)), "{told:?}");
+    let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
+    assert!(matches!(completion, Completion::Sent(1)), "{completion:?}");
     offer
 }
 

@@ -453,8 +453,11 @@ fn unread_large_message_delays_sent_of_later_ones() {
                 .one_sided()
                 .read(&ours, 0..8, &remote, 0, 77)
                 .unwrap();
-            let told = next();
-            assert!(matches!(told, Completion::Read(77)), "{role:?}: {told:?}");
+            let completion = next();
+            assert!(
+                matches!(completion, Completion::Read(77)),
+                "{role:?}: {completion:?}"
+            );
 
             if read {
                 peer.send(&taken(1));
@@ -467,10 +470,10 @@ fn unread_large_message_delays_sent_of_later_ones() {
             peer.disconnect();
             if !read {
                 for expected in 1..=4 {
-                    let told = next();
+                    let completion = next();
                     assert!(
-                        matches!(told, Completion::Failed { id, .. } if id == expected),
-                        "{role:?}: {told:?}"
+                        matches!(completion, Completion::Failed { id, .. } if id == expected),
+                        "{role:?}: {completion:?}"
                     );
                 }
             }
