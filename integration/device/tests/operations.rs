@@ -252,10 +252,10 @@ fn concurrent_atomics_return_distinct_values() {
             }
         }
         for id in 0..COUNT {
-            let completion = next(&client);
+            let done = next(&client);
             assert!(
-                matches!(completion, Completion::Fetched { id: of, value } if of == id && value == id),
-                "{id}: {completion:?}"
+                matches!(done, Completion::Fetched { id: of, value } if of == id && value == id),
+                "{id}: {done:?}"
             );
         }
         assert_eq!(copy(&theirs, 0..8), COUNT.to_ne_bytes());
