@@ -23,7 +23,7 @@ mod tcp_peer;
 
 /// Returns the arguments of a READ, an atomic operation or a write. The target is memory that is
 /// not exposed, and `more` follows the target.
-fn nowhere(more: &[u8]) -> Vec<u8> {
+fn unexposed_target(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
 }
 
@@ -53,7 +53,7 @@ fn end_of(endpoint: &Endpoint) -> CloseReason {
 fn stream_violation_names_the_field() {
     let stage = stage();
     let no_reads: Vec<u8> = (0..17)
-        .flat_map(|_| pdu(4, 0, &nowhere(&0_u32.to_be_bytes())))
+        .flat_map(|_| pdu(4, 0, &unexposed_target(&0_u32.to_be_bytes())))
         .collect();
     for (field, bytes) in [
         ("pdu kind", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
@@ -286,10 +286,10 @@ fn violations_log_at_most_one_line_per_second() {
 fn memory_without_grant_is_not_read_or_written() {
     let stage = stage();
     for bytes in [
-        pdu(4, 0, &nowhere(&8_u32.to_be_bytes())),
-        pdu(2, 2, &nowhere(b"written")),
-        pdu(5, 0, &nowhere(&[0; 16])),
-        pdu(6, 0, &nowhere(&[0; 16])),
+        pdu(4, 0, &unexposed_target(&8_u32.to_be_bytes())),
+        pdu(2, 2, &unexposed_target(b"written")),
+        pdu(5, 0, &unexposed_target(&[0; 16])),
+        pdu(6, 0, &unexposed_target(&[0; 16])),
     ] {
         let (mut peer, endpoint) = stage.connect();
         let region = endpoint.one_sided().region(64, RemoteAccess::ALL).unwrap();
@@ -316,7 +316,7 @@ fn noncontiguous_write_parts_end_the_connection() {
         |part| pdu(3, 2, &part(0, b"\0\0\0\x07same")),
         |part| pdu(2, 2, &part(24, b"left out")),
         |part| pdu(4, 0, &part(16, &8_u32.to_be_bytes())),
-        |_| pdu(2, 2, &nowhere(b"elsewhere")),
+        |_| pdu(2, 2, &unexposed_target(b"elsewhere")),
         |_| pdu(1, 0, &frame(0, b"a frame")),
     ];
     for second in seconds {
@@ -478,8 +478,12 @@ fn noise_after_setup_ends_only_its_own_connection() {
             let payload = vec![3; random.below(40)];
             let mut next = match random.below(6) {
                 0 => pdu(1, 1, &frame(number as u16, &payload)),
-                1 => pdu(2, random.below(4) as u8, &nowhere(&payload)),
-                2 => pdu(4, 0, &nowhere(&(payload.len() as u32).to_be_bytes())),
+                1 => pdu(2, random.below(4) as u8, &unexposed_target(&payload)),
+                2 => pdu(
+                    4,
+                    0,
+                    &unexposed_target(&(payload.len() as u32).to_be_bytes()),
+                ),
                 3 => pdu(16, 0, &(random.below(3) as u32).to_be_bytes()),
                 4 => pdu(17, random.below(4) as u8, &payload),
                 _ => payload,

@@ -53,11 +53,11 @@ fn has_gid(port: &Path, address: IpAddr) -> bool {
 
 /// Runs the doctor until its diagnosis meets the condition. One run is not enough, because an RDMA
 /// device changes some time after its network interface.
-fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
+fn until(shell: &mut Shell, line: &str, condition: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         let diagnosis = Diagnosis::typed(shell, line).unwrap();
-        if is_so(&diagnosis) {
+        if condition(&diagnosis) {
             return diagnosis;
         }
         assert!(!deadline.is_over(), "{line}: {diagnosis:#?}");

@@ -339,9 +339,9 @@ impl Cut {
     }
 }
 
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
+fn await_that(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + TIME_LIMIT;
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         thread::yield_now();
     }
