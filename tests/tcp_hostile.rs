@@ -189,14 +189,14 @@ fn answers_of_another_length_are_named_by_their_field() {
     ] {
         let (mut peer, endpoint) = stage.connect();
         // The descriptor of the large message's memory: address, length and key.
-        let place = [
+        let descriptor = [
             &4096_u64.to_be_bytes()[..],
             &large.to_be_bytes(),
             &[9; 4],
             &[0; 4],
         ]
         .concat();
-        let mut announcement = frame(0, &place);
+        let mut announcement = frame(0, &descriptor);
         announcement[0] = 16;
         peer.say(&pdu(1, 0, &announcement));
         let (_, asked) = read_until(&mut peer, 4);

@@ -8,7 +8,7 @@ use rdmsg::{
     crossbeam_channel::Receiver,
 };
 
-use crate::stage::{Stage, TIME_LIMIT, engine, pair, pattern, place};
+use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, pair, pattern};
 
 const LARGE: usize = 2 << 20;
 
@@ -30,7 +30,7 @@ impl Service {
             .redial(quick());
         let mut service = Self {
             config,
-            addr: (place().0, 0).into(),
+            addr: (ip_and_transport().0, 0).into(),
             listener: None,
             connector,
         };
@@ -81,7 +81,7 @@ fn next(client: &Persistent) -> PersistentEvent {
 fn assert_connected(client: &Persistent) {
     let event = next(client);
     assert!(
-        matches!(event, PersistentEvent::Connected { transport, .. } if transport == place().1),
+        matches!(event, PersistentEvent::Connected { transport, .. } if transport == ip_and_transport().1),
         "{event:?}"
     );
 }
@@ -261,7 +261,7 @@ fn assert_given_up(request: Request) {
 fn close_and_drop_end_a_dial_at_once() {
     let config = Config::default().with(|config| {
         config.connect_timeout = 2 * TIME_LIMIT;
-        config.transport = match place().1 {
+        config.transport = match ip_and_transport().1 {
             Transport::Rdma => TransportChoice::Rdma,
             Transport::Memory => TransportChoice::Memory,
             _ => TransportChoice::Tcp,

@@ -46,7 +46,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 const MOST: i32 = 256;
 
 /// Returns an address of this machine, and the transport of connections to it.
-fn place() -> (IpAddr, Transport) {
+fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
         Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
@@ -74,11 +74,11 @@ impl Bystander {
         let listener = Listener::builder()
             .config(&config())
             .engine(&engine)
-            .bind((place().0, 0))
+            .bind((ip_and_transport().0, 0))
             .unwrap();
         let connector = Connector::new().config(&config()).engine(&engine);
         let near = connector.connect(listener.local_addr()).unwrap();
-        assert_eq!(near.transport(), place().1);
+        assert_eq!(near.transport(), ip_and_transport().1);
         let far = listener.accept_timeout(TIME_LIMIT).unwrap();
         exchange(&near, &far).unwrap();
         // Create the objects that all connections share.
@@ -121,7 +121,7 @@ fn threads() -> usize {
 /// Returns the number of protection domains, queues and other objects of each device. Leaves out
 /// memory regions, because the bystander keeps some of them.
 fn objects() -> String {
-    if place().1 == Transport::Tcp {
+    if ip_and_transport().1 == Transport::Tcp {
         return String::new();
     }
     let output = Command::new("rdma").args(["resource", "show"]).output();
@@ -163,7 +163,7 @@ fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
     let listener = Listener::builder()
         .config(listening)
         .engine(&engine)
-        .bind((place().0, 0))?;
+        .bind((ip_and_transport().0, 0))?;
     let connector = Connector::new().config(connecting).engine(&engine);
     let client = connector.connect(listener.local_addr())?;
     let server = listener.accept_timeout(TIME_LIMIT)?;
@@ -251,7 +251,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
     let of_tcp = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
     calls::in_front("each_call_of_the_system_fails_one_request_alone", || {
         each_call_fails_one_request_alone(&functions, &config());
-        if place().1 == Transport::Tcp {
+        if ip_and_transport().1 == Transport::Tcp {
             each_call_fails_one_request_alone(&of_tcp, &config());
         }
     });
@@ -259,7 +259,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
 
 #[test]
 fn each_object_of_rdma_fails_one_request_alone() {
-    if place().1 == Transport::Tcp {
+    if ip_and_transport().1 == Transport::Tcp {
         // TCP makes none of these calls.
         return;
     }

@@ -21,7 +21,7 @@ use nix::{
 };
 use rdmsg::{Config, Endpoint, Listener, Polling};
 
-use crate::stage::{TIME_LIMIT, place, unprobed};
+use crate::stage::{TIME_LIMIT, ip_and_transport, unprobed};
 
 /// The environment variable that contains the role of the child process.
 const ROLE: &str = "WAITING_ROLE";
@@ -173,8 +173,8 @@ fn keep() {
         c.send_depth = 4;
     });
     let builder = Listener::builder().config(&config);
-    let messages = builder.bind((place().0, 0)).unwrap();
-    let bytes = builder.bind_stream((place().0, 0)).unwrap();
+    let messages = builder.bind((ip_and_transport().0, 0)).unwrap();
+    let bytes = builder.bind_stream((ip_and_transport().0, 0)).unwrap();
     tell(messages.local_addr());
     tell(bytes.local_addr().unwrap());
     thread::spawn(move || bytes.incoming().collect::<Vec<_>>());
@@ -192,7 +192,7 @@ fn probing() -> Config {
 
 fn receive(config: &Config) {
     let builder = Listener::builder().config(config);
-    let listener = builder.bind((place().0, 0)).unwrap();
+    let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
     tell(listener.local_addr());
     let first = listener.accept().unwrap();
     let victim = move |endpoint: Endpoint| {

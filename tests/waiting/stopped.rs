@@ -16,7 +16,7 @@ use crate::{
     lateness::Lateness,
     matrix::{self, Peers, assert_in_time},
     process::{Process, Role},
-    stage::{TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed},
+    stage::{TIME_LIMIT, flush_promptly, ip_and_transport, receive_all, runtime, unprobed},
 };
 
 /// A process that accepts connections. The test stops it after all connections are established.
@@ -51,7 +51,7 @@ impl Peers for Silent {
         let endpoint = self.connector.connect(self.messages).unwrap();
         assert_eq!(
             endpoint.transport(),
-            place().1,
+            ip_and_transport().1,
             "the transport is not replaced"
         );
         endpoint
@@ -61,7 +61,7 @@ impl Peers for Silent {
         let stream = self.connector.connect_stream(self.bytes).unwrap();
         assert_eq!(
             stream.transport(),
-            place().1,
+            ip_and_transport().1,
             "the transport is not replaced"
         );
         stream

@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use toolbox::pattern;
 
-use super::stage::{Program, TIME_LIMIT, config, place, run};
+use super::stage::{Program, TIME_LIMIT, config, ip_and_transport, run};
 
 const AXUM_SERVER: &str = env!("CARGO_BIN_EXE_axum_server");
 const HTTP_GET: &str = env!("CARGO_BIN_EXE_http_get");
@@ -81,7 +81,7 @@ fn axum_serves_either_listener() {
         let stop = CancellationToken::new();
         let listener = rdmsg::Listener::builder()
             .config(&config())
-            .bind_stream((place().0, 0))
+            .bind_stream((ip_and_transport().0, 0))
             .and_then(StreamListener::from_std)
             .unwrap();
         let address = listener.local_addr().unwrap();
@@ -104,7 +104,7 @@ fn accept_of_axum_waits_after_close() {
     run(async {
         let mut listener = rdmsg::Listener::builder()
             .config(&config())
-            .bind_stream((place().0, 0))
+            .bind_stream((ip_and_transport().0, 0))
             .and_then(StreamListener::from_std)
             .unwrap();
         let address = Listener::local_addr(&listener).unwrap();

@@ -10,7 +10,7 @@ use services::broker::{FromBroker, Hub, QueueLimits, ToBroker, publish};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{endpoint, place, run};
+use super::stage::{endpoint, ip_and_transport, run};
 
 const LIMITS: QueueLimits = QueueLimits {
     messages: 100,
@@ -27,7 +27,7 @@ fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) 
     let listener = rdmsg::Listener::builder()
         .config(&config)
         .engine(&engine)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .map(Listener::from)
         .unwrap();
     let address = listener.local_addr();
