@@ -73,7 +73,7 @@ fn stream_violation_names_the_field() {
         ("sequence", pdu(1, 0, &frame(1, b"x"))),
     ] {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(&bytes);
+        peer.send(&bytes);
         match end_of(&endpoint) {
             CloseReason::ProtocolViolation(violation) => {
                 assert_eq!(violation.field(), field, "{bytes:?}");
@@ -100,7 +100,7 @@ fn control_message_flood_ends_its_connection_alone() {
     let refused = endpoint.send_control(b"x").unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
     for number in 0..3 {
-        peer.say(&pdu(1, 0, &control_message(number)));
+        peer.send(&pdu(1, 0, &control_message(number)));
     }
     let mut held = Vec::new();
     let reason = loop {
@@ -127,7 +127,7 @@ fn a_second_leave_is_named() {
     for number in 0..2 {
         let mut leave = frame(number, b"");
         leave[0] = 12;
-        peer.say(&pdu(1, 0, &leave));
+        peer.send(&pdu(1, 0, &leave));
     }
     let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(
@@ -149,7 +149,7 @@ fn forged_grant_of_control_messages_is_named() {
         let mut grant = frame(0, b"");
         grant[0] = 11;
         grant[12..16].copy_from_slice(&limit.to_be_bytes());
-        peer.say(&pdu(1, 0, &grant));
+        peer.send(&pdu(1, 0, &grant));
         match end_of(&endpoint) {
             CloseReason::ProtocolViolation(violation) => {
                 assert_eq!(violation.field(), "permit", "{limit}");
@@ -198,10 +198,10 @@ fn answers_of_another_length_are_named_by_their_field() {
         .concat();
         let mut announcement = frame(0, &descriptor);
         announcement[0] = 16;
-        peer.say(&pdu(1, 0, &announcement));
+        peer.send(&pdu(1, 0, &announcement));
         let (_, asked) = read_until(&mut peer, 4);
         assert_eq!(asked[12..], (large as u32).to_be_bytes());
-        peer.say(&answer);
+        peer.send(&answer);
         match end_of(&endpoint) {
             CloseReason::ProtocolViolation(violation) => assert_eq!(violation.field(), field),
             other => panic!("{field}: {other:?}"),
@@ -234,7 +234,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .unwrap();
         }
         // The Ack of this frame overtakes the READ requests that the endpoint holds back.
-        peer.say(&pdu(1, 1, &frame(0, b"acknowledge this")));
+        peer.send(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
         assert_eq!(asked, expected, "the peer serves {reads}");
@@ -272,7 +272,7 @@ fn violations_log_at_most_one_line_per_second() {
     let start = Instant::now();
     for _ in 0..200 {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(b"GET / HTTP/1.1\r\n\r\n");
+        peer.send(b"GET / HTTP/1.1\r\n\r\n");
         end_of(&endpoint);
     }
     // The library logs the first line, and then at most one line per second.
@@ -293,7 +293,7 @@ fn memory_without_grant_is_not_read_or_written() {
     ] {
         let (mut peer, endpoint) = stage.connect();
         let region = endpoint.one_sided().region(64, RemoteAccess::ALL).unwrap();
-        peer.say(&bytes);
+        peer.send(&bytes);
         let mut answer = Vec::new();
         let _ = peer.stream.read_to_end(&mut answer);
         // The endpoint replies with a Nak of the first request, and then ends the stream.
@@ -328,8 +328,8 @@ fn noncontiguous_write_parts_end_the_connection() {
         let part = |at: u64, more: &[u8]| {
             [&(start + at).to_be_bytes()[..], &remote[16..20], more].concat()
         };
-        peer.say(&pdu(2, 0, &part(0, &[1; 16])));
-        peer.say(&second(&part));
+        peer.send(&pdu(2, 0, &part(0, &[1; 16])));
+        peer.send(&second(&part));
         match end_of(&endpoint) {
             CloseReason::ProtocolViolation(violation) => {
                 assert_eq!(violation.field(), "write part");
@@ -344,7 +344,7 @@ fn noncontiguous_write_parts_end_the_connection() {
 fn frame_too_long_or_without_receive_ends_connection() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
-    peer.say(&pdu(1, 0, &frame(0, &[7; 2000])));
+    peer.send(&pdu(1, 0, &frame(0, &[7; 2000])));
     let reason = end_of(&endpoint);
     assert!(
         matches!(reason, CloseReason::WorkRequest { .. }),
@@ -353,7 +353,7 @@ fn frame_too_long_or_without_receive_ends_connection() {
 
     let (mut peer, endpoint) = stage.connect();
     for number in 0..100 {
-        peer.say(&pdu(1, 0, &frame(number, b"flood")));
+        peer.send(&pdu(1, 0, &frame(number, b"flood")));
     }
     let reason = end_of(&endpoint);
     let ended = matches!(
@@ -370,7 +370,7 @@ fn death_inside_pdu_counts_as_disconnect() {
     let whole = pdu(1, 0, &frame(0, b"never whole"));
     for len in 1..whole.len() {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(&whole[..len]);
+        peer.send(&whole[..len]);
         drop(peer);
         let reason = end_of(&endpoint);
         assert!(
@@ -389,7 +389,7 @@ fn death_inside_frame_leaks_no_shared_receive() {
     let whole = pdu(1, 0, &frame(0, b"never whole"));
     for _ in 0..120 {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(&whole[..whole.len() - 3]);
+        peer.send(&whole[..whole.len() - 3]);
         drop(peer);
         end_of(&endpoint);
     }
@@ -404,7 +404,7 @@ fn messages_arrive_however_the_stream_is_cut() {
     let (mut peer, endpoint) = stage.connect();
     let bytes = [pdu(1, 1, &frame(0, b"one")), pdu(1, 0, &frame(1, b"two"))].concat();
     for byte in bytes {
-        peer.say(&[byte]);
+        peer.send(&[byte]);
         peer.stream.flush().unwrap();
     }
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"one");
@@ -433,7 +433,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
         bytes.extend(pdu(16, 0, &12_u32.to_be_bytes()));
         bytes.extend((before..before + 20).flat_map(message));
         // The peer sends nothing later, so no later event makes the endpoint read these bytes.
-        peer.say(&bytes);
+        peer.send(&bytes);
         for number in 0..before + 20 {
             let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*message, [number as u8], "{before} before");
@@ -453,7 +453,7 @@ fn bytes_before_peer_close_arrive_before_the_end() {
     for len in [1, 3000, 60_000] {
         let (mut peer, endpoint) = stage.connect();
         for number in 0..COUNT {
-            peer.say(&pdu(1, 0, &frame(number, &vec![number as u8; len])));
+            peer.send(&pdu(1, 0, &frame(number, &vec![number as u8; len])));
         }
         // Shut down instead of closing: the socket contains unread grants, so a close would discard
         // the unsent bytes.
@@ -494,7 +494,7 @@ fn noise_after_setup_ends_only_its_own_connection() {
             }
             bytes.extend(next);
         }
-        peer.say(&bytes);
+        peer.send(&bytes);
         drop(peer);
         end_of(&endpoint);
     }
@@ -585,7 +585,7 @@ fn private_data_that_stop_half_way_hold_no_place() {
     let mut peers: Vec<_> = [0, 7, 60]
         .map(|len| {
             let mut peer = connect();
-            peer.say(&part[..len]);
+            peer.send(&part[..len]);
             peer
         })
         .into();
@@ -605,7 +605,7 @@ fn private_data_that_stop_half_way_hold_no_place() {
     }
     assert!(listener.requests().is_empty());
     let mut peer = connect();
-    peer.say(&part);
+    peer.send(&part);
     let shown = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(shown.private_data(), [7; 100]);
     stage.assert_unaffected();
@@ -626,7 +626,7 @@ fn backlog_bounds_requests_with_long_private_data() {
     let turned_away = |addr: SocketAddr, answers: bool| {
         let connect = || Peer::with_hello(TcpStream::connect(addr).unwrap(), &hello, 16).unwrap();
         let mut peers: Vec<_> = (0..PEERS).map(|_| connect()).collect();
-        peers.iter_mut().for_each(|peer| peer.say(&request));
+        peers.iter_mut().for_each(|peer| peer.send(&request));
         let failure = [8, 0, 0, 0].as_slice();
         let turned = peers
             .iter_mut()
@@ -668,7 +668,7 @@ fn silent_peers_use_no_places_of_other_addresses() {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);
     }
-    let _peer = Peer::over(slow, 4).unwrap();
+    let _peer = Peer::from_stream(slow, 4).unwrap();
     stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     stage.assert_unaffected();
 }

@@ -333,7 +333,7 @@ fn side_that_is_given_up_reads_which_timeout_passed() {
         (5, PeerTimeout::Read, "read_timeout"),
     ] {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(&pdu(1, 0, &failure(0, code)));
+        peer.send(&pdu(1, 0, &failure(0, code)));
         let reason = end(&endpoint);
         assert_eq!(reason, CloseReason::PeerGaveUp(timeout));
         let text = reason.to_string();

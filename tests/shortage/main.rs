@@ -321,7 +321,7 @@ fn listener_accepts_while_it_has_descriptors() {
             .into_iter()
             .map(|socket| {
                 connect(socket.as_raw_fd(), &address).unwrap();
-                thread::spawn(move || Peer::over(TcpStream::from(socket), 4).map(drop))
+                thread::spawn(move || Peer::from_stream(TcpStream::from(socket), 4).map(drop))
             })
             .collect();
         for _ in 0..CLIENTS {
