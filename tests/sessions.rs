@@ -622,16 +622,16 @@ fn untaken_losses_fill_no_channel() {
     client.close().unwrap();
     // The client has one `Suspended` and one `Resumed` completion for all losses. The `recv` calls
     // of the server have dropped its completions.
-    let mut came = Vec::new();
+    let mut events = Vec::new();
     loop {
         match client.next_completion().unwrap() {
-            Completion::Suspended { .. } => came.push("suspended"),
-            Completion::Resumed { number: 1, .. } => came.push("resumed"),
+            Completion::Suspended { .. } => events.push("suspended"),
+            Completion::Resumed { number: 1, .. } => events.push("resumed"),
             Completion::Disconnected(_) => break,
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(came, ["suspended", "resumed"]);
+    assert_eq!(events, ["suspended", "resumed"]);
     assert!(server.recv().is_err());
     assert!(server.try_next_completion().is_err());
 }

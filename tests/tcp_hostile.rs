@@ -160,9 +160,9 @@ fn forged_grant_of_control_messages_is_named() {
     stage.assert_unaffected();
 }
 
-/// Reads PDUs until a PDU of the kind `wanted` arrives. Returns the kinds of the previous PDUs, and
-/// the content of the last PDU.
-fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
+/// Reads PDUs until a PDU of the kind `expected` arrives. Returns the kinds of the previous PDUs,
+/// and the content of the last PDU.
+fn read_until(peer: &mut Peer, expected: u8) -> (Vec<u8>, Vec<u8>) {
     let mut before = Vec::new();
     loop {
         let mut prefix = [0; 8];
@@ -170,7 +170,7 @@ fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
         let [kind, _, _, _, length @ ..] = prefix;
         let mut rest = vec![0; u32::from_be_bytes(length) as usize];
         peer.stream.read_exact(&mut rest).unwrap();
-        if kind == wanted {
+        if kind == expected {
             return (before, rest);
         }
         before.push(kind);

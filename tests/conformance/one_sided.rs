@@ -115,9 +115,9 @@ fn atomic_operations_return_the_old_value() {
     near.one_sided()
         .compare_swap(&here, 24, &remote, 8, 11, 200, 4)
         .unwrap();
-    for (wanted, old) in [(1, 0), (2, 5), (3, 11), (4, 100)] {
+    for (expected_id, old) in [(1, 0), (2, 5), (3, 11), (4, 100)] {
         match next(&near) {
-            Completion::Fetched { id, value } => assert_eq!((id, value), (wanted, old)),
+            Completion::Fetched { id, value } => assert_eq!((id, value), (expected_id, old)),
             other => panic!("{other:?}"),
         }
     }

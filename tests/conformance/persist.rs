@@ -79,9 +79,9 @@ fn next(client: &Persistent) -> PersistentEvent {
 }
 
 fn assert_connected(client: &Persistent) {
-    let event = next(client);
+    let (event, expected) = (next(client), ip_and_transport().1);
     assert!(
-        matches!(event, PersistentEvent::Connected { transport, .. } if transport == ip_and_transport().1),
+        matches!(event, PersistentEvent::Connected { transport, .. } if transport == expected),
         "{event:?}"
     );
 }
@@ -345,11 +345,11 @@ fn client_leaves_a_server_that_asks() {
     let first = client.info().unwrap();
     client.send(Outgoing::from(b"request").with_id(1)).unwrap();
     client.send_control(b"hurry").unwrap();
-    let mut came = (false, false);
-    while came != (true, true) {
+    let mut arrived = (false, false);
+    while arrived != (true, true) {
         match server.next_completion_timeout(TIME_LIMIT).unwrap() {
-            Completion::Received(message) => came.0 = message == b"request",
-            Completion::Control(message) => came.1 = message == b"hurry",
+            Completion::Received(message) => arrived.0 = message == b"request",
+            Completion::Control(message) => arrived.1 = message == b"hurry",
             other => panic!("{other:?}"),
         }
     }

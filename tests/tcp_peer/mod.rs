@@ -79,14 +79,15 @@ impl Peer {
         Self::serving(stream, window, 16)
     }
 
-    /// Does the same as [`from_stream`](Self::from_stream), for a peer that serves `reads` concurrent READs.
+    /// Does the same as [`from_stream`](Self::from_stream), for a peer that serves `reads`
+    /// concurrent READs.
     pub(crate) fn serving(stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         let hello = Self::hello(window);
         Self::with_hello(stream, &hello, reads)
     }
 
-    /// Does the same as [`from_stream`](Self::from_stream), with this hello, for a peer that serves `reads`
-    /// concurrent READs.
+    /// Does the same as [`from_stream`](Self::from_stream), with this hello, for a peer that serves
+    /// `reads` concurrent READs.
     pub(crate) fn with_hello(stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         let mut peer = Self::introduce(stream, hello, reads)?;
         let mut accept = [0; 8 + 36];

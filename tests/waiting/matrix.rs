@@ -324,7 +324,7 @@ fn fill_bytes(stream: &mut Stream) {
 struct Others {
     ended: mpsc::Sender<()>,
     idle: Vec<mpsc::Sender<()>>,
-    kept: Vec<Box<dyn Any>>,
+    held: Vec<Box<dyn Any>>,
 }
 
 impl Others {
@@ -346,9 +346,9 @@ impl Others {
             OtherUser::Group => {
                 let group = Group::new();
                 group.add(&endpoint).unwrap();
-                self.kept.push(Box::new(endpoint));
+                self.held.push(Box::new(endpoint));
                 let taking = group.clone();
-                self.kept.push(Box::new(group));
+                self.held.push(Box::new(group));
                 return Some(taking);
             }
             OtherUser::Task => self.spawn(move || {
@@ -424,7 +424,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let mut others = Others {
         ended,
         idle: Vec::new(),
-        kept: Vec::new(),
+        held: Vec::new(),
     };
     let mut calls: Vec<(String, PreparedCall)> = Vec::new();
     for state in &states {
@@ -485,8 +485,8 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     );
     // End the connections, which wakes all other users.
     drop(states);
-    let Others { ended, idle, kept } = others;
-    drop((ended, idle, kept));
+    let Others { ended, idle, held } = others;
+    drop((ended, idle, held));
     let woken = all_ended.recv_timeout(TIME_LIMIT).unwrap_err();
     assert_eq!(
         woken,
