@@ -309,18 +309,19 @@ impl PingPong {
     ///
     /// Fails if a byte differs.
     pub fn check(&self) -> Result<()> {
-        let mut came = vec![0; self.memory.len()];
+        let mut received = vec![0; self.memory.len()];
         match &self.device_memory {
-            Some(memory) => memory.copy_out(0, &mut came)?,
-            None => self.memory.copy_out(0, &mut came),
+            Some(memory) => memory.copy_out(0, &mut received)?,
+            None => self.memory.copy_out(0, &mut received),
         }
-        let ours = content(came.len());
+        let ours = content(received.len());
         // The server also accepts the content that the C program sends. Both contents are equal
         // only in the first byte of each page.
         let theirs = |at: usize| if at.is_multiple_of(PAGE) { 0 } else { FILLING };
-        let wrong =
-            |at: &usize| came[*at] != ours[*at] && (self.rules.begins || came[*at] != theirs(*at));
-        match (0..came.len()).find(wrong) {
+        let wrong = |at: &usize| {
+            received[*at] != ours[*at] && (self.rules.begins || received[*at] != theirs(*at))
+        };
+        match (0..received.len()).find(wrong) {
             Some(at) => Err(format!("invalid data in page {}, at byte {at}", at / PAGE).into()),
             None => Ok(()),
         }

@@ -17,7 +17,7 @@ use std::{process::ExitCode, time::Instant};
 use clap::Parser;
 use cm_examples::{
     Result,
-    bare::{Peer, Port, Terms, first_psn, hear, meet, mtu, tell},
+    bare::{Peer, Port, Terms, connect_or_accept, first_psn, mtu, receive_bytes, send_bytes},
     end, init_debug,
     ping_pong::{PingPong, Place, Rules},
 };
@@ -146,24 +146,24 @@ fn run(options: &Options) -> Result<()> {
         retry_cnt: 7,
         rnr_retry: 7,
     };
-    let stream = meet(options.host.as_deref(), options.port)?;
+    let stream = connect_or_accept(options.host.as_deref(), options.port)?;
     let another = |error| format!("{error}. The peer must run ibv_rc_pingpong");
-    let hear_address = || Peer::from_text(&hear(&stream, "its address")?);
+    let receive_address = || Peer::from_text(&receive_bytes(&stream, "its address")?);
     let them;
     if options.host.is_some() {
-        tell(&stream, &us.to_text())?;
-        them = hear_address().map_err(another)?;
-        tell(&stream, DONE)?;
+        send_bytes(&stream, &us.to_text())?;
+        them = receive_address().map_err(another)?;
+        send_bytes(&stream, DONE)?;
         port.connect(&game.qp, &them, &terms)?;
     } else {
-        them = hear_address().map_err(another)?;
+        them = receive_address().map_err(another)?;
         port.connect(&game.qp, &them, &terms)?;
-        tell(&stream, &us.to_text())?;
-        let done: [u8; DONE.len()] = hear(&stream, "its confirmation").map_err(another)?;
+        send_bytes(&stream, &us.to_text())?;
+        let done: [u8; DONE.len()] = receive_bytes(&stream, "its confirmation").map_err(another)?;
         if done != *DONE {
-            let came = done.escape_ascii();
+            let received = done.escape_ascii();
             return Err(format!(
-                "the peer sent \"{came}\" instead of \"done\": it is not ibv_rc_pingpong"
+                "the peer sent \"{received}\" instead of \"done\": it is not ibv_rc_pingpong"
             )
             .into());
         }
