@@ -48,13 +48,13 @@ pub struct Rules {
     /// Whether the device prefetches the pages of the message memory.
     pub prefetch: bool,
     /// The memory that contains the messages.
-    pub place: Place,
+    pub memory_kind: MemoryKind,
 }
 
 /// The kinds of memory for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "these are all kinds")]
-pub enum Place {
+pub enum MemoryKind {
     /// Registered memory, whose pages are pinned.
     Pinned,
     /// Memory with on-demand paging: the device loads each page on its first access.
@@ -77,14 +77,14 @@ impl Rules {
         let both = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
         let on_demand =
             can.odp_caps().contains(OdpCaps::SUPPORT) && can.rc_odp_caps().contains(both);
-        let lacks = match self.place {
-            Place::OnDemand | Place::Implicit if !on_demand => {
+        let lacks = match self.memory_kind {
+            MemoryKind::OnDemand | MemoryKind::Implicit if !on_demand => {
                 "on-demand paging of what reliable connections send and receive (odp_caps)"
             }
-            Place::Implicit if !can.odp_caps().contains(OdpCaps::SUPPORT_IMPLICIT) => {
+            MemoryKind::Implicit if !can.odp_caps().contains(OdpCaps::SUPPORT_IMPLICIT) => {
                 "on-demand paging of all memory (IBV_ODP_SUPPORT_IMPLICIT)"
             }
-            Place::Device if can.max_dm_size() < self.size.into() => {
+            MemoryKind::Device if can.max_dm_size() < self.size.into() => {
                 "as much memory of its own (max_dm_size)"
             }
             _ if self.timestamps && can.completion_timestamp_mask() == 0 => {
@@ -144,11 +144,11 @@ impl PingPong {
         };
         let (size, local) = (rules.size as usize, AccessFlags::LOCAL_WRITE);
         let mut device_memory = None;
-        let memory = match rules.place {
-            Place::Pinned => MemoryRegion::new(&pd, size, local)?,
-            Place::OnDemand => MemoryRegion::new(&pd, size, local | AccessFlags::ON_DEMAND)?,
-            Place::Implicit => MemoryRegion::new_implicit(&pd, size, local)?,
-            Place::Device => {
+        let memory = match rules.memory_kind {
+            MemoryKind::Pinned => MemoryRegion::new(&pd, size, local)?,
+            MemoryKind::OnDemand => MemoryRegion::new(&pd, size, local | AccessFlags::ON_DEMAND)?,
+            MemoryKind::Implicit => MemoryRegion::new_implicit(&pd, size, local)?,
+            MemoryKind::Device => {
                 let memory = DeviceMemory::new(context, size)?;
                 MemoryRegion::of_device(&pd, device_memory.insert(memory), local)?
             }

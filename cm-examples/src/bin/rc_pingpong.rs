@@ -19,7 +19,7 @@ use cm_examples::{
     Result,
     bare::{Peer, Port, Terms, connect_or_accept, first_psn, mtu, receive_bytes, send_bytes},
     end, init_debug,
-    ping_pong::{PingPong, Place, Rules},
+    ping_pong::{MemoryKind, PingPong, Rules},
 };
 use rdmsg::verbs::{AccessFlags, Mtu};
 
@@ -90,13 +90,13 @@ const DONE: &[u8; 5] = b"done\0";
 
 impl Options {
     fn rules(&self) -> Result<Rules> {
-        let place = match self {
-            Self { dm: true, .. } => Place::Device,
-            Self { iodp: true, .. } => Place::Implicit,
-            Self { odp: true, .. } => Place::OnDemand,
-            _ => Place::Pinned,
+        let memory_kind = match self {
+            Self { dm: true, .. } => MemoryKind::Device,
+            Self { iodp: true, .. } => MemoryKind::Implicit,
+            Self { odp: true, .. } => MemoryKind::OnDemand,
+            _ => MemoryKind::Pinned,
         };
-        if self.prefetch && !matches!(place, Place::OnDemand | Place::Implicit) {
+        if self.prefetch && !matches!(memory_kind, MemoryKind::OnDemand | MemoryKind::Implicit) {
             return Err("-P requires on-demand paging (-o or -O)".into());
         }
         if self.allow_cc_unprotected {
@@ -113,7 +113,7 @@ impl Options {
             timestamps: self.ts,
             new_send: self.new_send,
             prefetch: self.prefetch,
-            place,
+            memory_kind,
         })
     }
 }
