@@ -161,13 +161,9 @@ fn step(events: &EventChannel, expected: CmEventType) -> Result<CmEvent> {
     };
     log::info!("{}", event.event());
     match event.event() {
-        arrived if arrived == expected && event.status() == 0 => Ok(event),
+        got if got == expected && event.status() == 0 => Ok(event),
         CmEventType::REJECTED => Err(rejection_cause(&event).into()),
-        arrived => Err(format!(
-            "{arrived} arrived instead of {expected}: {}",
-            event.cm_status()
-        )
-        .into()),
+        got => Err(format!("{got} arrived instead of {expected}: {}", event.cm_status()).into()),
     }
 }
 
