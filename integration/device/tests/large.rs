@@ -375,7 +375,7 @@ fn truncated_conversation_is_no_clean_end() {
     config.close_timeout = Duration::from_millis(300);
     let (client, server) = pair_with(&config);
     client.send(&pattern(0, LEN)).unwrap();
-    let kept = server.recv_timeout(TIME_LIMIT).unwrap();
+    let held = server.recv_timeout(TIME_LIMIT).unwrap();
     // The receiver has no memory for this message, so the next message waits in the queue behind
     // it.
     client.send(&pattern(1, LEN)).unwrap();
@@ -385,7 +385,7 @@ fn truncated_conversation_is_no_clean_end() {
         Err(Error::Undelivered(CloseReason::LocallyClosed))
     ));
     let error = server.recv_timeout(TIME_LIMIT).unwrap_err();
-    assert!(*kept == *pattern(0, LEN));
+    assert!(*held == *pattern(0, LEN));
     assert!(
         matches!(
             error,

@@ -119,20 +119,20 @@ fn immediate_arrives_in_order_and_uses_credit() {
             }
         }
     });
-    let mut kept = Vec::new();
+    let mut held = Vec::new();
     for word in 0..200 {
         let Completion::Immediate(immediate) = next(&server) else {
             panic!("the immediate is out of order")
         };
         assert_eq!(immediate.imm_data(), word);
-        kept.push(immediate);
+        held.push(immediate);
         // Hold fewer messages than the window, so that the peer always has credit.
-        if kept.len() == usize::from(Config::default().receive_window) - 1 {
-            kept.clear();
+        if held.len() == usize::from(Config::default().receive_window) - 1 {
+            held.clear();
         }
     }
     waiting.join().unwrap();
-    drop(kept);
+    drop(held);
     client.close().unwrap();
 }
 

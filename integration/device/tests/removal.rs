@@ -492,7 +492,7 @@ fn the_only_device_may_be_removed_and_come_back() {
         let (client, server) = pair(&listener, &engine);
         // The buffer of a held message also belongs to the removed device.
         client.send(b"kept").unwrap();
-        let kept = server.recv_timeout(TIME_LIMIT).unwrap();
+        let held = server.recv_timeout(TIME_LIMIT).unwrap();
         let others = through_wide();
         let deleting = start(&format!("exec rdma link delete {name}"));
         assert!(is_removed(
@@ -502,8 +502,8 @@ fn the_only_device_may_be_removed_and_come_back() {
             let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
-        assert_eq!(*kept, *b"kept");
-        drop(kept);
+        assert_eq!(*held, *b"kept");
+        drop(held);
         ends(deleting);
         let error = Endpoint::connect_timeout(lab.at(7982), Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error}");

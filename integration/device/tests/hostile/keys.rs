@@ -53,11 +53,11 @@ fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, 
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        let (offer, at, kept) = prepare(&mut peer, &endpoint, role);
+        let (offer, at, held) = prepare(&mut peer, &endpoint, role);
         assert_eq!(read(&mut peer, &offer, at), None, "{role:?}");
         peer.disconnect();
         end(&endpoint);
-        drop(kept);
+        drop(held);
         scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
