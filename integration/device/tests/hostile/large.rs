@@ -55,7 +55,7 @@ impl Forger {
         lent.copy_in(0, &[7; 5000]);
         peer.send(&rendezvous(&descriptor(&lent).bytes()));
         // Wait until the library has confirmed that it has read the first message.
-        hear(&mut peer, |_, taken| taken == 1);
+        receive_until(&mut peer, |_, taken| taken == 1);
         peer.send(&forge(descriptor(&lent)));
         Self {
             what,
@@ -98,7 +98,7 @@ fn forged(
 
 /// Receives frames until `enough` returns true for a frame's grant and its count of taken large
 /// messages.
-fn hear(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
+fn receive_until(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
         let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
@@ -205,12 +205,12 @@ fn more_large_messages_than_agreed_are_named() {
         let lent = peer.lend(MAX_MESSAGE as usize);
         let frame = rendezvous(&descriptor(&lent).bytes());
         peer.send(&frame);
-        hear(&mut peer, |_, taken| taken == 1);
+        receive_until(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
         peer.send(&frame);
         // Wait until the peer has credit for one message more than the number of large messages in
         // the hello.
-        hear(&mut peer, |grant, _| grant >= TOGETHER + 2);
+        receive_until(&mut peer, |grant, _| grant >= TOGETHER + 2);
         for _ in 2..=TOGETHER {
             peer.send(&frame);
         }
