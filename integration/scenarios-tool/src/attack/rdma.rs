@@ -227,8 +227,8 @@ impl Wire for Rdma {
 /// Waits for the next event of the connection manager, which must have this type.
 fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
     let left = arena.end.saturating_duration_since(Instant::now());
-    let came = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
-    let came = came.context("no event arrived")?;
-    ensure!(came.event() == event, "{}", came.event());
-    Ok(came)
+    let received = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
+    let received = received.context("no event arrived")?;
+    ensure!(received.event() == event, "{}", received.event());
+    Ok(received)
 }
