@@ -15,7 +15,7 @@ use rdmsg::{CloseReason, Endpoint, Error, Interest, Listener, TrySendError};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-fn place() -> IpAddr {
+fn local_ip() -> IpAddr {
     match env::var("LAB_ADDR") {
         Ok(addr) => addr.parse().unwrap(),
         Err(_) => [127, 0, 0, 1].into(),
@@ -23,7 +23,7 @@ fn place() -> IpAddr {
 }
 
 fn bind() -> Result<Listener, Error> {
-    Listener::bind((place(), 0))
+    Listener::bind((local_ip(), 0))
 }
 
 fn pair(listener: &Listener) -> (Endpoint, Endpoint) {

@@ -103,7 +103,7 @@ impl Drop for Turn {
     }
 }
 
-fn place() -> IpAddr {
+fn local_ip() -> IpAddr {
     match env::var("LAB_ADDR") {
         Ok(addr) => addr.parse().unwrap(),
         Err(_) => [127, 0, 0, 1].into(),
@@ -113,7 +113,7 @@ fn place() -> IpAddr {
 fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .engine(engine)
-        .bind((place(), 0))
+        .bind((local_ip(), 0))
         .unwrap();
     let address = listener.local_addr();
     let connector = Connector::new().engine(engine);

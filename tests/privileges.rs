@@ -44,7 +44,7 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-fn place() -> IpAddr {
+fn local_ip() -> IpAddr {
     match env::var("LAB_ADDR") {
         Ok(addr) => addr.parse().unwrap(),
         Err(_) => [127, 0, 0, 1].into(),
@@ -118,7 +118,7 @@ fn wait_for_sign() {
 fn bind() -> Listener {
     log::set_logger(&LINES).unwrap();
     log::set_max_level(LevelFilter::Warn);
-    let listener = Listener::bind((place(), 0)).unwrap();
+    let listener = Listener::bind((local_ip(), 0)).unwrap();
     println!("address {}", listener.local_addr());
     listener
 }
@@ -174,7 +174,7 @@ fn role_binds_before() {
     );
     drop(listener);
     // This listener has a new engine with its own descriptors.
-    let listener = Listener::bind((place(), 0)).unwrap();
+    let listener = Listener::bind((local_ip(), 0)).unwrap();
     println!("again {}", listener.local_addr());
     let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
     assert_eq!(endpoint.transport(), Transport::Rdma);

@@ -43,11 +43,11 @@ fn pair(config: &Config) -> (Endpoint, Endpoint) {
 }
 
 /// Waits for a snapshot that satisfies the condition, and returns it.
-fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
+fn until(condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
     let start = Instant::now();
     loop {
         let snapshot = observe::snapshot();
-        if is_so(&snapshot) {
+        if condition(&snapshot) {
             return snapshot;
         }
         assert!(start.elapsed() < TIME_LIMIT, "{snapshot:#?}");

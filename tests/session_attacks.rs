@@ -90,7 +90,7 @@ impl Scene {
     }
 
     /// Sends and receives a message in each direction.
-    fn assert_well(&mut self) {
+    fn assert_unaffected(&mut self) {
         self.raw.send(b"well");
         assert_eq!(self.server.recv_timeout(TIME_LIMIT).unwrap(), b"well");
         self.server.send(b"so am I").unwrap();
@@ -130,7 +130,7 @@ impl HonestSession {
         self.listener.local_addr()
     }
 
-    fn assert_well(&self, resumes: u64) {
+    fn assert_unaffected(&self, resumes: u64) {
         for (from, to) in [(&self.client, &self.server), (&self.server, &self.client)] {
             from.send(b"well").unwrap();
             assert_eq!(to.recv_timeout(TIME_LIMIT).unwrap(), b"well");
@@ -157,7 +157,7 @@ fn guessed_identities_are_not_known() {
     assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 0));
     assert!(other.try_accept().unwrap().is_none());
     assert!(honest.listener.try_accept().unwrap().is_none());
-    honest.assert_well(0);
+    honest.assert_unaffected(0);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn storm_of_guesses_leaves_no_connection() {
             }
         });
         for _ in 0..200 {
-            honest.assert_well(0);
+            honest.assert_unaffected(0);
         }
     });
     let statistics = honest.engine.statistics().unwrap();
@@ -191,11 +191,11 @@ fn stranger_is_refused_while_connection_works() {
         // The request has caused a Ping. The flush waits for a later Pong, so the Pong of that Ping
         // has arrived, too.
         honest.server.flush().unwrap();
-        honest.assert_well(0);
+        honest.assert_unaffected(0);
     }
     // A refused request does not advance the epoch, so the session can resume.
     honest.proxy.cut();
-    honest.assert_well(1);
+    honest.assert_unaffected(1);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn silent_connection_gives_way_to_later_request() {
             }
         }
     }
-    scene.assert_well();
+    scene.assert_unaffected();
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn answer_to_earlier_ping_proves_nothing() {
 fn recorded_request_is_refused_when_repeated() {
     let honest = HonestSession::new();
     honest.proxy.cut();
-    honest.assert_well(1);
+    honest.assert_unaffected(1);
     let recorded = honest.proxy.last_request();
     assert_eq!(recorded.len(), 8 + 56);
     for _ in 0..5 {
@@ -273,12 +273,12 @@ fn recorded_request_is_refused_when_repeated() {
         raw.write(&recorded);
         assert_eq!(raw.answer(), Answer::Rejected(BUSY, 0, 0));
     }
-    honest.assert_well(1);
+    honest.assert_unaffected(1);
     honest.proxy.cut();
     let mut raw = Raw::connect(honest.address());
     raw.write(&recorded);
     assert_eq!(raw.answer(), Answer::Rejected(BUSY, 0, 0));
-    honest.assert_well(2);
+    honest.assert_unaffected(2);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn end_of_resumed_connection_is_noticed() {
     scene.resume(0, 0);
     scene.lose();
     scene.resume(0, 0);
-    scene.assert_well();
+    scene.assert_unaffected();
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn epoch_that_does_not_grow_is_refused() {
         }
     }
     scene.resume(0, 0);
-    scene.assert_well();
+    scene.assert_unaffected();
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn impossible_numbers_are_refused() {
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     scene.resume(5, 1);
-    scene.assert_well();
+    scene.assert_unaffected();
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn request_of_another_form_is_refused() {
     assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 20), "without bit 4");
     assert!(scene.listener.try_accept().unwrap().is_none());
     scene.resume(0, 0);
-    scene.assert_well();
+    scene.assert_unaffected();
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn one_of_two_requests_at_a_time_gets_the_session() {
             assert_eq!(answers[1 - winner], busy);
         }
         scene.raw = both.into_iter().nth(winner).unwrap();
-        scene.assert_well();
+        scene.assert_unaffected();
     }
 }
 
@@ -460,7 +460,7 @@ fn forged_numbers_of_closed_session_confirm_nothing() {
 fn clean_close_asks_for_nothing() {
     for client_closes in [true, false] {
         let honest = HonestSession::new();
-        honest.assert_well(0);
+        honest.assert_unaffected(0);
         let (closer, other) = match client_closes {
             true => (&honest.client, &honest.server),
             false => (&honest.server, &honest.client),
@@ -517,7 +517,7 @@ fn session_ids_are_not_logged() {
     let honest = HonestSession::new();
     let id = honest.proxy.session();
     honest.proxy.cut();
-    honest.assert_well(1);
+    honest.assert_unaffected(1);
     let (_, answer) = request(honest.address(), &id, 0, 0);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     honest.lines.assert_secret(&id);

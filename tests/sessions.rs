@@ -29,11 +29,11 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// A proxy that forwards TCP connections to a server until a test cuts them.
 struct Proxy {
     address: SocketAddr,
-    carried: Arc<Carried>,
+    connections: Arc<Connections>,
 }
 
 #[derive(Default)]
-struct Carried {
+struct Connections {
     streams: Mutex<Vec<TcpStream>>,
     is_closed: AtomicBool,
     /// Whether the proxy discards bytes from clients. It always forwards the first bytes of a
@@ -45,8 +45,8 @@ impl Proxy {
     fn new(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let carried = Arc::new(Carried::default());
-        let of_thread = Arc::clone(&carried);
+        let connections = Arc::new(Connections::default());
+        let of_thread = Arc::clone(&connections);
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(server));
@@ -61,39 +61,42 @@ impl Proxy {
                 }
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let carried = Arc::clone(&of_thread);
+                    let connections = Arc::clone(&of_thread);
                     let is_client = from.local_addr().unwrap() == address;
-                    thread::spawn(move || carry(from, to, &carried, is_client));
+                    thread::spawn(move || carry(from, to, &connections, is_client));
                 }
                 streams.extend([client, server]);
             }
         });
-        Self { address, carried }
+        Self {
+            address,
+            connections,
+        }
     }
 
     /// Ends all connections.
     fn cut(&self) {
-        for stream in self.carried.streams.lock().unwrap().drain(..) {
+        for stream in self.connections.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
     /// Ends all connections, and refuses new connections.
     fn close(&self) {
-        self.carried.is_closed.store(true, Ordering::Relaxed);
+        self.connections.is_closed.store(true, Ordering::Relaxed);
         self.cut();
     }
 
     fn discard(&self, discards: bool) {
-        self.carried.discards.store(discards, Ordering::Relaxed);
+        self.connections.discards.store(discards, Ordering::Relaxed);
     }
 
     fn open(&self) {
-        self.carried.is_closed.store(false, Ordering::Relaxed);
+        self.connections.is_closed.store(false, Ordering::Relaxed);
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, carried: &Carried, is_client: bool) {
+fn carry(mut from: TcpStream, mut to: TcpStream, connections: &Connections, is_client: bool) {
     let _: io::Result<()> = (|| {
         let mut buffer = vec![0; 64 << 10];
         for number in 0.. {
@@ -101,7 +104,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, carried: &Carried, is_client: b
             if len == 0 {
                 return to.shutdown(Shutdown::Write);
             }
-            if number == 0 || !is_client || !carried.discards.load(Ordering::Relaxed) {
+            if number == 0 || !is_client || !connections.discards.load(Ordering::Relaxed) {
                 to.write_all(&buffer[..len])?;
             }
         }
@@ -622,16 +625,16 @@ fn untaken_losses_fill_no_channel() {
     client.close().unwrap();
     // The client has one `Suspended` and one `Resumed` completion for all losses. The `recv` calls
     // of the server have dropped its completions.
-    let mut came = Vec::new();
+    let mut events = Vec::new();
     loop {
         match client.next_completion().unwrap() {
-            Completion::Suspended { .. } => came.push("suspended"),
-            Completion::Resumed { number: 1, .. } => came.push("resumed"),
+            Completion::Suspended { .. } => events.push("suspended"),
+            Completion::Resumed { number: 1, .. } => events.push("resumed"),
             Completion::Disconnected(_) => break,
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(came, ["suspended", "resumed"]);
+    assert_eq!(events, ["suspended", "resumed"]);
     assert!(server.recv().is_err());
     assert!(server.try_next_completion().is_err());
 }

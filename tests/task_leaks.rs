@@ -11,7 +11,7 @@ use rdmsg::{
 use tokio::{runtime::Builder, time::sleep};
 
 /// Returns an address of this machine, and the transport of connections to it.
-fn place() -> (IpAddr, Transport) {
+fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
         Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
@@ -23,7 +23,7 @@ fn place() -> (IpAddr, Transport) {
 #[test]
 fn thousands_of_connections_leave_nothing_behind() {
     const AT_ONCE: usize = 20;
-    let default = match place().1 {
+    let default = match ip_and_transport().1 {
         Transport::Tcp => 2_000,
         _ => 200,
     };
@@ -42,7 +42,7 @@ fn thousands_of_connections_leave_nothing_behind() {
         let listener = rdmsg::Listener::builder()
             .config(&config)
             .engine(&engine)
-            .bind((place().0, 0))
+            .bind((ip_and_transport().0, 0))
             .unwrap();
         let listener = Listener::from(listener);
         let connector = Connector::new().config(&config).engine(&engine);
@@ -66,7 +66,7 @@ fn thousands_of_connections_leave_nothing_behind() {
                         let connector = connector.clone();
                         tokio::spawn(async move {
                             let endpoint = Endpoint::connect_with(&connector, addr).await.unwrap();
-                            assert_eq!(endpoint.transport(), place().1);
+                            assert_eq!(endpoint.transport(), ip_and_transport().1);
                             endpoint.send(&number.to_le_bytes()).await.unwrap();
                             assert_eq!(*endpoint.recv().await.unwrap(), number.to_le_bytes());
                             // Close some connections, and drop the others.

@@ -92,11 +92,11 @@ fn connection_ends_without_address_space_for_message() {
                 client.send(&payload).unwrap();
             }
             // Hold the messages, so that no receive buffer is left for later messages.
-            let mut kept = Vec::new();
+            let mut held = Vec::new();
             loop {
                 match server.recv_timeout(Duration::from_secs(60)) {
-                    Ok(message) => kept.push(message),
-                    Err(error) => break (kept.len(), error),
+                    Ok(message) => held.push(message),
+                    Err(error) => break (held.len(), error),
                 }
             }
         });

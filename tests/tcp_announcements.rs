@@ -47,7 +47,7 @@ fn announce(peer: &mut Peer) {
     frame.extend(0x1000_u64.to_be_bytes());
     frame.extend((LONG as u64).to_be_bytes());
     frame.extend([0, 0, 0, 7, 0, 0, 0, 0]);
-    peer.say(&pdu(1, 0, &frame));
+    peer.send(&pdu(1, 0, &frame));
 }
 
 /// Reads PDUs until a READ request arrives, and returns its length. Returns `None` at the end of

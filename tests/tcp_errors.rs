@@ -129,9 +129,9 @@ fn listener_without_descriptors_loses_no_connection() {
         let used = processor_time() - before;
         assert!(used < Duration::from_millis(500), "{used:?}");
         drop(files);
-        let mut peer = Peer::over(TcpStream::from(socket), 4).unwrap();
+        let mut peer = Peer::from_stream(TcpStream::from(socket), 4).unwrap();
         let accepted = accepting.join().unwrap();
-        peer.say(&tcp_peer::pdu(1, 0, &tcp_peer::frame(0, b"served")));
+        peer.send(&tcp_peer::pdu(1, 0, &tcp_peer::frame(0, b"served")));
         assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"served");
     });
 }
@@ -174,9 +174,9 @@ fn inherited_socket_keeps_its_queue() {
     assert!(matches!(old.accept(), Err(Error::ListenerClosed)));
     let waits = TcpStream::connect(address).unwrap();
     let new = bind();
-    let mut peer = Peer::over(waits, 4).unwrap();
+    let mut peer = Peer::from_stream(waits, 4).unwrap();
     let accepted = new.accept_timeout(TIME_LIMIT).unwrap();
-    peer.say(&tcp_peer::pdu(1, 0, &tcp_peer::frame(0, b"served")));
+    peer.send(&tcp_peer::pdu(1, 0, &tcp_peer::frame(0, b"served")));
     assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"served");
 }
 

@@ -23,7 +23,7 @@ mod tcp_peer;
 
 /// Returns the arguments of a READ, an atomic operation or a write. The target is memory that is
 /// not exposed, and `more` follows the target.
-fn nowhere(more: &[u8]) -> Vec<u8> {
+fn unexposed_target(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
 }
 
@@ -53,7 +53,7 @@ fn end_of(endpoint: &Endpoint) -> CloseReason {
 fn stream_violation_names_the_field() {
     let stage = stage();
     let no_reads: Vec<u8> = (0..17)
-        .flat_map(|_| pdu(4, 0, &nowhere(&0_u32.to_be_bytes())))
+        .flat_map(|_| pdu(4, 0, &unexposed_target(&0_u32.to_be_bytes())))
         .collect();
     for (field, bytes) in [
         ("pdu kind", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
@@ -73,7 +73,7 @@ fn stream_violation_names_the_field() {
         ("sequence", pdu(1, 0, &frame(1, b"x"))),
     ] {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(&bytes);
+        peer.send(&bytes);
         match end_of(&endpoint) {
             CloseReason::ProtocolViolation(violation) => {
                 assert_eq!(violation.field(), field, "{bytes:?}");
@@ -81,7 +81,7 @@ fn stream_violation_names_the_field() {
             other => panic!("{field}: {other:?}"),
         }
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// Returns a control message. `number` is its content and its sequence number.
@@ -100,7 +100,7 @@ fn control_message_flood_ends_its_connection_alone() {
     let refused = endpoint.send_control(b"x").unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
     for number in 0..3 {
-        peer.say(&pdu(1, 0, &control_message(number)));
+        peer.send(&pdu(1, 0, &control_message(number)));
     }
     let mut held = Vec::new();
     let reason = loop {
@@ -115,7 +115,7 @@ fn control_message_flood_ends_its_connection_alone() {
         panic!("{reason:?}");
     };
     assert_eq!((violation.field(), violation.value()), ("kind", 10));
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -127,15 +127,18 @@ fn a_second_leave_is_named() {
     for number in 0..2 {
         let mut leave = frame(number, b"");
         leave[0] = 12;
-        peer.say(&pdu(1, 0, &leave));
+        peer.send(&pdu(1, 0, &leave));
     }
-    let told = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
-    assert!(matches!(told, Completion::PeerLeaving), "{told:?}");
+    let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
+    assert!(
+        matches!(completion, Completion::PeerLeaving),
+        "{completion:?}"
+    );
     let CloseReason::ProtocolViolation(violation) = end_of(&endpoint) else {
         panic!("{endpoint:?}");
     };
     assert_eq!((violation.field(), violation.value()), ("kind", 12));
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -146,7 +149,7 @@ fn forged_grant_of_control_messages_is_named() {
         let mut grant = frame(0, b"");
         grant[0] = 11;
         grant[12..16].copy_from_slice(&limit.to_be_bytes());
-        peer.say(&pdu(1, 0, &grant));
+        peer.send(&pdu(1, 0, &grant));
         match end_of(&endpoint) {
             CloseReason::ProtocolViolation(violation) => {
                 assert_eq!(violation.field(), "permit", "{limit}");
@@ -154,12 +157,12 @@ fn forged_grant_of_control_messages_is_named() {
             other => panic!("{limit}: {other:?}"),
         }
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
-/// Reads PDUs until a PDU of the kind `wanted` arrives. Returns the kinds of the previous PDUs, and
-/// the content of the last PDU.
-fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
+/// Reads PDUs until a PDU of the kind `expected` arrives. Returns the kinds of the previous PDUs,
+/// and the content of the last PDU.
+fn read_until(peer: &mut Peer, expected: u8) -> (Vec<u8>, Vec<u8>) {
     let mut before = Vec::new();
     loop {
         let mut prefix = [0; 8];
@@ -167,7 +170,7 @@ fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
         let [kind, _, _, _, length @ ..] = prefix;
         let mut rest = vec![0; u32::from_be_bytes(length) as usize];
         peer.stream.read_exact(&mut rest).unwrap();
-        if kind == wanted {
+        if kind == expected {
             return (before, rest);
         }
         before.push(kind);
@@ -186,25 +189,25 @@ fn answers_of_another_length_are_named_by_their_field() {
     ] {
         let (mut peer, endpoint) = stage.connect();
         // The descriptor of the large message's memory: address, length and key.
-        let place = [
+        let descriptor = [
             &4096_u64.to_be_bytes()[..],
             &large.to_be_bytes(),
             &[9; 4],
             &[0; 4],
         ]
         .concat();
-        let mut announcement = frame(0, &place);
+        let mut announcement = frame(0, &descriptor);
         announcement[0] = 16;
-        peer.say(&pdu(1, 0, &announcement));
+        peer.send(&pdu(1, 0, &announcement));
         let (_, asked) = read_until(&mut peer, 4);
         assert_eq!(asked[12..], (large as u32).to_be_bytes());
-        peer.say(&answer);
+        peer.send(&answer);
         match end_of(&endpoint) {
             CloseReason::ProtocolViolation(violation) => assert_eq!(violation.field(), field),
             other => panic!("{field}: {other:?}"),
         }
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -231,14 +234,14 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .unwrap();
         }
         // The Ack of this frame overtakes the READ requests that the endpoint holds back.
-        peer.say(&pdu(1, 1, &frame(0, b"acknowledge this")));
+        peer.send(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
         assert_eq!(asked, expected, "the peer serves {reads}");
         drop(peer);
         end_of(&endpoint);
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// A logger that counts the lines about violations.
@@ -269,28 +272,28 @@ fn violations_log_at_most_one_line_per_second() {
     let start = Instant::now();
     for _ in 0..200 {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(b"GET / HTTP/1.1\r\n\r\n");
+        peer.send(b"GET / HTTP/1.1\r\n\r\n");
         end_of(&endpoint);
     }
     // The library logs the first line, and then at most one line per second.
     let most = 1 + start.elapsed().as_secs() as usize;
     let lines = VIOLATIONS.0.load(Ordering::Relaxed);
     assert!((1..=most).contains(&lines), "{lines} lines, {most} at most");
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
 fn memory_without_grant_is_not_read_or_written() {
     let stage = stage();
     for bytes in [
-        pdu(4, 0, &nowhere(&8_u32.to_be_bytes())),
-        pdu(2, 2, &nowhere(b"written")),
-        pdu(5, 0, &nowhere(&[0; 16])),
-        pdu(6, 0, &nowhere(&[0; 16])),
+        pdu(4, 0, &unexposed_target(&8_u32.to_be_bytes())),
+        pdu(2, 2, &unexposed_target(b"written")),
+        pdu(5, 0, &unexposed_target(&[0; 16])),
+        pdu(6, 0, &unexposed_target(&[0; 16])),
     ] {
         let (mut peer, endpoint) = stage.connect();
         let region = endpoint.one_sided().region(64, RemoteAccess::ALL).unwrap();
-        peer.say(&bytes);
+        peer.send(&bytes);
         let mut answer = Vec::new();
         let _ = peer.stream.read_to_end(&mut answer);
         // The endpoint replies with a Nak of the first request, and then ends the stream.
@@ -300,7 +303,7 @@ fn memory_without_grant_is_not_read_or_written() {
         region.copy_out(0, &mut content);
         assert_eq!(content, [0; 64]);
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// A write with immediate data reports its length to the program. If its parts were not contiguous,
@@ -313,7 +316,7 @@ fn noncontiguous_write_parts_end_the_connection() {
         |part| pdu(3, 2, &part(0, b"\0\0\0\x07same")),
         |part| pdu(2, 2, &part(24, b"left out")),
         |part| pdu(4, 0, &part(16, &8_u32.to_be_bytes())),
-        |_| pdu(2, 2, &nowhere(b"elsewhere")),
+        |_| pdu(2, 2, &unexposed_target(b"elsewhere")),
         |_| pdu(1, 0, &frame(0, b"a frame")),
     ];
     for second in seconds {
@@ -325,8 +328,8 @@ fn noncontiguous_write_parts_end_the_connection() {
         let part = |at: u64, more: &[u8]| {
             [&(start + at).to_be_bytes()[..], &remote[16..20], more].concat()
         };
-        peer.say(&pdu(2, 0, &part(0, &[1; 16])));
-        peer.say(&second(&part));
+        peer.send(&pdu(2, 0, &part(0, &[1; 16])));
+        peer.send(&second(&part));
         match end_of(&endpoint) {
             CloseReason::ProtocolViolation(violation) => {
                 assert_eq!(violation.field(), "write part");
@@ -334,14 +337,14 @@ fn noncontiguous_write_parts_end_the_connection() {
             other => panic!("{other:?}"),
         }
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
 fn frame_too_long_or_without_receive_ends_connection() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
-    peer.say(&pdu(1, 0, &frame(0, &[7; 2000])));
+    peer.send(&pdu(1, 0, &frame(0, &[7; 2000])));
     let reason = end_of(&endpoint);
     assert!(
         matches!(reason, CloseReason::WorkRequest { .. }),
@@ -350,7 +353,7 @@ fn frame_too_long_or_without_receive_ends_connection() {
 
     let (mut peer, endpoint) = stage.connect();
     for number in 0..100 {
-        peer.say(&pdu(1, 0, &frame(number, b"flood")));
+        peer.send(&pdu(1, 0, &frame(number, b"flood")));
     }
     let reason = end_of(&endpoint);
     let ended = matches!(
@@ -358,7 +361,7 @@ fn frame_too_long_or_without_receive_ends_connection() {
         CloseReason::ProtocolViolation(_) | CloseReason::PeerDisconnected
     );
     assert!(ended, "{reason:?}");
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -367,7 +370,7 @@ fn death_inside_pdu_counts_as_disconnect() {
     let whole = pdu(1, 0, &frame(0, b"never whole"));
     for len in 1..whole.len() {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(&whole[..len]);
+        peer.send(&whole[..len]);
         drop(peer);
         let reason = end_of(&endpoint);
         assert!(
@@ -375,7 +378,7 @@ fn death_inside_pdu_counts_as_disconnect() {
             "{len}: {reason:?}"
         );
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -386,12 +389,12 @@ fn death_inside_frame_leaks_no_shared_receive() {
     let whole = pdu(1, 0, &frame(0, b"never whole"));
     for _ in 0..120 {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(&whole[..whole.len() - 3]);
+        peer.send(&whole[..whole.len() - 3]);
         drop(peer);
         end_of(&endpoint);
     }
     for _ in 0..20 {
-        stage.assert_well();
+        stage.assert_unaffected();
     }
 }
 
@@ -401,7 +404,7 @@ fn messages_arrive_however_the_stream_is_cut() {
     let (mut peer, endpoint) = stage.connect();
     let bytes = [pdu(1, 1, &frame(0, b"one")), pdu(1, 0, &frame(1, b"two"))].concat();
     for byte in bytes {
-        peer.say(&[byte]);
+        peer.send(&[byte]);
         peer.stream.flush().unwrap();
     }
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"one");
@@ -430,7 +433,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
         bytes.extend(pdu(16, 0, &12_u32.to_be_bytes()));
         bytes.extend((before..before + 20).flat_map(message));
         // The peer sends nothing later, so no later event makes the endpoint read these bytes.
-        peer.say(&bytes);
+        peer.send(&bytes);
         for number in 0..before + 20 {
             let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
             assert_eq!(*message, [number as u8], "{before} before");
@@ -450,7 +453,7 @@ fn bytes_before_peer_close_arrive_before_the_end() {
     for len in [1, 3000, 60_000] {
         let (mut peer, endpoint) = stage.connect();
         for number in 0..COUNT {
-            peer.say(&pdu(1, 0, &frame(number, &vec![number as u8; len])));
+            peer.send(&pdu(1, 0, &frame(number, &vec![number as u8; len])));
         }
         // Shut down instead of closing: the socket contains unread grants, so a close would discard
         // the unsent bytes.
@@ -475,8 +478,12 @@ fn noise_after_setup_ends_only_its_own_connection() {
             let payload = vec![3; random.below(40)];
             let mut next = match random.below(6) {
                 0 => pdu(1, 1, &frame(number as u16, &payload)),
-                1 => pdu(2, random.below(4) as u8, &nowhere(&payload)),
-                2 => pdu(4, 0, &nowhere(&(payload.len() as u32).to_be_bytes())),
+                1 => pdu(2, random.below(4) as u8, &unexposed_target(&payload)),
+                2 => pdu(
+                    4,
+                    0,
+                    &unexposed_target(&(payload.len() as u32).to_be_bytes()),
+                ),
                 3 => pdu(16, 0, &(random.below(3) as u32).to_be_bytes()),
                 4 => pdu(17, random.below(4) as u8, &payload),
                 _ => payload,
@@ -487,11 +494,11 @@ fn noise_after_setup_ends_only_its_own_connection() {
             }
             bytes.extend(next);
         }
-        peer.say(&bytes);
+        peer.send(&bytes);
         drop(peer);
         end_of(&endpoint);
     }
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// A peer floods its connection with pings while other connections exchange messages.
@@ -520,10 +527,10 @@ fn ping_flood_over_tcp_delays_no_other_connection() {
         // Wait until the sequence numbers of the pings have wrapped around.
         while sent.load(Ordering::Relaxed) < 2 {
             assert_eq!(endpoint.info().close_reason, None);
-            stage.assert_well();
+            stage.assert_unaffected();
         }
         for _ in 0..100 {
-            stage.assert_well();
+            stage.assert_unaffected();
         }
         endpoint.abort(0);
         end_of(&endpoint);
@@ -578,7 +585,7 @@ fn private_data_that_stop_half_way_hold_no_place() {
     let mut peers: Vec<_> = [0, 7, 60]
         .map(|len| {
             let mut peer = connect();
-            peer.say(&part[..len]);
+            peer.send(&part[..len]);
             peer
         })
         .into();
@@ -598,10 +605,10 @@ fn private_data_that_stop_half_way_hold_no_place() {
     }
     assert!(listener.requests().is_empty());
     let mut peer = connect();
-    peer.say(&part);
+    peer.send(&part);
     let shown = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(shown.private_data(), [7; 100]);
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// Long requests that arrive simultaneously must not exceed the backlog.
@@ -619,7 +626,7 @@ fn backlog_bounds_requests_with_long_private_data() {
     let turned_away = |addr: SocketAddr, answers: bool| {
         let connect = || Peer::with_hello(TcpStream::connect(addr).unwrap(), &hello, 16).unwrap();
         let mut peers: Vec<_> = (0..PEERS).map(|_| connect()).collect();
-        peers.iter_mut().for_each(|peer| peer.say(&request));
+        peers.iter_mut().for_each(|peer| peer.send(&request));
         let failure = [8, 0, 0, 0].as_slice();
         let turned = peers
             .iter_mut()
@@ -642,7 +649,7 @@ fn backlog_bounds_requests_with_long_private_data() {
     let (_peers, turned) = turned_away(requests.local_addr(), false);
     assert_eq!(turned, PEERS - 1);
     assert_eq!(requests.requests().len(), 1);
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 /// An engine allows at most 256 connections that have sent no hello.
@@ -661,7 +668,7 @@ fn silent_peers_use_no_places_of_other_addresses() {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);
     }
-    let _peer = Peer::over(slow, 4).unwrap();
+    let _peer = Peer::from_stream(slow, 4).unwrap();
     stage.listener.accept_timeout(TIME_LIMIT).unwrap();
-    stage.assert_well();
+    stage.assert_unaffected();
 }

@@ -76,7 +76,7 @@ fn source_of_another_host_is_refused_by_name() {
 
 /// Returns the traffic class of this process's socket with these local and peer addresses.
 fn class_of(local: SocketAddr, peer: SocketAddr) -> i32 {
-    let has = |address: nix::Result<SockaddrStorage>, wanted: SocketAddr| {
+    let has = |address: nix::Result<SockaddrStorage>, expected: SocketAddr| {
         let Ok(address) = address else { return false };
         let ip = match address.as_sockaddr_in() {
             Some(v4) => SocketAddr::from(std::net::SocketAddrV4::from(*v4)),
@@ -85,7 +85,7 @@ fn class_of(local: SocketAddr, peer: SocketAddr) -> i32 {
                 None => return false,
             },
         };
-        ip == wanted
+        ip == expected
     };
     let is_it = |fd: &RawFd| has(getsockname(*fd), local) && has(getpeername(*fd), peer);
     let fd = (0..1024).find(is_it).expect("the connection has a socket");

@@ -318,7 +318,7 @@ fn peer_without_a_sign_of_life_is_sent_the_reason() {
     // The Failure frame has the sequence number 1, because it follows the Ping, which has 0.
     let notice = failure(1, 4);
     assert_eq!(bytes[bytes.len() - notice.len()..], notice, "{bytes:?}");
-    stage.assert_well();
+    stage.assert_unaffected();
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn side_that_is_given_up_reads_which_timeout_passed() {
         (5, PeerTimeout::Read, "read_timeout"),
     ] {
         let (mut peer, endpoint) = stage.connect();
-        peer.say(&pdu(1, 0, &failure(0, code)));
+        peer.send(&pdu(1, 0, &failure(0, code)));
         let reason = end(&endpoint);
         assert_eq!(reason, CloseReason::PeerGaveUp(timeout));
         let text = reason.to_string();

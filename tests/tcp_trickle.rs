@@ -58,7 +58,7 @@ fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> 
     let (handle, dropped) = mpsc::channel();
     thread::spawn(move || {
         for byte in bytes {
-            peer.say(&[byte]);
+            peer.send(&[byte]);
             if dropped.recv_timeout(every) != Err(mpsc::RecvTimeoutError::Timeout) {
                 break;
             }
@@ -142,7 +142,7 @@ fn assert_engine_runs(stage: &Stage) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(1) {
         let (_peer, _endpoint) = stage.connect();
-        stage.assert_well();
+        stage.assert_unaffected();
     }
 }
 
@@ -153,10 +153,10 @@ fn engine_runs_while_a_receiving_thread_is_stopped() {
     let receiving = Receiving::new(&endpoint);
     let stopped = receiving.stop();
     let (begin, rest) = split_frame(100_000, 99_000);
-    peer.say(&begin);
+    peer.send(&begin);
     assert_engine_runs(&stage);
     drop(stopped);
-    peer.say(&rest);
+    peer.send(&rest);
     assert_eq!(receiving.result().unwrap(), vec![7; 100_000]);
 }
 
@@ -166,8 +166,8 @@ fn peer_that_leaves_is_reported_behind_its_messages() {
     let (mut peer, endpoint) = stage.connect();
     let receiving = Receiving::new(&endpoint);
     let stopped = receiving.stop();
-    peer.say(&pdu(1, 0, &frame(0, b"one")));
-    peer.say(&pdu(1, 0, &frame(1, b"two")));
+    peer.send(&pdu(1, 0, &frame(0, b"one")));
+    peer.send(&pdu(1, 0, &frame(1, b"two")));
     peer.stream.shutdown(Shutdown::Write).unwrap();
     assert_engine_runs(&stage);
     drop(stopped);
@@ -185,7 +185,7 @@ fn engine_runs_while_it_ends_a_stopped_connection() {
     let receiving = Receiving::new(&endpoint);
     let stopped = receiving.stop();
     let (begin, _) = split_frame(LONG, LONG - 1000);
-    peer.say(&begin);
+    peer.send(&begin);
     endpoint.abort(3);
     while endpoint.info().close_reason.is_none() {
         assert_engine_runs(&stage);
@@ -202,7 +202,7 @@ fn wait_ends_in_time_while_a_long_frame_trickles() {
     let waits = [60_000, 600_000].map(|missing| {
         let (mut peer, endpoint) = stage.connect();
         let (begin, rest) = split_frame(LONG, missing);
-        peer.say(&begin);
+        peer.send(&begin);
         let trickling = trickle(peer, rest, Duration::from_secs(1));
         thread::spawn(move || {
             let start = Instant::now();
@@ -224,7 +224,7 @@ fn shutdown_ends_a_read_while_a_long_frame_trickles() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     let (begin, rest) = split_frame(LONG, 60_000);
-    peer.say(&begin);
+    peer.send(&begin);
     let stream = rdmsg::Stream::from(endpoint);
     let reader = stream.try_clone().unwrap();
     let reading = thread::spawn(move || std::io::Read::read(&mut &reader, &mut [0; 8]));
@@ -244,7 +244,7 @@ fn frame_that_the_engine_receives_is_a_sign_of_life() {
     let stage = Stage::with(config);
     let (mut peer, endpoint) = stage.connect();
     for piece in pdu(1, 0, &frame(0, &[7; 60_000])).chunks(1000) {
-        peer.say(piece);
+        peer.send(piece);
         thread::sleep(TIMEOUT / 20);
     }
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), [7; 60_000]);
@@ -258,7 +258,7 @@ fn peer_that_stops_inside_a_frame_is_found_dead() {
     let (mut peer, endpoint) = stage.connect();
     let mut bytes = pdu(1, 0, &frame(0, &[7; 600_000]));
     bytes.truncate(300_000);
-    peer.say(&bytes);
+    peer.send(&bytes);
     let start = Instant::now();
     let end = loop {
         if let Completion::Disconnected(reason) =

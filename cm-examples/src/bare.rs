@@ -199,9 +199,9 @@ impl Peer {
             })
         };
         Ok(peer().ok_or_else(|| {
-            let came = shown(bytes);
+            let received = shown(bytes);
             format!(
-                "the peer's message is not an address{came}; expected LID:QPN:PSN:GID as \
+                "the peer's message is not an address{received}; expected LID:QPN:PSN:GID as \
                  ibv_rc_pingpong sends it"
             )
         })?)
@@ -278,7 +278,7 @@ pub struct Terms {
 /// # Errors
 ///
 /// Fails if the program cannot connect, listen or accept.
-pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
+pub fn connect_or_accept(server: Option<&str>, port: u16) -> Result<TcpStream> {
     let stream = match server {
         Some(host) => {
             let address = lookup(host, port)?;
@@ -304,7 +304,7 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
 /// # Errors
 ///
 /// Fails if the connection breaks.
-pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
+pub fn send_bytes(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
@@ -314,7 +314,7 @@ pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
 ///
 /// Fails if the peer closes the connection or the time limit expires. The error quotes the bytes
 /// that have arrived.
-pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
+pub fn receive_bytes<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
     let deadline = Instant::now() + TIME_LIMIT;
     let mut bytes = [0; LEN];
     let mut len = 0;
@@ -344,8 +344,8 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
             }
             Err((_, error)) => format!("cannot receive {what}: {error}"),
         };
-        let came = shown(&bytes[..len]);
-        return Err(format!("{problem}: received {len} of {LEN} bytes{came}").into());
+        let received = shown(&bytes[..len]);
+        return Err(format!("{problem}: received {len} of {LEN} bytes{received}").into());
     }
     Ok(bytes)
 }
@@ -392,9 +392,11 @@ mod tests {
     #[test]
     fn foreign_message_is_shown() {
         let (ours, peer) = pair();
-        tell(&peer, b"GET / HTTP/1.1\r\n").unwrap();
+        send_bytes(&peer, b"GET / HTTP/1.1\r\n").unwrap();
         drop(peer);
-        let error = hear::<52>(&ours, "its address").unwrap_err().to_string();
+        let error = receive_bytes::<52>(&ours, "its address")
+            .unwrap_err()
+            .to_string();
         assert_eq!(
             error,
             "the peer closed before it had sent its address: received 16 of 52 bytes: \"GET / \

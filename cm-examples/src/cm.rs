@@ -58,20 +58,20 @@ pub fn port_space(number: &str) -> Result<PortSpace, String> {
     }
 }
 
-/// Waits for the connection manager's next event, which must have the type `wanted`.
+/// Waits for the connection manager's next event, which must have the type `expected`.
 ///
 /// # Errors
 ///
 /// Fails if an event of another type arrives, or if no event arrives within `timeout`.
-pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Result<CmEvent> {
+pub fn step(events: &EventChannel, expected: CmEventType, timeout: Duration) -> Result<CmEvent> {
     let Some(event) = events.wait_event(timeout)? else {
-        return Err(format!("{wanted} did not arrive within {timeout:?}").into());
+        return Err(format!("{expected} did not arrive within {timeout:?}").into());
     };
     log::info!("{}", event.event());
     match event.event() {
-        came if came == wanted && event.status() == 0 => Ok(event),
+        got if got == expected && event.status() == 0 => Ok(event),
         CmEventType::REJECTED => Err(rejection_cause(&event).into()),
-        came => Err(format!("{came} arrived instead of {wanted}: {}", event.cm_status()).into()),
+        got => Err(format!("{got} arrived instead of {expected}: {}", event.cm_status()).into()),
     }
 }
 

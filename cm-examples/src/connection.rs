@@ -128,8 +128,8 @@ impl Connection {
         Ok(())
     }
 
-    fn established(&mut self, wanted: CmEventType) -> Result<()> {
-        step(&self.events, wanted, TIME_LIMIT)?;
+    fn established(&mut self, expected: CmEventType) -> Result<()> {
+        step(&self.events, expected, TIME_LIMIT)?;
         self.connected = true;
         Ok(())
     }

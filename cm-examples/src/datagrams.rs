@@ -101,8 +101,8 @@ impl Datagrams {
     /// # Errors
     ///
     /// Fails if `ibv_create_ah` fails.
-    pub fn set_peer(&mut self, way: &AhAttr, qp_num: u32, qkey: u32) -> Result<()> {
-        let handle = AddressHandle::new(&self.pd, way)?;
+    pub fn set_peer(&mut self, ah_attr: &AhAttr, qp_num: u32, qkey: u32) -> Result<()> {
+        let handle = AddressHandle::new(&self.pd, ah_attr)?;
         self.to = Some(To {
             handle,
             qp_num,

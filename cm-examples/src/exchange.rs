@@ -131,8 +131,8 @@ impl Exchange {
     ///
     /// Fails if no message arrives within 30 s, or if its length is not 16 bytes.
     pub fn wait_received(&mut self) -> Result<()> {
-        let came = self.receives.wait("the receive")?;
-        match came.byte_len() {
+        let completion = self.receives.wait("the receive")?;
+        match completion.byte_len() {
             len if len as usize == LEN => Ok(()),
             len => Err(format!("received a message of {len} bytes, not {LEN}").into()),
         }

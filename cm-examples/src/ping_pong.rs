@@ -48,13 +48,13 @@ pub struct Rules {
     /// Whether the device prefetches the pages of the message memory.
     pub prefetch: bool,
     /// The memory that contains the messages.
-    pub place: Place,
+    pub memory_kind: MemoryKind,
 }
 
 /// The kinds of memory for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "these are all kinds")]
-pub enum Place {
+pub enum MemoryKind {
     /// Registered memory, whose pages are pinned.
     Pinned,
     /// Memory with on-demand paging: the device loads each page on its first access.
@@ -77,14 +77,14 @@ impl Rules {
         let both = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
         let on_demand =
             can.odp_caps().contains(OdpCaps::SUPPORT) && can.rc_odp_caps().contains(both);
-        let lacks = match self.place {
-            Place::OnDemand | Place::Implicit if !on_demand => {
+        let lacks = match self.memory_kind {
+            MemoryKind::OnDemand | MemoryKind::Implicit if !on_demand => {
                 "on-demand paging of what reliable connections send and receive (odp_caps)"
             }
-            Place::Implicit if !can.odp_caps().contains(OdpCaps::SUPPORT_IMPLICIT) => {
+            MemoryKind::Implicit if !can.odp_caps().contains(OdpCaps::SUPPORT_IMPLICIT) => {
                 "on-demand paging of all memory (IBV_ODP_SUPPORT_IMPLICIT)"
             }
-            Place::Device if can.max_dm_size() < self.size.into() => {
+            MemoryKind::Device if can.max_dm_size() < self.size.into() => {
                 "as much memory of its own (max_dm_size)"
             }
             _ if self.timestamps && can.completion_timestamp_mask() == 0 => {
@@ -144,11 +144,11 @@ impl PingPong {
         };
         let (size, local) = (rules.size as usize, AccessFlags::LOCAL_WRITE);
         let mut device_memory = None;
-        let memory = match rules.place {
-            Place::Pinned => MemoryRegion::new(&pd, size, local)?,
-            Place::OnDemand => MemoryRegion::new(&pd, size, local | AccessFlags::ON_DEMAND)?,
-            Place::Implicit => MemoryRegion::new_implicit(&pd, size, local)?,
-            Place::Device => {
+        let memory = match rules.memory_kind {
+            MemoryKind::Pinned => MemoryRegion::new(&pd, size, local)?,
+            MemoryKind::OnDemand => MemoryRegion::new(&pd, size, local | AccessFlags::ON_DEMAND)?,
+            MemoryKind::Implicit => MemoryRegion::new_implicit(&pd, size, local)?,
+            MemoryKind::Device => {
                 let memory = DeviceMemory::new(context, size)?;
                 MemoryRegion::of_device(&pd, device_memory.insert(memory), local)?
             }
@@ -309,18 +309,19 @@ impl PingPong {
     ///
     /// Fails if a byte differs.
     pub fn check(&self) -> Result<()> {
-        let mut came = vec![0; self.memory.len()];
+        let mut received = vec![0; self.memory.len()];
         match &self.device_memory {
-            Some(memory) => memory.copy_out(0, &mut came)?,
-            None => self.memory.copy_out(0, &mut came),
+            Some(memory) => memory.copy_out(0, &mut received)?,
+            None => self.memory.copy_out(0, &mut received),
         }
-        let ours = content(came.len());
+        let ours = content(received.len());
         // The server also accepts the content that the C program sends. Both contents are equal
         // only in the first byte of each page.
         let theirs = |at: usize| if at.is_multiple_of(PAGE) { 0 } else { FILLING };
-        let wrong =
-            |at: &usize| came[*at] != ours[*at] && (self.rules.begins || came[*at] != theirs(*at));
-        match (0..came.len()).find(wrong) {
+        let wrong = |at: &usize| {
+            received[*at] != ours[*at] && (self.rules.begins || received[*at] != theirs(*at))
+        };
+        match (0..received.len()).find(wrong) {
             Some(at) => Err(format!("invalid data in page {}, at byte {at}", at / PAGE).into()),
             None => Ok(()),
         }

@@ -38,14 +38,14 @@ pub struct Plan {
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are two")]
-pub enum Way {
+pub enum Direction {
     /// From the client to the server.
     ToServer,
     /// From the server to the client.
     ToClient,
 }
 
-impl Way {
+impl Direction {
     /// Both directions, in the order of their transfers.
     pub const BOTH: [Self; 2] = [Self::ToServer, Self::ToClient];
 }

@@ -19,12 +19,12 @@ use stage::{Service, connect, far, far_at, is_reset, near, raise_open_files, ran
 use toolbox::{Bridge, TIME_LIMIT};
 
 /// Two bridges: the clients connect to `near`, and `far` connects to the service.
-struct Way {
+struct BridgePair {
     near: Bridge,
     far: Bridge,
 }
 
-impl Way {
+impl BridgePair {
     fn to(service: SocketAddr) -> Self {
         Self::with(service, &[], &[])
     }
@@ -63,8 +63,8 @@ fn echoes(client: &mut TcpStream, byte: u8) {
 fn many_bytes_go_both_ways_at_once() {
     const LEN: usize = 10_000_000;
     let service = Service::echo();
-    let mut way = Way::to(service.address);
-    let mut client = way.connect();
+    let mut bridges = BridgePair::to(service.address);
+    let mut client = bridges.connect();
     let sent = random(7, LEN);
     let mut writer = client.try_clone().unwrap();
     let received = thread::scope(|scope| {
@@ -77,8 +77,8 @@ fn many_bytes_go_both_ways_at_once() {
         received
     });
     assert!(received == sent, "{} bytes came back", received.len());
-    way.both_report("0 open, 1 total, 0 refused, 0 failed");
-    way.both_report("bytes: 10000000 to the target, 10000000 back");
+    bridges.both_report("0 open, 1 total, 0 refused, 0 failed");
+    bridges.both_report("bytes: 10000000 to the target, 10000000 back");
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
 #[test]
 fn a_client_that_finished_sending_still_receives() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut way = Way::to(service.local_addr().unwrap());
-    let mut client = way.connect();
+    let mut bridges = BridgePair::to(service.local_addr().unwrap());
+    let mut client = bridges.connect();
     client.write_all(b"question").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let (mut server, _) = service.accept().unwrap();
@@ -129,14 +129,14 @@ fn a_client_that_finished_sending_still_receives() {
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "answer");
-    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+    bridges.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
 #[test]
 fn a_server_that_finished_sending_still_receives() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut way = Way::to(service.local_addr().unwrap());
-    let mut client = way.connect();
+    let mut bridges = BridgePair::to(service.local_addr().unwrap());
+    let mut client = bridges.connect();
     let (mut server, _) = service.accept().unwrap();
     server.write_all(b"that is all").unwrap();
     server.shutdown(Shutdown::Write).unwrap();
@@ -149,18 +149,18 @@ fn a_server_that_finished_sending_still_receives() {
     server.read_to_string(&mut this).unwrap();
     assert_eq!(this, "and now this");
     drop(server);
-    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+    bridges.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
 /// Writes until a write blocks for 1 s. Returns the number of bytes written.
 fn fill(client: &mut TcpStream, bytes: &[u8]) -> usize {
     let stalled = Duration::from_secs(1);
     client.set_write_timeout(Some(stalled)).unwrap();
-    let mut taken = 0;
+    let mut accepted = 0;
     loop {
-        match client.write(&bytes[taken % bytes.len()..]) {
-            Ok(count) => taken += count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return taken,
+        match client.write(&bytes[accepted % bytes.len()..]) {
+            Ok(count) => accepted += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return accepted,
             Err(error) => panic!("{error}"),
         }
     }
@@ -169,35 +169,35 @@ fn fill(client: &mut TcpStream, bytes: &[u8]) -> usize {
 #[test]
 fn a_slow_reader_stops_the_writer() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut way = Way::to(service.local_addr().unwrap());
-    let mut client = way.connect();
+    let mut bridges = BridgePair::to(service.local_addr().unwrap());
+    let mut client = bridges.connect();
     let (mut server, _) = service.accept().unwrap();
     // When these bytes have arrived, the bridges have allocated all memory of an idle connection.
     client.write_all(b"begin").unwrap();
     server.read_exact(&mut [0; 5]).unwrap();
-    let before = way.memory();
+    let before = bridges.memory();
 
     let bytes = random(8, 1 << 20);
-    let taken = fill(&mut client, &bytes);
+    let accepted = fill(&mut client, &bytes);
     let kernel = 3 * stage::socket_buffers();
     assert!(
-        taken < kernel + (4 << 20),
-        "{taken} bytes were taken; the kernel holds {kernel} at the most"
+        accepted < kernel + (4 << 20),
+        "{accepted} bytes were taken; the kernel holds {kernel} at the most"
     );
-    let grown = way.memory().saturating_sub(before);
+    let grown = bridges.memory().saturating_sub(before);
     assert!(grown < 4 << 20, "the bridges grew by {grown} bytes");
 
     // The transfer continues when the server reads.
     client.shutdown(Shutdown::Write).unwrap();
     let mut received = Vec::new();
     server.read_to_end(&mut received).unwrap();
-    assert_eq!(received.len(), taken);
+    assert_eq!(received.len(), accepted);
     let as_sent = received
         .chunks(bytes.len())
         .all(|chunk| bytes.starts_with(chunk));
     assert!(as_sent);
     drop((client, server));
-    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+    bridges.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
 /// Sends a different number from each client, and asserts that each client receives its own number.
@@ -219,19 +219,19 @@ fn at_once(count: usize) {
     raise_open_files();
     let service = Service::echo();
     let patient = ["--connect-timeout", "600"];
-    let mut way = Way::with(service.address, &patient, &patient);
-    let mut clients: Vec<_> = (0..count).map(|_| way.connect()).collect();
+    let mut bridges = BridgePair::with(service.address, &patient, &patient);
+    let mut clients: Vec<_> = (0..count).map(|_| bridges.connect()).collect();
     if let Err(error) = exchange(&mut clients) {
-        let Way { mut near, mut far } = way;
+        let BridgePair { mut near, mut far } = bridges;
         panic!(
             "{error}: {} {}",
             near.process.kill().unwrap(),
             far.process.kill().unwrap()
         );
     }
-    way.both_report(&format!("{count} open, {count} total, 0 refused, 0 failed"));
+    bridges.both_report(&format!("{count} open, {count} total, 0 refused, 0 failed"));
     drop(clients);
-    way.both_report(&format!("0 open, {count} total, 0 refused, 0 failed"));
+    bridges.both_report(&format!("0 open, {count} total, 0 refused, 0 failed"));
 }
 
 #[test]
@@ -248,17 +248,19 @@ fn two_thousand_connections_at_once() {
 #[test]
 fn a_connection_beyond_the_limit_is_reset_and_counted() {
     let service = Service::echo();
-    let mut way = Way::with(service.address, &["--max-connections", "2"], &[]);
-    let mut clients = [way.connect(), way.connect()];
+    let mut bridges = BridgePair::with(service.address, &["--max-connections", "2"], &[]);
+    let mut clients = [bridges.connect(), bridges.connect()];
     for client in &mut clients {
         echoes(client, 1);
     }
-    assert!(is_reset(&mut way.connect()));
-    way.near
+    assert!(is_reset(&mut bridges.connect()));
+    bridges
+        .near
         .reports("2 open, 2 total, 1 refused, 0 failed")
         .unwrap();
     assert!(
-        way.near
+        bridges
+            .near
             .says("2 connections are open, the limit of --max-connections")
     );
     for client in &mut clients {
@@ -266,54 +268,61 @@ fn a_connection_beyond_the_limit_is_reset_and_counted() {
     }
     let [first, _second] = clients;
     drop(first);
-    way.near
+    bridges
+        .near
         .reports("1 open, 2 total, 1 refused, 0 failed")
         .unwrap();
-    echoes(&mut way.connect(), 3);
+    echoes(&mut bridges.connect(), 3);
 }
 
 #[test]
 fn bridge_reports_connection_limit_of_the_other() {
     let service = Service::echo();
-    let mut way = Way::with(service.address, &[], &["--max-connections", "1"]);
-    let mut client = way.connect();
+    let mut bridges = BridgePair::with(service.address, &[], &["--max-connections", "1"]);
+    let mut client = bridges.connect();
     echoes(&mut client, 1);
-    assert!(is_reset(&mut way.connect()));
-    way.far
+    assert!(is_reset(&mut bridges.connect()));
+    bridges
+        .far
         .reports("1 open, 1 total, 1 refused, 0 failed")
         .unwrap();
-    way.near
+    bridges
+        .near
         .reports("1 open, 2 total, 0 refused, 1 failed")
         .unwrap();
-    assert!(way.near.says("it has reached its limit --max-connections"));
+    assert!(
+        bridges
+            .near
+            .says("it has reached its limit --max-connections")
+    );
     echoes(&mut client, 2);
 }
 
 #[test]
 fn a_reset_goes_to_the_other_end() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut way = Way::to(service.local_addr().unwrap());
-    let client = way.connect();
+    let mut bridges = BridgePair::to(service.local_addr().unwrap());
+    let client = bridges.connect();
     let (mut server, _) = service.accept().unwrap();
     reset(client);
     assert!(is_reset(&mut server));
 
-    let mut client = way.connect();
+    let mut client = bridges.connect();
     let (server, _) = service.accept().unwrap();
     reset(server);
     assert!(is_reset(&mut client));
-    way.both_report("0 open, 2 total, 0 refused, 2 failed");
+    bridges.both_report("0 open, 2 total, 0 refused, 2 failed");
 }
 
 #[test]
 fn reset_overtakes_blocked_bytes() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut way = Way::to(service.local_addr().unwrap());
-    let mut client = way.connect();
+    let mut bridges = BridgePair::to(service.local_addr().unwrap());
+    let mut client = bridges.connect();
     let (mut server, _) = service.accept().unwrap();
     fill(&mut client, &random(9, 1 << 20));
     reset(client);
-    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    bridges.both_report("0 open, 1 total, 0 refused, 1 failed");
     let mut rest = Vec::new();
     let error = server.read_to_end(&mut rest).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -322,13 +331,13 @@ fn reset_overtakes_blocked_bytes() {
 #[test]
 fn a_reset_of_one_that_finished_sending_is_noticed() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut way = Way::to(service.local_addr().unwrap());
-    let client = way.connect();
+    let mut bridges = BridgePair::to(service.local_addr().unwrap());
+    let client = bridges.connect();
     let (mut server, _) = service.accept().unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(server.read(&mut [0]).unwrap(), 0);
     reset(client);
-    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    bridges.both_report("0 open, 1 total, 0 refused, 1 failed");
     server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     // The service received the end of file before the client reset the connection. A write of the
     // service must still fail.
@@ -349,13 +358,13 @@ fn a_reset_of_one_that_finished_sending_is_noticed() {
 #[test]
 fn killed_bridge_ends_connections_not_other_bridge() {
     let service = Service::echo();
-    let Way {
+    let BridgePair {
         near: mut first,
         mut far,
-    } = Way::to(service.address);
+    } = BridgePair::to(service.address);
     let mut client = connect(first.address);
     echoes(&mut client, 1);
-    let place = far.address;
+    let address = far.address;
     far.process.kill().unwrap();
     assert!(is_reset(&mut client));
     first
@@ -367,7 +376,7 @@ fn killed_bridge_ends_connections_not_other_bridge() {
         .reports("0 open, 2 total, 0 refused, 2 failed")
         .unwrap();
 
-    let mut far = far_at(place, service.address, &[]);
+    let mut far = far_at(address, service.address, &[]);
     let mut client = connect(first.address);
     echoes(&mut client, 2);
     first.process.kill().unwrap();
@@ -387,10 +396,10 @@ fn wait_until_closed(address: SocketAddr) {
 #[test]
 fn connections_may_go_on_after_the_first_signal() {
     let service = Service::echo();
-    let Way {
+    let BridgePair {
         mut near,
         far: _far,
-    } = Way::with(service.address, &["--drain", "600"], &[]);
+    } = BridgePair::with(service.address, &["--drain", "600"], &[]);
     let mut client = connect(near.address);
     echoes(&mut client, 1);
     near.process.signal(Signal::SIGTERM).unwrap();
@@ -406,8 +415,8 @@ fn connections_may_go_on_after_the_first_signal() {
 #[test]
 fn connections_open_at_the_limit_are_reset() {
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = service.local_addr().unwrap();
-    let Way { mut near, mut far } = Way::with(place, &[], &["--drain", "0.1"]);
+    let address = service.local_addr().unwrap();
+    let BridgePair { mut near, mut far } = BridgePair::with(address, &[], &["--drain", "0.1"]);
     let mut client = connect(near.address);
     let (mut server, _) = service.accept().unwrap();
     far.process.signal(Signal::SIGINT).unwrap();
@@ -427,10 +436,10 @@ fn connections_open_at_the_limit_are_reset() {
 #[test]
 fn a_second_signal_ends_at_once() {
     let service = Service::echo();
-    let Way {
+    let BridgePair {
         mut near,
         far: _far,
-    } = Way::with(service.address, &["--drain", "600"], &[]);
+    } = BridgePair::with(service.address, &["--drain", "600"], &[]);
     let mut client = connect(near.address);
     echoes(&mut client, 1);
     near.process.signal(Signal::SIGTERM).unwrap();
@@ -448,31 +457,36 @@ fn missing_service_is_reported_to_client() {
         .unwrap()
         .local_addr()
         .unwrap();
-    let mut way = Way::to(free);
-    assert!(is_reset(&mut way.connect()));
-    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    let mut bridges = BridgePair::to(free);
+    assert!(is_reset(&mut bridges.connect()));
+    bridges.both_report("0 open, 1 total, 0 refused, 1 failed");
     assert!(
-        way.near
+        bridges
+            .near
             .says("the other bridge ended the connection: it cannot connect to its target")
     );
-    assert!(way.far.says(&format!("cannot connect to tcp://{free}: ")));
+    assert!(
+        bridges
+            .far
+            .says(&format!("cannot connect to tcp://{free}: "))
+    );
 }
 
 #[test]
 fn counters_are_reported_by_themselves() {
     let service = Service::echo();
-    let mut way = Way::with(service.address, &["--report", "0.1"], &[]);
-    let mut client = way.connect();
+    let mut bridges = BridgePair::with(service.address, &["--report", "0.1"], &[]);
+    let mut client = bridges.connect();
     echoes(&mut client, 1);
     let line = "connections: 1 open, 1 total, 0 refused, 0 failed; bytes: 1 to the target, 1 back";
-    assert!(way.near.says(line));
+    assert!(bridges.near.says(line));
 }
 
 #[test]
 fn one_thread_is_enough() {
     let service = Service::echo();
-    let way = Way::with(service.address, &["--threads", "1"], &["--threads", "1"]);
-    let mut clients: Vec<_> = (0..8).map(|_| way.connect()).collect();
+    let bridges = BridgePair::with(service.address, &["--threads", "1"], &["--threads", "1"]);
+    let mut clients: Vec<_> = (0..8).map(|_| bridges.connect()).collect();
     for round in 0..8 {
         for client in &mut clients {
             echoes(client, round);
@@ -482,8 +496,8 @@ fn one_thread_is_enough() {
 
 #[test]
 fn invalid_option_is_reported() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = format!("tcp://{}", taken.local_addr().unwrap());
+    let in_use = TcpListener::bind("127.0.0.1:0").unwrap();
+    let in_use = format!("tcp://{}", in_use.local_addr().unwrap());
     for (listen, to, status, why) in [
         ("127.0.0.1:1", "rdma://a:1", 2, "the address has no scheme"),
         (
@@ -495,7 +509,7 @@ fn invalid_option_is_reported() {
         ("tcp://a:1", "tcp://a:2", 2, "both are plain TCP sockets"),
         ("rdma://a:1", "rdmsg://a:2", 2, "both are streams of rdmsg"),
         (
-            &taken,
+            &in_use,
             "rdmsg+tcp://127.0.0.1:1",
             1,
             "another program listens on this port",

@@ -10,7 +10,7 @@ use std::{
 
 use rdmsg::{Config, Connector, Engine, EngineLimits, Listener, Stream};
 
-use super::place;
+use super::listen_address;
 
 const MIB: usize = 1 << 20;
 
@@ -38,7 +38,7 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
 /// `engine`.
 fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     let builder = Listener::builder().engine(engine).config(config);
-    let listener = builder.bind_stream(place()).unwrap();
+    let listener = builder.bind_stream(listen_address()).unwrap();
     let addr = listener.local_addr().unwrap();
     let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect_stream(addr).unwrap());

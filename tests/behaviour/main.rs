@@ -24,7 +24,7 @@ mod over_rdmsg {
     use rdmsg::{Stream, StreamListener as Listener};
 
     fn bind() -> Listener {
-        Listener::bind(super::place()).unwrap()
+        Listener::bind(super::listen_address()).unwrap()
     }
 
     #[path = "suite.rs"]
@@ -32,7 +32,7 @@ mod over_rdmsg {
 }
 
 /// Returns the address to listen on.
-fn place() -> String {
+fn listen_address() -> String {
     match std::env::var("LAB_ADDR") {
         Ok(address) => format!("{address}:0"),
         Err(_) => "127.0.0.1:0".to_owned(),

@@ -11,7 +11,7 @@ use rdmsg::{
     ToAddresses,
 };
 
-use super::place;
+use super::listen_address;
 
 fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
@@ -25,7 +25,7 @@ fn small_pair() -> (Stream, Stream) {
 
 fn pair_with(config: &Config) -> (Stream, Stream) {
     let builder = Listener::builder().config(config);
-    let listener = builder.bind_stream(place()).unwrap();
+    let listener = builder.bind_stream(listen_address()).unwrap();
     let addr = listener.local_addr().unwrap();
     let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect_stream(addr).unwrap());
@@ -34,7 +34,7 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
 }
 
 fn endpoints() -> (Endpoint, Endpoint) {
-    let listener = Listener::bind(place()).unwrap();
+    let listener = Listener::bind(listen_address()).unwrap();
     let addr = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(addr).unwrap());
     let server = listener.accept().unwrap();
@@ -113,14 +113,14 @@ fn a_stream_and_an_endpoint_refuse_each_other_by_name() {
         assert_eq!(mismatch.field, "stream");
         assert!(mismatch.to_string().starts_with(side), "{mismatch}");
     };
-    let listener = StreamListener::bind(place()).unwrap();
+    let listener = StreamListener::bind(listen_address()).unwrap();
     let error = Endpoint::connect(listener.local_addr().unwrap()).unwrap_err();
     let Error::Connect { reason, .. } = &error else {
         panic!("{error}");
     };
     refused(reason, "this side sends messages");
 
-    let listener = Listener::bind(place()).unwrap();
+    let listener = Listener::bind(listen_address()).unwrap();
     let error = Stream::connect(listener.local_addr()).unwrap_err();
     let error = error.into_inner().unwrap().downcast::<Error>().unwrap();
     let Error::Connect { reason, .. } = &*error else {
@@ -226,7 +226,7 @@ fn fd_stays_readable_for_partial_message_and_at_end() {
 fn both_builders_make_streams() {
     let builder =
         Listener::builder().config(&Config::default().with(|c| c.eager_size = Some(1024)));
-    let listener = builder.bind_stream(place()).unwrap();
+    let listener = builder.bind_stream(listen_address()).unwrap();
     let addr = listener.local_addr().unwrap();
     assert!(!listener.transports().is_empty());
     let client = thread::spawn(move || Connector::new().connect_stream(addr).unwrap());

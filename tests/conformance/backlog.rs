@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, Transport};
 
-use crate::stage::{Stage, TIME_LIMIT, engine, place, small};
+use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, small};
 
 /// Waits for a message, but expects the connection to end. Returns the reason for the end.
 fn end(endpoint: &Endpoint) -> CloseReason {
@@ -34,7 +34,9 @@ fn one_thread_binds_connects_and_accepts() {
 
 #[test]
 fn one_thread_binds_connects_and_accepts_a_stream() {
-    let listener = Listener::builder().bind_stream((place().0, 0)).unwrap();
+    let listener = Listener::builder()
+        .bind_stream((ip_and_transport().0, 0))
+        .unwrap();
     let mut near = Stream::connect(listener.local_addr().unwrap()).unwrap();
     near.write_all(b"early").unwrap();
     let (mut far, peer) = listener.accept().unwrap();
@@ -172,10 +174,10 @@ fn close_breaks_no_established_connection() {
     const ROUNDS: usize = 24;
     let stage = Stage::new(&small());
     let elsewhere = Connector::new().config(&small()).engine(&engine());
-    let is_in_memory = place().1 == Transport::Memory;
+    let is_in_memory = ip_and_transport().1 == Transport::Memory;
     for round in 0..ROUNDS {
         let builder = Listener::builder().config(&small()).engine(&stage.engine);
-        let listener = builder.bind((place().0, 0)).unwrap();
+        let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
         let address = listener.local_addr();
         let (accepted, established) = thread::scope(|scope| {
             let connect = |number| {
@@ -211,7 +213,7 @@ fn dropped_listener_rejects_late_connections() {
     let stage = Stage::new(&small());
     for taken in 0..CLIENTS {
         let builder = Listener::builder().config(&small()).engine(&stage.engine);
-        let listener = builder.bind((place().0, 0)).unwrap();
+        let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
         let address = listener.local_addr();
         thread::scope(|scope| {
             let connect = |_| scope.spawn(|| stage.connector.connect(address));

@@ -5,7 +5,7 @@ use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_chann
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
 /// The maximum number of outstanding completions with ids for the configuration `small`.
-const PLACES: u64 = 8;
+const MAX_OUTSTANDING: u64 = 8;
 
 /// Spawns a thread that receives messages until the connection ends.
 fn receive_all(endpoint: Endpoint) -> thread::JoinHandle<()> {
@@ -44,10 +44,12 @@ fn unread_messages_take_no_place_of_an_id() {
     // The flush waits until the library of the near side has received all these messages.
     far.flush_timeout(TIME_LIMIT).unwrap();
     let reading = receive_all(far);
-    for id in 0..PLACES {
+    for id in 0..MAX_OUTSTANDING {
         near.send(Outgoing::from(b"x").with_id(id)).unwrap();
     }
-    let refused = near.send(Outgoing::from(b"x").with_id(PLACES)).unwrap_err();
+    let refused = near
+        .send(Outgoing::from(b"x").with_id(MAX_OUTSTANDING))
+        .unwrap_err();
     assert!(matches!(refused, Error::CompletionsNotTaken), "{refused}");
     near.close().unwrap();
     reading.join().unwrap();
@@ -95,12 +97,12 @@ fn bounded_call_reports_untaken_completions() {
     thread::scope(|scope| {
         scope.spawn(|| assert!(near.try_next_completion().unwrap().is_none()));
     });
-    for id in 0..PLACES {
+    for id in 0..MAX_OUTSTANDING {
         near.send(Outgoing::from(b"x").with_id(id)).unwrap();
     }
     let bound = Duration::from_millis(50);
     let refused = near
-        .send_timeout(Outgoing::from(b"x").with_id(PLACES), bound)
+        .send_timeout(Outgoing::from(b"x").with_id(MAX_OUTSTANDING), bound)
         .unwrap_err();
     assert!(matches!(refused, Error::CompletionsNotTaken), "{refused}");
     near.close().unwrap();

@@ -184,8 +184,8 @@ fn a_side_that_has_finished_goes_on_receiving() {
     far.send(b"an answer").unwrap();
     assert_eq!(*near.recv_timeout(TIME_LIMIT).unwrap(), *b"an answer");
     far.finish().unwrap();
-    let told = near.next_completion_timeout(TIME_LIMIT).unwrap();
-    assert!(matches!(told, Completion::Finished), "{told:?}");
+    let completion = near.next_completion_timeout(TIME_LIMIT).unwrap();
+    assert!(matches!(completion, Completion::Finished), "{completion:?}");
     near.close().unwrap();
     // Wait for the completion, because `recv` returns `PeerFinished` until the connection ends.
     let end = far.next_completion_timeout(TIME_LIMIT).unwrap();

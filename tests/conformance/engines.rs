@@ -8,7 +8,7 @@ use rdmsg::{
     Transport,
 };
 
-use crate::stage::{Stage, TIME_LIMIT, place};
+use crate::stage::{Stage, TIME_LIMIT, ip_and_transport};
 
 #[test]
 fn statistics_count_what_all_connections_did() {
@@ -31,7 +31,7 @@ fn a_shutdown_ends_everything_of_an_engine() {
     let listener = Listener::builder()
         .config(&config)
         .engine(&engine)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .unwrap();
     let addr = listener.local_addr();
     let connecting = thread::spawn(move || Connector::new().connect(addr).unwrap());
@@ -104,7 +104,7 @@ fn leaving_engine_leaves_streams_alone() {
     let stage = Stage::new(&Config::default());
     let streams = Listener::builder()
         .engine(&stage.engine)
-        .bind_stream((place().0, 0))
+        .bind_stream((ip_and_transport().0, 0))
         .unwrap();
     let (connector, address) = (stage.connector.clone(), streams.local_addr().unwrap());
     let connecting = thread::spawn(move || connector.connect_stream(address).unwrap());
@@ -119,11 +119,11 @@ fn leaving_engine_leaves_streams_alone() {
 
 #[test]
 fn shared_engine_serves_unconfigured_users() {
-    if place().1 == Transport::Memory {
+    if ip_and_transport().1 == Transport::Memory {
         // Connections within the process have no shared engine: each listener creates its own.
         return;
     }
-    let listener = Listener::bind((place().0, 0)).unwrap();
+    let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr();
     let connecting = thread::spawn(move || Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap());
     let accepted = listener.accept().unwrap();

@@ -56,7 +56,7 @@ fn missing_capability_is_refused_by_name() {
         (far, CloseReason::PeerAborted(1)),
     ] {
         match end.recv_timeout(TIME_LIMIT).unwrap_err() {
-            Error::Disconnected(told) => assert_eq!(told, reason),
+            Error::Disconnected(reported) => assert_eq!(reported, reason),
             error => panic!("{error}"),
         }
     }
@@ -115,9 +115,9 @@ fn atomic_operations_return_the_old_value() {
     near.one_sided()
         .compare_swap(&here, 24, &remote, 8, 11, 200, 4)
         .unwrap();
-    for (wanted, old) in [(1, 0), (2, 5), (3, 11), (4, 100)] {
+    for (expected_id, old) in [(1, 0), (2, 5), (3, 11), (4, 100)] {
         match next(&near) {
-            Completion::Fetched { id, value } => assert_eq!((id, value), (wanted, old)),
+            Completion::Fetched { id, value } => assert_eq!((id, value), (expected_id, old)),
             other => panic!("{other:?}"),
         }
     }

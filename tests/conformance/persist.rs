@@ -8,7 +8,7 @@ use rdmsg::{
     crossbeam_channel::Receiver,
 };
 
-use crate::stage::{Stage, TIME_LIMIT, engine, pair, pattern, place};
+use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, pair, pattern};
 
 const LARGE: usize = 2 << 20;
 
@@ -30,7 +30,7 @@ impl Service {
             .redial(quick());
         let mut service = Self {
             config,
-            addr: (place().0, 0).into(),
+            addr: (ip_and_transport().0, 0).into(),
             listener: None,
             connector,
         };
@@ -79,9 +79,9 @@ fn next(client: &Persistent) -> PersistentEvent {
 }
 
 fn assert_connected(client: &Persistent) {
-    let event = next(client);
+    let (event, expected) = (next(client), ip_and_transport().1);
     assert!(
-        matches!(event, PersistentEvent::Connected { transport, .. } if transport == place().1),
+        matches!(event, PersistentEvent::Connected { transport, .. } if transport == expected),
         "{event:?}"
     );
 }
@@ -261,7 +261,7 @@ fn assert_given_up(request: Request) {
 fn close_and_drop_end_a_dial_at_once() {
     let config = Config::default().with(|config| {
         config.connect_timeout = 2 * TIME_LIMIT;
-        config.transport = match place().1 {
+        config.transport = match ip_and_transport().1 {
             Transport::Rdma => TransportChoice::Rdma,
             Transport::Memory => TransportChoice::Memory,
             _ => TransportChoice::Tcp,
@@ -345,11 +345,11 @@ fn client_leaves_a_server_that_asks() {
     let first = client.info().unwrap();
     client.send(Outgoing::from(b"request").with_id(1)).unwrap();
     client.send_control(b"hurry").unwrap();
-    let mut came = (false, false);
-    while came != (true, true) {
+    let mut arrived = (false, false);
+    while arrived != (true, true) {
         match server.next_completion_timeout(TIME_LIMIT).unwrap() {
-            Completion::Received(message) => came.0 = message == b"request",
-            Completion::Control(message) => came.1 = message == b"hurry",
+            Completion::Received(message) => arrived.0 = message == b"request",
+            Completion::Control(message) => arrived.1 = message == b"hurry",
             other => panic!("{other:?}"),
         }
     }

@@ -97,8 +97,11 @@ fn refused_operations_get_room_report() {
         started += 1;
     }
     for _ in 0..started {
-        let place = next(&far);
-        assert!(matches!(place, Completion::Immediate(_)), "{place:?}");
+        let completion = next(&far);
+        assert!(
+            matches!(completion, Completion::Immediate(_)),
+            "{completion:?}"
+        );
     }
     let (mut done, mut room) = (0, 0);
     while done < started || room < 1 {

@@ -2,7 +2,7 @@ use std::{net::SocketAddr, thread, time::Duration};
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
-use crate::stage::{Stage, TIME_LIMIT, place, small};
+use crate::stage::{Stage, TIME_LIMIT, ip_and_transport, small};
 
 fn connect_later(
     connector: Connector,
@@ -19,14 +19,14 @@ fn private_data_travels_both_ways() {
     let connecting = connect_later(connector, listener.local_addr());
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(request.private_data(), b"user 7");
-    assert_eq!(request.peer_addr().ip(), place().0);
-    assert_eq!(request.local_addr().ip(), place().0);
+    assert_eq!(request.peer_addr().ip(), ip_and_transport().0);
+    assert_eq!(request.local_addr().ip(), ip_and_transport().0);
     let accepted = request.accept_with(b"welcome").unwrap();
     let connected = connecting.join().unwrap().unwrap();
     assert_eq!(connected.info().peer_data, b"welcome");
     assert_eq!(accepted.info().peer_data, b"user 7");
     assert_eq!(connected.peer_addr(), listener.local_addr());
-    assert_eq!(connected.local_addr().ip(), place().0);
+    assert_eq!(connected.local_addr().ip(), ip_and_transport().0);
     let too_much = Connector::new()
         .private_data(&[0; Connector::PRIVATE_DATA_MAX + 1])
         .connect(connected.peer_addr());
@@ -192,7 +192,7 @@ fn empty_accept_is_reported() {
     assert_eq!(listener.transports(), stage.listener.transports());
     let waited = stage.listener.accept_timeout(Duration::from_millis(20));
     assert!(matches!(waited, Err(Error::TimedOut)));
-    assert!(stage.listener.transports().contains(&place().1));
+    assert!(stage.listener.transports().contains(&ip_and_transport().1));
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn connections_arrive_through_each_method() {
 
     let listener = Listener::builder()
         .engine(&stage.engine)
-        .bind_requests((place().0, 0))
+        .bind_requests((ip_and_transport().0, 0))
         .unwrap();
     let connecting = connect_later(stage.connector.clone(), listener.local_addr());
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
@@ -234,7 +234,7 @@ fn a_builder_listens_with_what_it_was_given() {
     let stage = Stage::new(&Config::default());
     let config = Config::default().with(|c| c.receive_window = 7);
     let builder = Listener::builder().config(&config).engine(&stage.engine);
-    let listener = builder.bind((place().0, 0)).unwrap();
+    let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
     let connecting = connect_later(stage.connector.clone(), listener.local_addr());
     let accepted = (&listener).into_iter().next().unwrap().unwrap();
     let connected = connecting.join().unwrap().unwrap();
@@ -270,7 +270,7 @@ fn full_backlog_is_reported() {
     let stage = Stage::new(&Config::default());
     let builder = Listener::builder().engine(&stage.engine);
     let builder = builder.backlog(1).half_open(1);
-    let listener = builder.bind_requests((place().0, 0)).unwrap();
+    let listener = builder.bind_requests((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr();
     let first = connect_later(stage.connector.clone(), addr);
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();

@@ -20,7 +20,7 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const TRANSPORT: &str = "RDMSG_TRANSPORT";
 
 /// Returns an address of this machine, and the transport of connections to it.
-pub(crate) fn place() -> (IpAddr, Transport) {
+pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
         Err(_) if env::var_os(TRANSPORT).is_some_and(|name| name == "memory") => {
@@ -30,9 +30,9 @@ pub(crate) fn place() -> (IpAddr, Transport) {
     }
 }
 
-/// Returns a new engine for connections over the transport of [`place`].
+/// Returns a new engine for connections over the transport of [`ip_and_transport`].
 pub(crate) fn engine() -> Engine {
-    match place().1 {
+    match ip_and_transport().1 {
         Transport::Memory => Engine::in_memory().unwrap(),
         _ => Engine::new().unwrap(),
     }
@@ -57,7 +57,7 @@ impl Stage {
     ) -> Self {
         let engine = engine();
         let builder = set(Listener::builder().config(config).engine(&engine));
-        let listener = builder.bind((place().0, 0)).unwrap();
+        let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
         let connector = Connector::new().config(config).engine(&engine);
         Self {
             engine,
@@ -71,7 +71,7 @@ impl Stage {
         Listener::builder()
             .config(config)
             .engine(&self.engine)
-            .bind_requests((place().0, 0))
+            .bind_requests((ip_and_transport().0, 0))
             .unwrap()
     }
 
@@ -83,10 +83,10 @@ impl Stage {
         let connected = connecting.join().unwrap();
         assert_eq!(
             connected.transport(),
-            place().1,
+            ip_and_transport().1,
             "the transport is not replaced"
         );
-        assert_eq!(accepted.transport(), place().1);
+        assert_eq!(accepted.transport(), ip_and_transport().1);
         (connected, accepted)
     }
 }

@@ -19,7 +19,7 @@ use rdmsg::{
 };
 
 use crate::stage::{
-    TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair, place,
+    TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, local_ip, pair,
 };
 
 #[track_caller]
@@ -216,7 +216,7 @@ fn engine_fails_and_its_shutdown_does_nothing() {
                 let bound = rdmsg::Listener::builder()
                     .config(&config)
                     .engine(&engine)
-                    .bind((place(), 0));
+                    .bind((local_ip(), 0));
                 assert_forked(&bound.unwrap_err());
                 engine.clone().shutdown();
             })
@@ -234,7 +234,7 @@ fn listeners_fail_and_the_parents_accept() {
         "listeners_fail_and_the_parents_accept",
         || {
             let listener = bind();
-            let requests = RequestListener::bind((place(), 0)).unwrap();
+            let requests = RequestListener::bind((local_ip(), 0)).unwrap();
             let asking = requests.local_addr();
             let client = thread::spawn(move || Endpoint::connect(asking).unwrap());
             let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
@@ -275,7 +275,7 @@ fn connect_in_progress_fails_and_the_parents_goes_on() {
         module_path!(),
         "connect_in_progress_fails_and_the_parents_goes_on",
         || {
-            let requests = RequestListener::bind((place(), 0)).unwrap();
+            let requests = RequestListener::bind((local_ip(), 0)).unwrap();
             let mut config = Config::default();
             // Select one transport, so that the connector makes only one attempt, which starts
             // immediately.
@@ -366,7 +366,7 @@ fn stream_fails_and_the_parents_goes_on() {
         module_path!(),
         "stream_fails_and_the_parents_goes_on",
         || {
-            let listener = StreamListener::bind((place(), 0)).unwrap();
+            let listener = StreamListener::bind((local_ip(), 0)).unwrap();
             let address = listener.local_addr().unwrap();
             let connecting = thread::spawn(move || Stream::connect(address).unwrap());
             let (mut server, _) = listener.accept().unwrap();

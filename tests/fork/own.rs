@@ -2,7 +2,7 @@
 
 use rdmsg::{Engine, Error, Listener, observe};
 
-use crate::stage::{TIME_LIMIT, alone, answer, ask, bind, exchange, forked, pair, place};
+use crate::stage::{TIME_LIMIT, alone, answer, ask, bind, exchange, forked, local_ip, pair};
 
 #[test]
 fn child_listens_connects_and_counts() {
@@ -111,7 +111,7 @@ fn first_use_after_a_fork_is_a_first_use() {
             forked(child).succeed();
             child();
             forked(child).succeed();
-            let _ = Listener::bind((place(), 0)).unwrap();
+            let _ = Listener::bind((local_ip(), 0)).unwrap();
         },
     );
 }

@@ -17,7 +17,7 @@ use nix::{
 };
 use rdmsg::{Config, Connector, Endpoint, Error, Listener};
 
-use crate::stage::{TIME_LIMIT, alone, answer, ask, assert_forked, bind, forked, pair, place};
+use crate::stage::{TIME_LIMIT, alone, answer, ask, assert_forked, bind, forked, local_ip, pair};
 
 /// Sends an address through a socket.
 fn send_address(mut to: &UnixStream, address: SocketAddr) {
@@ -139,7 +139,7 @@ fn peer_of_a_killed_parent_sees_the_end() {
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
             assert!(Endpoint::connect(bound).is_err(), "nobody listens");
             assert_eq!(Listener::bind(bound).unwrap().local_addr(), bound);
-            assert_eq!(bound.ip(), place());
+            assert_eq!(bound.ip(), local_ip());
             kill(
                 nix::unistd::Pid::from_raw(i32::from_ne_bytes(child)),
                 Signal::SIGKILL,

@@ -24,7 +24,7 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 const LIFETIME: u32 = 60;
 
 /// Returns an address of this machine.
-pub(crate) fn place() -> IpAddr {
+pub(crate) fn local_ip() -> IpAddr {
     match env::var("LAB_ADDR") {
         Ok(addr) => addr.parse().unwrap(),
         Err(_) => [127, 0, 0, 1].into(),
@@ -37,7 +37,7 @@ pub(crate) fn is_rdma() -> bool {
 }
 
 pub(crate) fn bind() -> Listener {
-    Listener::bind((place(), 0)).unwrap()
+    Listener::bind((local_ip(), 0)).unwrap()
 }
 
 /// Connects to a listener in this process. Returns both ends, the connecting end first.

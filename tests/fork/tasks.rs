@@ -9,7 +9,7 @@ use tokio::{
     runtime::Builder,
 };
 
-use crate::stage::{alone, assert_forked, forked, place};
+use crate::stage::{alone, assert_forked, forked, local_ip};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -24,10 +24,10 @@ fn types_for_tokio_fail_and_the_parents_go_on() {
         || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             let (listener, client, server, stream, other) = runtime.block_on(async {
-                let listener = Listener::bind((place(), 0)).await.unwrap();
+                let listener = Listener::bind((local_ip(), 0)).await.unwrap();
                 let address = listener.local_addr();
                 let (client, server) = tokio::join!(Endpoint::connect(address), listener.accept());
-                let streams = rdmsg::tokio::StreamListener::bind((place(), 0))
+                let streams = rdmsg::tokio::StreamListener::bind((local_ip(), 0))
                     .await
                     .unwrap();
                 let address = streams.local_addr().unwrap();
@@ -56,7 +56,7 @@ fn types_for_tokio_fail_and_the_parents_go_on() {
                     stream.readable().await.unwrap();
                     forked(stream.try_read(&mut [0; 8]).unwrap_err());
                     drop((stream, other.into_split()));
-                    let own = Listener::bind((place(), 0)).await.unwrap();
+                    let own = Listener::bind((local_ip(), 0)).await.unwrap();
                     let address = own.local_addr();
                     let (mine, other) = tokio::join!(Endpoint::connect(address), own.accept());
                     let (mine, other) = (mine.unwrap(), other.unwrap());

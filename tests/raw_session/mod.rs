@@ -110,7 +110,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    fn over(stream: TcpStream) -> Self {
+    fn from_stream(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self {
@@ -122,7 +122,7 @@ impl Raw {
     }
 
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        Self::over(TcpStream::connect(address).unwrap())
+        Self::from_stream(TcpStream::connect(address).unwrap())
     }
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
@@ -255,7 +255,7 @@ impl Server {
 
     /// Receives the next request. Returns the connection, and the bytes after the hello.
     fn take(&self) -> (Raw, Vec<u8>) {
-        let mut raw = Raw::over(self.0.accept().unwrap().0);
+        let mut raw = Raw::from_stream(self.0.accept().unwrap().0);
         let (kind, data) = raw.read_setup().unwrap();
         assert_eq!(kind, 1);
         (raw, data[36..].to_vec())

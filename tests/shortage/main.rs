@@ -46,7 +46,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 const MOST: i32 = 256;
 
 /// Returns an address of this machine, and the transport of connections to it.
-fn place() -> (IpAddr, Transport) {
+fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
         Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
@@ -74,11 +74,11 @@ impl Bystander {
         let listener = Listener::builder()
             .config(&config())
             .engine(&engine)
-            .bind((place().0, 0))
+            .bind((ip_and_transport().0, 0))
             .unwrap();
         let connector = Connector::new().config(&config()).engine(&engine);
         let near = connector.connect(listener.local_addr()).unwrap();
-        assert_eq!(near.transport(), place().1);
+        assert_eq!(near.transport(), ip_and_transport().1);
         let far = listener.accept_timeout(TIME_LIMIT).unwrap();
         exchange(&near, &far).unwrap();
         // Create the objects that all connections share.
@@ -96,7 +96,7 @@ impl Bystander {
 
     /// Asserts that this connection works, and waits until all other connections have released
     /// their resources.
-    fn assert_well(&self) {
+    fn assert_unaffected(&self) {
         exchange(&self.near, &self.far).unwrap();
         await_value(descriptors, &self.descriptors, "descriptors");
         await_value(threads, &self.threads, "threads");
@@ -121,7 +121,7 @@ fn threads() -> usize {
 /// Returns the number of protection domains, queues and other objects of each device. Leaves out
 /// memory regions, because the bystander keeps some of them.
 fn objects() -> String {
-    if place().1 == Transport::Tcp {
+    if ip_and_transport().1 == Transport::Tcp {
         return String::new();
     }
     let output = Command::new("rdma").args(["resource", "show"]).output();
@@ -163,7 +163,7 @@ fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
     let listener = Listener::builder()
         .config(listening)
         .engine(&engine)
-        .bind((place().0, 0))?;
+        .bind((ip_and_transport().0, 0))?;
     let connector = Connector::new().config(connecting).engine(&engine);
     let client = connector.connect(listener.local_addr())?;
     let server = listener.accept_timeout(TIME_LIMIT)?;
@@ -187,7 +187,7 @@ fn each_lacking_descriptor_fails_one_request_alone() {
             let result = run_lifecycle(&config());
             exchange(&bystander.near, &bystander.far).unwrap();
             drop(files);
-            bystander.assert_well();
+            bystander.assert_unaffected();
             match result {
                 Ok(()) => break,
                 Err(error) => texts.push(error.to_string()),
@@ -221,7 +221,7 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
                 break;
             }
             count += 1;
-            bystander.assert_well();
+            bystander.assert_unaffected();
             let Err(error) = result else { continue };
             let text = error.to_string();
             let is_here = text.contains(function) && text.contains(advice);
@@ -251,7 +251,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
     let of_tcp = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
     calls::in_front("each_call_of_the_system_fails_one_request_alone", || {
         each_call_fails_one_request_alone(&functions, &config());
-        if place().1 == Transport::Tcp {
+        if ip_and_transport().1 == Transport::Tcp {
             each_call_fails_one_request_alone(&of_tcp, &config());
         }
     });
@@ -259,7 +259,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
 
 #[test]
 fn each_object_of_rdma_fails_one_request_alone() {
-    if place().1 == Transport::Tcp {
+    if ip_and_transport().1 == Transport::Tcp {
         // TCP makes none of these calls.
         return;
     }
@@ -321,7 +321,7 @@ fn listener_accepts_while_it_has_descriptors() {
             .into_iter()
             .map(|socket| {
                 connect(socket.as_raw_fd(), &address).unwrap();
-                thread::spawn(move || Peer::over(TcpStream::from(socket), 4).map(drop))
+                thread::spawn(move || Peer::from_stream(TcpStream::from(socket), 4).map(drop))
             })
             .collect();
         for _ in 0..CLIENTS {

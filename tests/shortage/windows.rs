@@ -10,7 +10,7 @@ use crate::{
     TIME_LIMIT,
     adapters::{logged, start_log, with_device},
     calls::Calls,
-    config, place,
+    config, ip_and_transport,
 };
 
 /// The length of a message in bytes. The message is one piece of memory, and is longer than several
@@ -24,7 +24,7 @@ fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .config(&config)
         .engine(engine)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .unwrap();
     let connector = Connector::new().config(&config).engine(engine);
     let client = connector.connect(listener.local_addr()).unwrap();

@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::stage::{bytes, place};
+use super::stage::{bytes, ip_and_transport};
 
 const MIB: usize = 1 << 20;
 
@@ -35,7 +35,9 @@ fn on_runtime(run: impl Future<Output = ()>) {
 }
 
 async fn streams() -> (Stream, Stream) {
-    let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+    let listener = StreamListener::bind((ip_and_transport().0, 0))
+        .await
+        .unwrap();
     let addr = listener.local_addr().unwrap();
     let (connected, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
     (connected.unwrap(), accepted.unwrap().0)

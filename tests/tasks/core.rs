@@ -20,7 +20,7 @@ use smol::{Timer, block_on, future::or, spawn};
 
 use super::{
     cut::cut,
-    stage::{as_number, bytes, long_run, message, pair_with, place, small},
+    stage::{as_number, bytes, ip_and_transport, long_run, message, pair_with, small},
 };
 
 async fn recv(endpoint: &Endpoint) -> Result<rdmsg::Message, Error> {
@@ -70,7 +70,7 @@ fn duplex_stream_loses_nothing_if_reads_are_dropped() {
 }
 
 fn full_duplex(len: usize) {
-    let listener = StreamListener::bind((place().0, 0)).unwrap();
+    let listener = StreamListener::bind((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr().unwrap();
 
     async fn write_all(stream: Stream, len: usize) {
@@ -119,7 +119,7 @@ fn full_duplex(len: usize) {
         assert_eq!(server.peer_addr().unwrap(), peer);
         let mut tasks = Vec::new();
         for stream in [Stream::from(client.unwrap()), server] {
-            assert_eq!(stream.transport(), place().1);
+            assert_eq!(stream.transport(), ip_and_transport().1);
             tasks.push(spawn(write_all(stream.try_clone().unwrap(), len)));
             tasks.push(spawn(read_all(stream, len)));
         }
@@ -261,7 +261,7 @@ fn reader_and_writer_wake_only_for_their_events() {
 
 #[test]
 fn a_connect_that_is_dropped_is_given_up() {
-    let listener = Listener::bind((place().0, 0)).unwrap();
+    let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr();
     let engine = rdmsg::Engine::new().unwrap();
     let connector = Connector::new().engine(&engine);
@@ -286,7 +286,7 @@ fn a_connect_that_is_dropped_is_given_up() {
 
 #[test]
 fn closing_listener_wakes_accepting_task() {
-    let listener = Arc::new(Listener::bind((place().0, 0)).unwrap());
+    let listener = Arc::new(Listener::bind((ip_and_transport().0, 0)).unwrap());
     let accepting = Arc::clone(&listener);
     let task = spawn(async move { poll_fn(|cx| accepting.poll_accept(cx)).await });
     block_on(async {
@@ -298,7 +298,7 @@ fn closing_listener_wakes_accepting_task() {
 
 #[test]
 fn connect_future_fails_without_listener() {
-    let listener = Listener::bind((place().0, 0)).unwrap();
+    let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr();
     drop(listener);
     let error = block_on(Connector::new().start(addr).unwrap()).unwrap_err();
@@ -324,7 +324,7 @@ impl ToAddresses for Elsewhere {
 
 #[test]
 fn name_is_looked_up_in_another_thread() {
-    let listener = Listener::bind((place().0, 0)).unwrap();
+    let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
     // The text is a host name for this crate, and `getaddrinfo` resolves it without a name server.
     let name = as_number(listener.local_addr());
     block_on(async {

@@ -41,7 +41,7 @@ fn task_sleeps_until_the_engine_ends_its_connection() {
         let listener = Listener::from(listener);
         let addr = listener.local_addr();
         for _ in 0..100 {
-            let connect = move || Peer::over(TcpStream::connect(addr).unwrap(), 4).unwrap();
+            let connect = move || Peer::from_stream(TcpStream::connect(addr).unwrap(), 4).unwrap();
             let (peer, endpoint) = tokio::join!(spawn_blocking(connect), listener.accept());
             let (peer, endpoint) = (peer.unwrap(), endpoint.unwrap());
             let leave = async { peer.stream.shutdown(Shutdown::Write).unwrap() };

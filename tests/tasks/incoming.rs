@@ -6,12 +6,14 @@ use rdmsg::{
     tokio::{Stream, StreamListener},
 };
 
-use super::{stage::place, tokio::on_each};
+use super::{stage::ip_and_transport, tokio::on_each};
 
 #[test]
 fn incoming_yields_streams_until_close() {
     on_each(|| async {
-        let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+        let listener = StreamListener::bind((ip_and_transport().0, 0))
+            .await
+            .unwrap();
         let addr = listener.local_addr().unwrap();
         let near = Stream::connect(addr).await.unwrap();
         let mut incoming = listener.incoming();
@@ -37,7 +39,7 @@ fn incoming_yields_end_of_listener_once() {
         let engine = Engine::new().unwrap();
         let listener = Listener::builder()
             .engine(&engine)
-            .bind_stream((place().0, 0))
+            .bind_stream((ip_and_transport().0, 0))
             .unwrap();
         let listener = StreamListener::from_std(listener).unwrap();
         let mut incoming = listener.into_incoming();
@@ -52,7 +54,9 @@ fn incoming_yields_end_of_listener_once() {
 fn incoming_of_several_tasks_wakes_each() {
     const TASKS: usize = 3;
     on_each(|| async {
-        let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+        let listener = StreamListener::bind((ip_and_transport().0, 0))
+            .await
+            .unwrap();
         let addr = listener.local_addr().unwrap();
         // Each future has a separate waker, like a task.
         let accepting = (0..TASKS).map(|_| async { listener.incoming().next().await });

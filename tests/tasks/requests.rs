@@ -7,10 +7,12 @@ use rdmsg::{
     tokio::{Endpoint, RequestListener},
 };
 
-use super::{cut::cut, stage::place, tokio::on_each};
+use super::{cut::cut, stage::ip_and_transport, tokio::on_each};
 
 async fn listener() -> RequestListener {
-    RequestListener::bind((place().0, 0)).await.unwrap()
+    RequestListener::bind((ip_and_transport().0, 0))
+        .await
+        .unwrap()
 }
 
 /// Connects with this private data.
@@ -35,7 +37,7 @@ fn task_accepts_and_rejects_requests() {
             for _ in 0..6 {
                 let request = listener.request().await.unwrap();
                 assert_eq!(request.local_addr().port(), listener.local_addr().port());
-                assert_eq!(request.peer_addr().ip(), place().0);
+                assert_eq!(request.peer_addr().ip(), ip_and_transport().0);
                 if request.private_data() == b"known" {
                     let request = request.label("alice");
                     accepted.push(request.accept_with(b"welcome").await.unwrap());
@@ -145,7 +147,7 @@ fn close_wakes_tasks_that_wait_for_requests() {
 
 #[test]
 fn request_is_accepted_on_any_runtime() {
-    let listener = rdmsg::RequestListener::bind((place().0, 0)).unwrap();
+    let listener = rdmsg::RequestListener::bind((ip_and_transport().0, 0)).unwrap();
     let connecting = Connector::new().start(listener.local_addr()).unwrap();
     smol::block_on(async {
         let accepting = async {

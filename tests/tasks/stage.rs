@@ -9,7 +9,7 @@ use std::{
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
 
 /// Returns an address of this machine, and the transport of connections to it.
-pub(crate) fn place() -> (IpAddr, Transport) {
+pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
         Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
@@ -31,7 +31,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .config(config)
         .engine(&engine)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .unwrap();
     let addr = listener.local_addr();
     let connector = Connector::new().config(config);
@@ -40,7 +40,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let connected = connecting.join().unwrap();
     assert_eq!(
         connected.transport(),
-        place().1,
+        ip_and_transport().1,
         "the transport is not replaced"
     );
     (connected, accepted)
@@ -74,7 +74,7 @@ pub(crate) fn message(number: usize) -> Vec<u8> {
 /// `RDMSG_ROUNDS` sets the number. The length is 10 MiB, or 1 MiB over RDMA if the variable is not
 /// set.
 pub(crate) fn long_run() -> (u32, usize) {
-    match (env::var("RDMSG_ROUNDS"), place().1) {
+    match (env::var("RDMSG_ROUNDS"), ip_and_transport().1) {
         (Ok(rounds), _) => (rounds.parse().unwrap(), 10 << 20),
         (Err(_), Transport::Tcp) => (1, 10 << 20),
         (Err(_), _) => (1, 1 << 20),

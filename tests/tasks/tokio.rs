@@ -28,7 +28,7 @@ use tokio_util::{
 
 use super::{
     cut::cut,
-    stage::{as_number, bytes, long_run, message, place, small},
+    stage::{as_number, bytes, ip_and_transport, long_run, message, small},
 };
 
 /// Runs a future on each kind of runtime.
@@ -81,8 +81,11 @@ fn task_is_told_that_the_peer_leaves() {
     on_each(async || {
         let (client, server) = endpoints(&small()).await;
         server.get_ref().ask_to_leave().unwrap();
-        let told = client.next_completion().await.unwrap();
-        assert!(matches!(told, Completion::PeerLeaving), "{told:?}");
+        let completion = client.next_completion().await.unwrap();
+        assert!(
+            matches!(completion, Completion::PeerLeaving),
+            "{completion:?}"
+        );
         client.send(b"goes on").await.unwrap();
         assert_eq!(server.recv().await.unwrap(), b"goes on");
     });
@@ -104,7 +107,7 @@ async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     let listener = rdmsg::Listener::builder()
         .config(config)
         .engine(&engine)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .unwrap();
     let listener = Listener::from(listener);
     let connector = Connector::new().config(config);
@@ -113,14 +116,16 @@ async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
     assert_eq!(
         connected.transport(),
-        place().1,
+        ip_and_transport().1,
         "the transport is not replaced"
     );
     (connected, accepted)
 }
 
 async fn streams() -> (Stream, Stream) {
-    let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+    let listener = StreamListener::bind((ip_and_transport().0, 0))
+        .await
+        .unwrap();
     let addr = listener.local_addr().unwrap();
     let (connected, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
     let (accepted, peer) = accepted.unwrap();
@@ -259,7 +264,7 @@ fn dropped_accept_and_connect_leak_no_connection() {
         let engine = Engine::new().unwrap();
         let listener = rdmsg::Listener::builder()
             .engine(&engine)
-            .bind((place().0, 0))
+            .bind((ip_and_transport().0, 0))
             .unwrap();
         let listener = Listener::from(listener);
         let addr = listener.local_addr();
@@ -554,7 +559,7 @@ fn blocked_runtime_keeps_peer_connection_alive() {
 #[test]
 fn closing_listener_wakes_all_accepting_tasks() {
     on_each(|| async {
-        let listener = Arc::new(Listener::bind((place().0, 0)).await.unwrap());
+        let listener = Arc::new(Listener::bind((ip_and_transport().0, 0)).await.unwrap());
         let accepting: Vec<_> = (0..3)
             .map(|_| {
                 let listener = Arc::clone(&listener);
@@ -621,7 +626,7 @@ fn batch_waits_for_room_and_dropped_batch_is_unsent() {
 #[test]
 fn listeners_have_a_name_looked_up_elsewhere() {
     on_each(|| async {
-        let name = as_number((place().0, 0).into());
+        let name = as_number((ip_and_transport().0, 0).into());
         let listener = StreamListener::bind(name).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (accepted, connected) = tokio::join!(listener.accept(), Stream::connect(addr));
@@ -629,7 +634,7 @@ fn listeners_have_a_name_looked_up_elsewhere() {
             accepted.unwrap().0.peer_addr().unwrap(),
             connected.unwrap().local_addr().unwrap()
         );
-        let name = as_number((place().0, 0).into());
+        let name = as_number((ip_and_transport().0, 0).into());
         let listener = Listener::bind(name).await.unwrap();
         let near = Endpoint::connect(listener.local_addr()).await.unwrap();
         let far = listener.accept().await.unwrap();
@@ -644,13 +649,15 @@ fn listeners_have_a_name_looked_up_elsewhere() {
 #[test]
 fn one_task_binds_connects_and_accepts() {
     on_each(|| async {
-        let listener = Listener::bind((place().0, 0)).await.unwrap();
+        let listener = Listener::bind((ip_and_transport().0, 0)).await.unwrap();
         let near = Endpoint::connect(listener.local_addr()).await.unwrap();
         near.send(b"early").await.unwrap();
         let far = listener.accept().await.unwrap();
         assert_eq!(far.recv().await.unwrap(), b"early");
 
-        let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+        let listener = StreamListener::bind((ip_and_transport().0, 0))
+            .await
+            .unwrap();
         let mut near = Stream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();

@@ -20,7 +20,7 @@ use rdmsg::{
 };
 use smol::block_on;
 
-use super::stage::{pair_with, place};
+use super::stage::{ip_and_transport, pair_with};
 
 /// A timeout that no test reaches, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -129,11 +129,11 @@ fn waker_of_a_connect_that_panics_ends_it() {
     let engine = Engine::shared().unwrap();
     let other = pair_with(&Config::default());
     // The listener accepts no request by itself, so the connect stays pending.
-    let listener = RequestListener::bind((place().0, 0)).unwrap();
+    let listener = RequestListener::bind((ip_and_transport().0, 0)).unwrap();
     let mut config = Config::default();
     // Select one transport, so that the connect makes only one attempt, which needs no poll by the
     // task. An attempt over a second transport would start only when the task polls.
-    config.transport = match place().1 {
+    config.transport = match ip_and_transport().1 {
         Transport::Rdma => TransportChoice::Rdma,
         _ => TransportChoice::Tcp,
     };
@@ -152,7 +152,7 @@ fn waker_of_a_connect_that_panics_ends_it() {
 
 #[test]
 fn waker_of_an_accept_that_panics_leaves_listener() {
-    let listener = Listener::bind((place().0, 0)).unwrap();
+    let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
     let (waker, called) = panicking();
     let polled = listener.poll_accept(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
@@ -197,7 +197,7 @@ fn wakers_that_never_return_cost_a_thread_each() {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .engine(&engine)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .unwrap();
     let connect = || {
         let connector = Connector::new().engine(&engine);

@@ -52,9 +52,9 @@ fn a_stream_leaves_and_returns_with_its_bytes() {
             let mut rest = [0; 2];
             server.read_exact(&mut rest).await.unwrap();
             assert_eq!(rest, *b"ix");
-            let (wrote, came) = tokio::join!(client.write_u8(7), server.read_u8());
+            let (wrote, read) = tokio::join!(client.write_u8(7), server.read_u8());
             wrote.unwrap();
-            assert_eq!(came.unwrap(), 7);
+            assert_eq!(read.unwrap(), 7);
             server.write_u8(8).await.unwrap();
             assert_eq!(client.read_u8().await.unwrap(), 8);
             drop(client);

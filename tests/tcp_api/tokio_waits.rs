@@ -352,9 +352,9 @@ fn borrowed_halves_end_nothing() {
                 let byte = server.read_u8().await.unwrap();
                 server.write_u8(byte).await.unwrap();
             };
-            let (wrote, came, ()) = tokio::join!(write.write_u8(round), read.read(&mut got), echo);
+            let (wrote, len, ()) = tokio::join!(write.write_u8(round), read.read(&mut got), echo);
             wrote.unwrap();
-            assert_eq!((came.unwrap(), got), (1, [round]));
+            assert_eq!((len.unwrap(), got), (1, [round]));
         }
         client.write_all(b"whole").await.unwrap();
         drop(client);

@@ -56,7 +56,7 @@ impl Stage {
         (peer.join().unwrap(), endpoint)
     }
 
-    pub(crate) fn assert_well(&self) {
+    pub(crate) fn assert_unaffected(&self) {
         self.near.send(b"well").unwrap();
         assert_eq!(*self.far.recv_timeout(TIME_LIMIT).unwrap(), *b"well");
         self.far.send(b"so am I").unwrap();
@@ -71,22 +71,23 @@ pub(crate) struct Peer {
 
 impl Peer {
     fn connect(addr: SocketAddr, window: u8) -> io::Result<Self> {
-        Self::over(TcpStream::connect(addr)?, window)
+        Self::from_stream(TcpStream::connect(addr)?, window)
     }
 
     /// Sends a hello over a connected stream, and reads the reply.
-    pub(crate) fn over(stream: TcpStream, window: u8) -> io::Result<Self> {
+    pub(crate) fn from_stream(stream: TcpStream, window: u8) -> io::Result<Self> {
         Self::serving(stream, window, 16)
     }
 
-    /// Does the same as [`over`](Self::over), for a peer that serves `reads` concurrent READs.
+    /// Does the same as [`from_stream`](Self::from_stream), for a peer that serves `reads`
+    /// concurrent READs.
     pub(crate) fn serving(stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         let hello = Self::hello(window);
         Self::with_hello(stream, &hello, reads)
     }
 
-    /// Does the same as [`over`](Self::over), with this hello, for a peer that serves `reads`
-    /// concurrent READs.
+    /// Does the same as [`from_stream`](Self::from_stream), with this hello, for a peer that serves
+    /// `reads` concurrent READs.
     pub(crate) fn with_hello(stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         let mut peer = Self::introduce(stream, hello, reads)?;
         let mut accept = [0; 8 + 36];
@@ -117,7 +118,7 @@ impl Peer {
     }
 
     /// Sends bytes. Ignores errors, because the other side may have ended the connection.
-    pub(crate) fn say(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 }

@@ -13,7 +13,7 @@ use rdmsg::{
 };
 use tokio::time::timeout;
 
-use crate::stage::{Stage, TIME_LIMIT, place, runtime, unprobed};
+use crate::stage::{Stage, TIME_LIMIT, ip_and_transport, runtime, unprobed};
 
 /// The numbers of the received messages.
 #[derive(Clone, Default)]
@@ -131,7 +131,7 @@ fn receives_each_message_once_in_mixed_company() {
 
 #[test]
 fn serves_hundreds_of_users_at_once() {
-    let users = match place().1 {
+    let users = match ip_and_transport().1 {
         Transport::Tcp => 500,
         // Over RDMA, each connect takes milliseconds.
         _ => 20,
@@ -147,7 +147,7 @@ fn serves_hundreds_of_users_at_once() {
         .config(&config)
         .engine(&engine)
         .backlog(1000)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .map(TaskListener::from)
         .unwrap();
     let addr = listener.local_addr();

@@ -166,19 +166,19 @@ impl Call {
 
     /// Returns whether the call is a variant that waits in the same way as another call in
     /// `ON_MESSAGES`. Such variants are tested only on connections without other users.
-    fn is_a_form(self) -> bool {
+    fn is_variant(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }
 
-    fn is_with(self, company: OtherUser) -> bool {
-        match company {
+    fn is_with(self, other_user: OtherUser) -> bool {
+        match other_user {
             OtherUser::Alone => self != Self::GroupRecv,
-            OtherUser::Group => self.is_in_group() && !self.is_a_form(),
+            OtherUser::Group => self.is_in_group() && !self.is_variant(),
             OtherUser::Thread
             | OtherUser::Clone
             | OtherUser::Task
             | OtherUser::IdleTask
-            | OtherUser::Loop => self != Self::GroupRecv && !self.is_a_form(),
+            | OtherUser::Loop => self != Self::GroupRecv && !self.is_variant(),
         }
     }
 
@@ -196,7 +196,7 @@ impl Call {
 }
 
 /// A prepared call. It returns an error text if the call has an unexpected result.
-type Made = Box<dyn FnOnce() -> Result<(), String> + Send>;
+type PreparedCall = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 fn expect<T>(result: Result<T, Error>) -> Result<(), String> {
     match result {
@@ -235,7 +235,7 @@ fn as_endpoint<T>(
     as_task(async { run(TaskEndpoint::new(endpoint.clone()).unwrap()).await })
 }
 
-fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Made {
+fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> PreparedCall {
     Box::new(move || match call {
         Call::Recv => expect(endpoint.recv_timeout(DEADLINE)),
         Call::NextCompletion => expect(endpoint.next_completion_timeout(DEADLINE)),
@@ -280,7 +280,7 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Made {
     })
 }
 
-fn on_bytes(call: CallOnBytes, mut stream: Stream) -> Made {
+fn on_bytes(call: CallOnBytes, mut stream: Stream) -> PreparedCall {
     Box::new(move || {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
@@ -324,7 +324,7 @@ fn fill_bytes(stream: &mut Stream) {
 struct Others {
     ended: mpsc::Sender<()>,
     idle: Vec<mpsc::Sender<()>>,
-    kept: Vec<Box<dyn Any>>,
+    held: Vec<Box<dyn Any>>,
 }
 
 impl Others {
@@ -337,18 +337,18 @@ impl Others {
         });
     }
 
-    fn join_messages(&mut self, company: OtherUser, endpoint: &Endpoint) -> Option<Group> {
+    fn join_messages(&mut self, other_user: OtherUser, endpoint: &Endpoint) -> Option<Group> {
         let endpoint = endpoint.clone();
-        match company {
+        match other_user {
             OtherUser::Alone => {}
             OtherUser::Thread => self.spawn(move || while endpoint.recv().is_ok() {}),
             OtherUser::Clone => self.spawn(move || while endpoint.next_completion().is_ok() {}),
             OtherUser::Group => {
                 let group = Group::new();
                 group.add(&endpoint).unwrap();
-                self.kept.push(Box::new(endpoint));
+                self.held.push(Box::new(endpoint));
                 let taking = group.clone();
-                self.kept.push(Box::new(group));
+                self.held.push(Box::new(group));
                 return Some(taking);
             }
             OtherUser::Task => self.spawn(move || {
@@ -384,9 +384,9 @@ impl Others {
         None
     }
 
-    fn join_bytes(&self, company: OtherUser, stream: &Stream) {
+    fn join_bytes(&self, other_user: OtherUser, stream: &Stream) {
         let mut stream = stream.try_clone().unwrap();
-        match company {
+        match other_user {
             OtherUser::Thread => self.spawn(move || {
                 // The read timeout of the stream may expire here, too.
                 let again = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
@@ -424,9 +424,9 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let mut others = Others {
         ended,
         idle: Vec::new(),
-        kept: Vec::new(),
+        held: Vec::new(),
     };
-    let mut calls: Vec<(String, Made)> = Vec::new();
+    let mut calls: Vec<(String, PreparedCall)> = Vec::new();
     for state in &states {
         prepare(&**state, &mut others, &mut calls);
     }
@@ -485,8 +485,8 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     );
     // End the connections, which wakes all other users.
     drop(states);
-    let Others { ended, idle, kept } = others;
-    drop((ended, idle, kept));
+    let Others { ended, idle, held } = others;
+    drop((ended, idle, held));
     let woken = all_ended.recv_timeout(TIME_LIMIT).unwrap_err();
     assert_eq!(
         woken,
@@ -497,24 +497,27 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
 
 /// Establishes a connection for each call, starts the other users of the connection, and prepares
 /// the call.
-fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made)>) {
-    let name = |call: &dyn std::fmt::Debug, company| {
-        format!("{}, {call:?}, other user: {company:?}", state.name())
+fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, PreparedCall)>) {
+    let name = |call: &dyn std::fmt::Debug, other_user| {
+        format!("{}, {call:?}, other user: {other_user:?}", state.name())
     };
-    for company in OTHER_USERS {
-        for call in ON_MESSAGES.into_iter().filter(|call| call.is_with(company)) {
+    for other_user in OTHER_USERS {
+        for call in ON_MESSAGES
+            .into_iter()
+            .filter(|call| call.is_with(other_user))
+        {
             let endpoint = state.endpoint();
             if call.needs_room() {
                 fill(&endpoint);
             }
-            let group = others.join_messages(company, &endpoint);
-            calls.push((name(&call, company), on_messages(call, endpoint, group)));
+            let group = others.join_messages(other_user, &endpoint);
+            calls.push((name(&call, other_user), on_messages(call, endpoint, group)));
         }
     }
-    for company in [OtherUser::Alone, OtherUser::Thread, OtherUser::Task] {
+    for other_user in [OtherUser::Alone, OtherUser::Thread, OtherUser::Task] {
         for call in ON_BYTES {
             let writes = matches!(call, CallOnBytes::Write | CallOnBytes::TaskWrite);
-            if company == OtherUser::Task && !writes {
+            if other_user == OtherUser::Task && !writes {
                 // Only one user can read a stream at a time, either a task or a thread.
                 continue;
             }
@@ -522,20 +525,20 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
             if writes {
                 fill_bytes(&mut stream);
             }
-            others.join_bytes(company, &stream);
-            calls.push((name(&call, company), on_bytes(call, stream)));
+            others.join_bytes(other_user, &stream);
+            calls.push((name(&call, other_user), on_bytes(call, stream)));
         }
     }
     let connector = Connector::new().config(&config()).engine(state.engine());
     let addr = state.silent_address();
-    let connect: Made = Box::new(move || match connector.connect(addr) {
+    let connect: PreparedCall = Box::new(move || match connector.connect(addr) {
         Err(Error::Connect { .. }) => Ok(()),
         Err(error) => Err(error.to_string()),
         Ok(_) => Err("it succeeded".into()),
     });
     calls.push((name(&"Connect", OtherUser::Alone), connect));
     let connecting = Connector::new().config(&config()).engine(state.engine());
-    let connect: Made = Box::new(move || {
+    let connect: PreparedCall = Box::new(move || {
         // The connector's `connect_timeout` is shorter, so it expires first.
         let connecting = connecting.start(addr).unwrap();
         match runtime(false).block_on(async { timeout(2 * DEADLINE, connecting).await }) {
@@ -552,6 +555,6 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made
         .engine(state.engine())
         .bind(address)
         .unwrap();
-    let accept: Made = Box::new(move || expect(listener.accept_timeout(DEADLINE)));
+    let accept: PreparedCall = Box::new(move || expect(listener.accept_timeout(DEADLINE)));
     calls.push((name(&"Accept", OtherUser::Alone), accept));
 }

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::stage::{
-    PROMPT, Stage, TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed,
+    PROMPT, Stage, TIME_LIMIT, flush_promptly, ip_and_transport, receive_all, runtime, unprobed,
 };
 
 /// Writes bytes and waits for their echo. The peer sends the echo only after this task has started
@@ -43,7 +43,7 @@ async fn exchange(stream: &mut TaskStream, go: &mpsc::Sender<()>) -> io::Result<
 fn uses_a_stream_whose_runtime_is_gone() {
     for multi in [false, true] {
         let builder = Listener::builder().config(&unprobed());
-        let listener = builder.bind_stream((place().0, 0)).unwrap();
+        let listener = builder.bind_stream((ip_and_transport().0, 0)).unwrap();
         let addr = listener.local_addr().unwrap();
         let connector = Connector::new().config(&unprobed());
         let first = runtime(multi);

@@ -21,7 +21,7 @@ use nix::{
 };
 use rdmsg::{Config, Endpoint, Listener, Polling};
 
-use crate::stage::{TIME_LIMIT, place, unprobed};
+use crate::stage::{TIME_LIMIT, ip_and_transport, unprobed};
 
 /// The environment variable that contains the role of the child process.
 const ROLE: &str = "WAITING_ROLE";
@@ -149,7 +149,7 @@ impl Drop for Stopped {
 }
 
 /// Prints a line for the test.
-fn tell(line: impl std::fmt::Display) {
+fn print_line(line: impl std::fmt::Display) {
     println!("{MARK}{line}");
 }
 
@@ -173,10 +173,10 @@ fn keep() {
         c.send_depth = 4;
     });
     let builder = Listener::builder().config(&config);
-    let messages = builder.bind((place().0, 0)).unwrap();
-    let bytes = builder.bind_stream((place().0, 0)).unwrap();
-    tell(messages.local_addr());
-    tell(bytes.local_addr().unwrap());
+    let messages = builder.bind((ip_and_transport().0, 0)).unwrap();
+    let bytes = builder.bind_stream((ip_and_transport().0, 0)).unwrap();
+    print_line(messages.local_addr());
+    print_line(bytes.local_addr().unwrap());
     thread::spawn(move || bytes.incoming().collect::<Vec<_>>());
     let _kept: Vec<_> = messages.incoming().collect();
 }
@@ -192,15 +192,15 @@ fn probing() -> Config {
 
 fn receive(config: &Config) {
     let builder = Listener::builder().config(config);
-    let listener = builder.bind((place().0, 0)).unwrap();
-    tell(listener.local_addr());
+    let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
+    print_line(listener.local_addr());
     let first = listener.accept().unwrap();
     let victim = move |endpoint: Endpoint| {
         let mut count = 0;
         while endpoint.recv().is_ok() {
             count += 1;
         }
-        tell(count);
+        print_line(count);
         // Wait until the test kills this process.
         let _ = std::io::stdin().read(&mut [0]);
     };

@@ -28,7 +28,7 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
 /// Returns an address of this machine, and the transport of connections to it.
-pub(crate) fn place() -> (IpAddr, Transport) {
+pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
         Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
@@ -54,7 +54,7 @@ impl Stage {
             listener: Listener::builder()
                 .config(config)
                 .engine(&far)
-                .bind((place().0, 0))
+                .bind((ip_and_transport().0, 0))
                 .unwrap(),
             near: Engine::new().unwrap(),
         }
@@ -67,7 +67,11 @@ impl Stage {
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
         let far = self.listener.accept_timeout(TIME_LIMIT).unwrap();
         let near = connecting.join().unwrap();
-        assert_eq!(near.transport(), place().1, "the transport is not replaced");
+        assert_eq!(
+            near.transport(),
+            ip_and_transport().1,
+            "the transport is not replaced"
+        );
         (near, far)
     }
 }

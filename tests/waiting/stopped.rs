@@ -16,7 +16,7 @@ use crate::{
     lateness::Lateness,
     matrix::{self, Peers, assert_in_time},
     process::{Process, Role},
-    stage::{TIME_LIMIT, flush_promptly, place, receive_all, runtime, unprobed},
+    stage::{TIME_LIMIT, flush_promptly, ip_and_transport, receive_all, runtime, unprobed},
 };
 
 /// A process that accepts connections. The test stops it after all connections are established.
@@ -51,7 +51,7 @@ impl Peers for Silent {
         let endpoint = self.connector.connect(self.messages).unwrap();
         assert_eq!(
             endpoint.transport(),
-            place().1,
+            ip_and_transport().1,
             "the transport is not replaced"
         );
         endpoint
@@ -61,7 +61,7 @@ impl Peers for Silent {
         let stream = self.connector.connect_stream(self.bytes).unwrap();
         assert_eq!(
             stream.transport(),
-            place().1,
+            ip_and_transport().1,
             "the transport is not replaced"
         );
         stream
@@ -104,7 +104,7 @@ fn reports_a_stopped_process_in_time() {
     });
     let mut silent = Silent::new(Connector::new().config(&config));
     let (ended, ends) = mpsc::channel();
-    let mut kept = Vec::new();
+    let mut held = Vec::new();
     for _ in 0..ROUNDS {
         let ended = || ended.clone();
         let (endpoint, done) = (silent.endpoint(), ended());
@@ -137,7 +137,7 @@ fn reports_a_stopped_process_in_time() {
             done.send(("a task of a stream", *end.unwrap(), Instant::now()))
                 .unwrap();
         });
-        kept.push(silent.endpoint());
+        held.push(silent.endpoint());
     }
     drop(ended);
     let lateness = Lateness::of(INTERVAL + TIMEOUT);
@@ -158,7 +158,7 @@ fn reports_a_stopped_process_in_time() {
     }
     assert_eq!(ends.len(), 4 * ROUNDS);
     // The engine has ended these connections, or will end them soon.
-    for endpoint in kept {
+    for endpoint in held {
         let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
         let dead = matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout));
         assert!(dead, "an idle connection: {end}");

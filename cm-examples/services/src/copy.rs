@@ -56,21 +56,21 @@ impl<F: Read> Hashed<F> {
         }
     }
 
-    /// Reads and hashes the bytes up to the offset `place` or the end of the file.
-    fn skip_to(&mut self, place: u64) -> std::io::Result<()> {
+    /// Reads and hashes the bytes up to `offset` or up to the end of the file.
+    fn skip_to(&mut self, offset: u64) -> std::io::Result<()> {
         let mut block = vec![0; BLOCK];
-        while self.at < place {
-            let most = BLOCK.min(usize::try_from(place - self.at).unwrap_or(BLOCK));
+        while self.at < offset {
+            let most = BLOCK.min(usize::try_from(offset - self.at).unwrap_or(BLOCK));
             let read = self.file.read(&mut block[..most])?;
             if read == 0 {
                 break;
             }
-            self.took(&block[..read]);
+            self.hash(&block[..read]);
         }
         Ok(())
     }
 
-    fn took(&mut self, bytes: &[u8]) {
+    fn hash(&mut self, bytes: &[u8]) {
         self.digest.update(bytes);
         self.at += bytes.len() as u64;
     }
@@ -191,7 +191,7 @@ impl Part {
     async fn append(mut self, piece: Message) -> Result<Self> {
         blocking(move || {
             self.hashed.file.0.write_all(&piece)?;
-            self.hashed.took(&piece);
+            self.hashed.hash(&piece);
             Ok(self)
         })
         .await
@@ -226,7 +226,7 @@ pub async fn send(
         let mut piece = SendBuffer::new(endpoint.get_ref(), len)?;
         (hashed, piece) = blocking(move || {
             hashed.file.read_exact(&mut piece)?;
-            hashed.took(&piece);
+            hashed.hash(&piece);
             Ok((hashed, piece))
         })
         .await?;

@@ -47,9 +47,9 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut error = error;
     while let Some(cause) = error.source() {
-        let said = cause.to_string();
-        if !text.ends_with(&said) {
-            let _ = write!(text, ": {said}");
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            let _ = write!(text, ": {cause_text}");
         }
         error = cause;
     }

@@ -248,11 +248,11 @@ impl Reply {
             return refuse("the line of the reply is empty");
         };
         *rest = &rest[end + 2..];
-        let said = || String::from_utf8_lossy(text).into_owned();
+        let as_text = || String::from_utf8_lossy(text).into_owned();
         let count = || number(text).map_or_else(|| refuse("the length is not a number"), Ok);
         Ok(Some(match kind {
-            b'+' => Self::Status(said()),
-            b'-' => Self::Error(said()),
+            b'+' => Self::Status(as_text()),
+            b'-' => Self::Error(as_text()),
             b':' => Self::Integer(count()?),
             b'$' | b'*' if text == b"-1" => Self::Nil,
             b'$' => {

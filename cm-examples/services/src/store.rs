@@ -71,7 +71,7 @@ impl Store {
                 Some(Value::List(_)) => return Err(wrong_type()),
             },
             (b"SET", [key, text]) => {
-                self.values().insert(kept(key), Value::Text(kept(text)));
+                self.values().insert(copied(key), Value::Text(copied(text)));
                 Reply::ok()
             }
             (b"SET", [_, _, ..]) => return Err("ERR SET supports no options here".to_owned()),
@@ -136,20 +136,20 @@ impl Store {
         let new = old
             .checked_add(what)
             .ok_or("ERR the value would overflow")?;
-        values.insert(kept(key), Value::Text(new.to_string().into()));
+        values.insert(copied(key), Value::Text(new.to_string().into()));
         Ok(Reply::Integer(new))
     }
 
     fn push(&self, key: &Bytes, texts: &[Bytes], end: End) -> Result<Reply, String> {
         let mut values = self.values();
         let empty = || Value::List(VecDeque::new());
-        let Value::List(list) = values.entry(kept(key)).or_insert_with(empty) else {
+        let Value::List(list) = values.entry(copied(key)).or_insert_with(empty) else {
             return Err(wrong_type());
         };
         for text in texts {
             match end {
-                End::Front => list.push_front(kept(text)),
-                End::Back => list.push_back(kept(text)),
+                End::Front => list.push_front(copied(text)),
+                End::Back => list.push_back(copied(text)),
             }
         }
         Ok(Reply::Integer(list.len() as i64))
@@ -166,9 +166,9 @@ impl Store {
         };
         let len = list.len() as i64;
         // A negative index counts from the end of the list.
-        let place = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
-        let first = place(first).clamp(0, len) as usize;
-        let end = place(last).saturating_add(1).clamp(first as i64, len) as usize;
+        let index = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
+        let first = index(first).clamp(0, len) as usize;
+        let end = index(last).saturating_add(1).clamp(first as i64, len) as usize;
         let texts = list.range(first..end).cloned();
         Ok(Reply::Array(texts.map(Reply::Bulk).collect()))
     }
@@ -185,7 +185,7 @@ impl Store {
 }
 
 /// Copies a received value. A reference to the value would keep the whole receive buffer allocated.
-fn kept(bytes: &Bytes) -> Bytes {
+fn copied(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
 

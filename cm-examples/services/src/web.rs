@@ -112,13 +112,13 @@ fn answer(request: Request<Incoming>) -> Response<AnyBody> {
 }
 
 fn text(status: StatusCode, text: String) -> Response<AnyBody> {
-    let mut response = Response::new(whole(text));
+    let mut response = Response::new(full_body(text));
     *response.status_mut() = status;
     response
 }
 
 /// Returns a body with these bytes.
-pub fn whole(bytes: impl Into<Bytes>) -> AnyBody {
+pub fn full_body(bytes: impl Into<Bytes>) -> AnyBody {
     let body = Full::new(bytes.into());
     body.map_err(|never| match never {}).boxed()
 }

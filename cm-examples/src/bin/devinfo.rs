@@ -41,10 +41,10 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     let devices = DeviceList::new()?;
-    let wanted = |name: &str| options.ib_dev.as_deref().is_none_or(|only| only == name);
+    let is_selected = |name: &str| options.ib_dev.as_deref().is_none_or(|only| only == name);
     let found: Vec<_> = devices
         .iter()
-        .filter(|device| wanted(&device.name()))
+        .filter(|device| is_selected(&device.name()))
         .collect();
     if let (Some(name), true) = (&options.ib_dev, found.is_empty()) {
         return Err(format!("there is no device {name}; `devinfo -l` lists all").into());

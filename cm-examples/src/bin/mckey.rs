@@ -115,13 +115,13 @@ fn run(options: &Options) -> Result<()> {
             datagrams.id.join_multicast(group)?;
         }
         let event = step(&events, CmEventType::MULTICAST_JOIN, TIME_LIMIT)?;
-        let way = event
+        let joined = event
             .ud()
             .ok_or("the join event has no address of the group")?;
-        let address = way.ah_attr.grh.unwrap_or_default().dgid;
-        let (lid, level) = (way.ah_attr.dlid, way.ah_attr.sl);
+        let address = joined.ah_attr.grh.unwrap_or_default().dgid;
+        let (lid, level) = (joined.ah_attr.dlid, joined.ah_attr.sl);
         println!("mckey: joined dgid: {address} mlid 0x{lid:x} sl {level}");
-        datagrams.set_peer(&way.ah_attr, way.qp_num, way.qkey)?;
+        datagrams.set_peer(&joined.ah_attr, joined.qp_num, joined.qkey)?;
         all.push(datagrams);
     }
     if options.count() > 0 {

@@ -154,16 +154,16 @@ fn connection_wanted() -> ConnParam {
     }
 }
 
-/// Waits for the connection manager's next event, and logs it. Fails if its type is not `wanted`.
-fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
+/// Waits for the connection manager's next event, and logs it. Fails if its type is not `expected`.
+fn step(events: &EventChannel, expected: CmEventType) -> Result<CmEvent> {
     let Some(event) = events.wait_event(TIME_LIMIT)? else {
-        return Err(format!("{wanted} did not arrive within {TIME_LIMIT:?}").into());
+        return Err(format!("{expected} did not arrive within {TIME_LIMIT:?}").into());
     };
     log::info!("{}", event.event());
     match event.event() {
-        came if came == wanted && event.status() == 0 => Ok(event),
+        got if got == expected && event.status() == 0 => Ok(event),
         CmEventType::REJECTED => Err(rejection_cause(&event).into()),
-        came => Err(format!("{came} arrived instead of {wanted}: {}", event.cm_status()).into()),
+        got => Err(format!("{got} arrived instead of {expected}: {}", event.cm_status()).into()),
     }
 }
 
@@ -213,15 +213,15 @@ impl Connection {
             sending: false,
             received: None,
         };
-        for place in 0..RECEIVES {
-            connection.post_receive(place)?;
+        for slot in 0..RECEIVES {
+            connection.post_receive(slot)?;
         }
         Ok(connection)
     }
 
-    fn post_receive(&self, place: usize) -> Result<()> {
-        let room = Sge::new(&self.memory, place * LARGEST..(place + 1) * LARGEST);
-        Ok(self.qp.post_recv(&[RecvWr::new(place as u64, room)])?)
+    fn post_receive(&self, slot: usize) -> Result<()> {
+        let room = Sge::new(&self.memory, slot * LARGEST..(slot + 1) * LARGEST);
+        Ok(self.qp.post_recv(&[RecvWr::new(slot as u64, room)])?)
     }
 
     /// Sends a message. The device may read its slot until the send completes.
@@ -242,10 +242,10 @@ impl Connection {
     /// Waits for a message, and posts its receive again. Returns `None` if the peer disconnected.
     fn receive(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
-            if let Some((place, len)) = self.received.take() {
+            if let Some((slot, len)) = self.received.take() {
                 let mut message = vec![0; len];
-                self.memory.copy_out(place * LARGEST, &mut message);
-                self.post_receive(place)?;
+                self.memory.copy_out(slot * LARGEST, &mut message);
+                self.post_receive(slot)?;
                 return Ok(Some(message));
             }
             if !self.progress()? {
@@ -291,7 +291,7 @@ impl Connection {
             };
             match success.wr_id as usize {
                 SEND => self.sending = false,
-                place => self.received = Some((place, success.byte_len as usize)),
+                slot => self.received = Some((slot, success.byte_len as usize)),
             }
         }
         Ok(count > 0)

@@ -28,7 +28,7 @@ use std::{
 use clap::Parser;
 use cm_examples::{
     Result,
-    bare::{Peer, Port, Terms, hear, meet, tell},
+    bare::{Peer, Port, Terms, connect_or_accept, receive_bytes, send_bytes},
     end, init_debug,
 };
 use rdmsg::{
@@ -87,10 +87,10 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<()> {
     let port = Port::open(options.ib_dev.as_deref(), options.ib_port, options.gid_idx)?;
     let side = Side::new(&port, options.len)?;
-    let stream = meet(options.host.as_deref(), options.port)?;
+    let stream = connect_or_accept(options.host.as_deref(), options.port)?;
 
-    tell(&stream, &side.record(&port))?;
-    let (peer, theirs) = parse(&hear(&stream, "the address of its buffer")?)?;
+    send_bytes(&stream, &side.record(&port))?;
+    let (peer, theirs) = parse(&receive_bytes(&stream, "the address of its buffer")?)?;
     println!(
         "remote: {peer}, buffer at {:#x} with rkey {:#x}",
         theirs.addr, theirs.rkey
@@ -122,8 +122,8 @@ fn run(options: &Options) -> Result<()> {
 /// Reports to the peer that this side has reached a point, and waits until the peer has reached the
 /// same point.
 fn synchronise(stream: &TcpStream, point: u8) -> Result<()> {
-    tell(stream, &[point])?;
-    hear::<1>(stream, "the byte that ends the step").map(drop)
+    send_bytes(stream, &[point])?;
+    receive_bytes::<1>(stream, "the byte that ends the step").map(drop)
 }
 
 /// Parses the peer's record: the address and the key of its buffer, its queue pair number, and the
@@ -219,14 +219,14 @@ impl Side {
     }
 
     fn client(&self, stream: &TcpStream, theirs: RemoteAddr) -> Result<()> {
-        let came = self.complete("the receive", |status| match status {
+        let completion = self.complete("the receive", |status| match status {
             WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR => format!(
                 "the server's message is longer than the buffer of {} bytes",
                 self.memory.len()
             ),
             other => other.to_string(),
         })?;
-        let len = self.len.unwrap_or(came.byte_len as usize);
+        let len = self.len.unwrap_or(completion.byte_len as usize);
         if len == 0 {
             return Err("the server's message has 0 bytes, so its buffer is empty".into());
         }

@@ -17,9 +17,9 @@ use std::{process::ExitCode, time::Instant};
 use clap::Parser;
 use cm_examples::{
     Result,
-    bare::{Peer, Port, Terms, first_psn, hear, meet, mtu, tell},
+    bare::{Peer, Port, Terms, connect_or_accept, first_psn, mtu, receive_bytes, send_bytes},
     end, init_debug,
-    ping_pong::{PingPong, Place, Rules},
+    ping_pong::{MemoryKind, PingPong, Rules},
 };
 use rdmsg::verbs::{AccessFlags, Mtu};
 
@@ -90,13 +90,13 @@ const DONE: &[u8; 5] = b"done\0";
 
 impl Options {
     fn rules(&self) -> Result<Rules> {
-        let place = match self {
-            Self { dm: true, .. } => Place::Device,
-            Self { iodp: true, .. } => Place::Implicit,
-            Self { odp: true, .. } => Place::OnDemand,
-            _ => Place::Pinned,
+        let memory_kind = match self {
+            Self { dm: true, .. } => MemoryKind::Device,
+            Self { iodp: true, .. } => MemoryKind::Implicit,
+            Self { odp: true, .. } => MemoryKind::OnDemand,
+            _ => MemoryKind::Pinned,
         };
-        if self.prefetch && !matches!(place, Place::OnDemand | Place::Implicit) {
+        if self.prefetch && !matches!(memory_kind, MemoryKind::OnDemand | MemoryKind::Implicit) {
             return Err("-P requires on-demand paging (-o or -O)".into());
         }
         if self.allow_cc_unprotected {
@@ -113,7 +113,7 @@ impl Options {
             timestamps: self.ts,
             new_send: self.new_send,
             prefetch: self.prefetch,
-            place,
+            memory_kind,
         })
     }
 }
@@ -146,24 +146,24 @@ fn run(options: &Options) -> Result<()> {
         retry_cnt: 7,
         rnr_retry: 7,
     };
-    let stream = meet(options.host.as_deref(), options.port)?;
+    let stream = connect_or_accept(options.host.as_deref(), options.port)?;
     let another = |error| format!("{error}. The peer must run ibv_rc_pingpong");
-    let hear_address = || Peer::from_text(&hear(&stream, "its address")?);
+    let receive_address = || Peer::from_text(&receive_bytes(&stream, "its address")?);
     let them;
     if options.host.is_some() {
-        tell(&stream, &us.to_text())?;
-        them = hear_address().map_err(another)?;
-        tell(&stream, DONE)?;
+        send_bytes(&stream, &us.to_text())?;
+        them = receive_address().map_err(another)?;
+        send_bytes(&stream, DONE)?;
         port.connect(&game.qp, &them, &terms)?;
     } else {
-        them = hear_address().map_err(another)?;
+        them = receive_address().map_err(another)?;
         port.connect(&game.qp, &them, &terms)?;
-        tell(&stream, &us.to_text())?;
-        let done: [u8; DONE.len()] = hear(&stream, "its confirmation").map_err(another)?;
+        send_bytes(&stream, &us.to_text())?;
+        let done: [u8; DONE.len()] = receive_bytes(&stream, "its confirmation").map_err(another)?;
         if done != *DONE {
-            let came = done.escape_ascii();
+            let received = done.escape_ascii();
             return Err(format!(
-                "the peer sent \"{came}\" instead of \"done\": it is not ibv_rc_pingpong"
+                "the peer sent \"{received}\" instead of \"done\": it is not ibv_rc_pingpong"
             )
             .into());
         }

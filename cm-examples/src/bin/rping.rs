@@ -134,8 +134,8 @@ const REQUEST: u64 = 1;
 struct Side {
     connection: Connection,
     /// The last message from the peer, and the next message to the peer.
-    heard: MemoryRegion,
-    said: MemoryRegion,
+    incoming: MemoryRegion,
+    outgoing: MemoryRegion,
     /// The client's first buffer, which the server reads, and the target of the READ or WRITE.
     start: MemoryRegion,
     data: MemoryRegion,
@@ -156,8 +156,8 @@ impl Side {
         let open = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
         let memory = |len, access| MemoryRegion::new(&connection.pd, len, access);
         let side = Self {
-            heard: memory(Claim::LEN, AccessFlags::LOCAL_WRITE)?,
-            said: memory(Claim::LEN, AccessFlags::LOCAL_WRITE)?,
+            incoming: memory(Claim::LEN, AccessFlags::LOCAL_WRITE)?,
+            outgoing: memory(Claim::LEN, AccessFlags::LOCAL_WRITE)?,
             start: memory(options.size as usize, open)?,
             data: memory(options.size as usize, open)?,
             connection,
@@ -188,12 +188,12 @@ impl Side {
             if verbose {
                 println!("server ping data: {}", String::from_utf8_lossy(&text));
             }
-            self.tell(Claim::default())?;
+            self.send(Claim::default())?;
             let Some(sink) = self.receive()? else { break };
             // Truncate the text if it and its zero byte do not fit into the client's buffer.
             let len = sink.size().min(text.len() + 1);
             self.post(SendWr::write(REQUEST, Sge::new(&data, ..len), sink.into()))?;
-            self.tell(Claim::default())?;
+            self.send(Claim::default())?;
         }
         println!("server DISCONNECT EVENT...");
         self.connection.disconnect()
@@ -203,12 +203,12 @@ impl Side {
     fn ask(mut self, options: &Options) -> Result<()> {
         self.connection.connect(one_at_a_time())?;
         let (start, data) = (Claim::of(&self.start), Claim::of(&self.data));
-        let wanted = |number: &u32| options.count == 0 || *number < options.count;
-        for number in (0..).take_while(wanted) {
+        let is_due = |number: &u32| options.count == 0 || *number < options.count;
+        for number in (0..).take_while(is_due) {
             let text = text(number, options.size as usize);
             self.start.copy_in(0, &text);
             for claim in [start, data] {
-                self.tell(claim)?;
+                self.send(claim)?;
                 self.receive()?.ok_or("the server disconnected")?;
             }
             let mut back = vec![0; text.len()];
@@ -229,7 +229,7 @@ impl Side {
     }
 
     fn post_receive(&self) -> Result<()> {
-        let receive = RecvWr::new(RECEIVE, Sge::new(&self.heard, ..));
+        let receive = RecvWr::new(RECEIVE, Sge::new(&self.incoming, ..));
         Ok(self.connection.qp.post_recv(&[receive])?)
     }
 
@@ -240,11 +240,11 @@ impl Side {
         Ok(self.connection.qp.post_send(&[request])?)
     }
 
-    fn tell(&mut self, claim: Claim) -> Result<()> {
+    fn send(&mut self, claim: Claim) -> Result<()> {
         self.until(|side| !side.busy)?;
-        self.said.copy_in(0, &claim.to_bytes());
-        let said = self.said.clone();
-        self.post(SendWr::send(REQUEST, Sge::new(&said, ..)))
+        self.outgoing.copy_in(0, &claim.to_bytes());
+        let outgoing = self.outgoing.clone();
+        self.post(SendWr::send(REQUEST, Sge::new(&outgoing, ..)))
     }
 
     /// Returns the next message from the peer, or `None` if the peer has disconnected.
@@ -280,7 +280,7 @@ impl Side {
                 .into());
             }
             let mut bytes = [0; Claim::LEN];
-            self.heard.copy_out(0, &mut bytes);
+            self.incoming.copy_out(0, &mut bytes);
             self.received = Some(Claim::from_bytes(bytes));
             // Post the receive before any reply: the peer may send as soon as it gets the reply.
             self.post_receive()?;

@@ -24,7 +24,7 @@ use cm_examples::{
     cm::lookup_as,
     end, init_debug,
     socket::{Acceptor, Socket},
-    stream_test::{HEADER, Plan, StreamTest, Way},
+    stream_test::{Direction, HEADER, Plan, StreamTest},
 };
 use rdmsg::{
     cm::{AddrInfo, AddrInfoHints},
@@ -220,14 +220,14 @@ impl Side {
 
     fn test(&mut self, test: &StreamTest) -> Result<()> {
         self.buffer.resize(test.size.max(SYNC), 0);
-        for way in Way::BOTH {
-            self.transfer(way, SYNC)?;
+        for direction in Direction::BOTH {
+            self.transfer(direction, SYNC)?;
         }
         let start = Instant::now();
         for _ in 0..test.iterations {
-            for way in Way::BOTH {
+            for direction in Direction::BOTH {
                 for _ in 0..test.count {
-                    self.transfer(way, test.size)?;
+                    self.transfer(direction, test.size)?;
                 }
             }
         }
@@ -235,8 +235,8 @@ impl Side {
         Ok(())
     }
 
-    fn transfer(&mut self, way: Way, len: usize) -> Result<()> {
-        if (way == Way::ToServer) == self.is_client {
+    fn transfer(&mut self, direction: Direction, len: usize) -> Result<()> {
+        if (direction == Direction::ToServer) == self.is_client {
             self.send(len)
         } else {
             self.receive(len)

@@ -212,14 +212,14 @@ impl Connections {
             }
             CmEventType::ROUTE_RESOLVED => {
                 let id = self.resolving[number].take().ok_or("resolved twice")?;
-                let wanted = ConnParam {
+                let param = ConnParam {
                     responder_resources: 1,
                     initiator_depth: 1,
                     retry_count: 5,
                     rnr_retry_count: 0,
                     ..ConnParam::default()
                 };
-                self.prepare(id)?.connect(&wanted)?;
+                self.prepare(id)?.connect(&param)?;
             }
             CmEventType::ESTABLISHED => self.established += 1,
             CmEventType::DISCONNECTED => {

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use toolbox::{BridgePair, DeviceTest, Heard, Process, TIME_LIMIT, example, pattern};
+use toolbox::{BridgePair, DeviceTest, Process, TIME_LIMIT, TextWait, example, pattern};
 
 /// Starts two bridges, which connect to each other over RDMA. The far bridge connects to the
 /// service.
@@ -57,8 +57,8 @@ fn redis() {
     argv.push(&port);
     let mut redis = Process::start(&argv).unwrap();
     assert_eq!(
-        redis.hear("Ready to accept connections", TIME_LIMIT),
-        Heard::Said
+        redis.wait_for_text("Ready to accept connections", TIME_LIMIT),
+        TextWait::Printed
     );
 
     let mut pair = pair(&lab, service);

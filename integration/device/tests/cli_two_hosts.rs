@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use toolbox::{
-    DeviceTest, Diagnosis, Finding, Heard, Shell, TIME_LIMIT,
+    DeviceTest, Diagnosis, Finding, Shell, TIME_LIMIT, TextWait,
     agent::{self, Host},
     example,
 };
@@ -28,8 +28,8 @@ fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
 fn serve(there: &mut Host) {
     let argv = [&*example("rdmsg").to_string_lossy(), "serve"].map(str::to_owned);
     there.start(&argv).unwrap();
-    let heard = there.hear("listening on 0.0.0.0:7471 over RDMA and TCP", TIME_LIMIT);
-    assert_eq!(heard.unwrap(), Heard::Said);
+    let outcome = there.wait_for_text("listening on 0.0.0.0:7471 over RDMA and TCP", TIME_LIMIT);
+    assert_eq!(outcome.unwrap(), TextWait::Printed);
 }
 
 /// Stops `rdmsg serve`, and checks that its exit status is 0. Returns its output.
@@ -41,9 +41,9 @@ fn stop_serving(there: &mut Host) -> String {
 }
 
 /// Runs the repair commands of a finding on the host that the finding is about.
-fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
-    assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
-    for line in &finding.mend {
+fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
+    assert!(!finding.commands.is_empty(), "{finding:?} has no cure");
+    for line in &finding.commands {
         if finding.is_of_peer {
             there.shell(line).unwrap();
         } else {
@@ -86,7 +86,7 @@ fn the_doctor_goes_to_the_other_host_step_by_step() {
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
         let finding = wrong.only_error("peer");
         assert!(finding.is_of_peer);
-        assert_eq!(finding.mend, ["rdmsg serve"]);
+        assert_eq!(finding.commands, ["rdmsg serve"]);
         serve(there);
         let fine = Diagnosis::typed(here, &doctor).unwrap();
         assert_eq!(fine.status, 0, "{fine:#?}");
@@ -119,7 +119,7 @@ fn the_doctor_finds_mtus_that_differ_on_either_side() {
             let finding = errors.iter().find(|error| error.subject == "both MTUs");
             let finding = finding.unwrap_or_else(|| panic!("{wrong:#?}"));
             assert_eq!(finding.is_of_peer, at_peer, "{finding:?}");
-            mend(finding, there, here);
+            run_commands(finding, there, here);
             let fine = Diagnosis::typed(here, &doctor).unwrap();
             assert_eq!(fine.status, 0, "{fine:#?}");
         }
@@ -140,8 +140,8 @@ fn doctor_finds_path_with_smaller_mtu() {
         let errors = wrong.errors();
         let subjects: Vec<_> = errors.iter().map(|it| &*it.subject).collect();
         assert_eq!(subjects, ["path MTU"], "{wrong:#?}");
-        assert!(errors[0].mend[0].ends_with("ip route flush cache"));
-        mend(errors[0], there, here);
+        assert!(errors[0].commands[0].ends_with("ip route flush cache"));
+        run_commands(errors[0], there, here);
         here.run(&format!("ip route del {way}")).unwrap();
         let fine = Diagnosis::typed(here, &doctor).unwrap();
         assert_eq!(fine.status, 0, "{fine:#?}");
@@ -176,7 +176,7 @@ fn the_doctor_finds_the_firewall_on_either_side() {
                 [("firewall", at_peer), ("connection", false)],
                 "{wrong:#?}"
             );
-            mend(errors[0], there, here);
+            run_commands(errors[0], there, here);
             let fine = diagnose_until(here, &doctor, at_peer, |it| it.status == 0);
             assert_eq!(fine.status, 0, "{fine:#?}");
             let undo = "nft delete table inet wrong";
@@ -298,7 +298,10 @@ fn serve_refuses_excessive_and_unknown_requests() {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--max-connections", "1"].map(str::to_owned);
         there.start(&argv).unwrap();
-        assert_eq!(there.hear("listening on", TIME_LIMIT).unwrap(), Heard::Said);
+        assert_eq!(
+            there.wait_for_text("listening on", TIME_LIMIT).unwrap(),
+            TextWait::Printed
+        );
         let client = format!("{program} ping {} -i 0.05", lab.peer);
         here.run(&format!("{client} >/tmp/one 2>&1 & pid=$!"))
             .unwrap();
@@ -309,8 +312,10 @@ fn serve_refuses_excessive_and_unknown_requests() {
             .unwrap();
         assert_eq!(status, 1, "the only connection is in use");
         assert_eq!(
-            there.hear("--max-connections", TIME_LIMIT).unwrap(),
-            Heard::Said
+            there
+                .wait_for_text("--max-connections", TIME_LIMIT)
+                .unwrap(),
+            TextWait::Printed
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
         assert_eq!(status, 0);
@@ -337,7 +342,10 @@ fn top_shows_traffic_of_other_programs() {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--statistics"].map(str::to_owned);
         there.start(&argv).unwrap();
-        assert_eq!(there.hear("listening on", TIME_LIMIT).unwrap(), Heard::Said);
+        assert_eq!(
+            there.wait_for_text("listening on", TIME_LIMIT).unwrap(),
+            TextWait::Printed
+        );
         let top = format!("{program} top --once --json --interval 1");
         let read = |there: &mut Host| -> Value {
             let (_, printed) = there.shell(&top).unwrap();

@@ -70,27 +70,27 @@ fn one_engine_serves_devices_of_both_kinds() {
                 .unwrap();
         }
     }
-    let mut came = [0; 2];
+    let mut counts = [0; 2];
     for _ in 0..2 * lengths.len() {
         let (key, completion) = group.completions().recv_timeout(TIME_LIMIT).unwrap();
         let Completion::Received(message) = completion else {
             panic!("{completion:?}");
         };
         let of = pairs.iter().position(|(_, server)| server.info().id == key);
-        let count = &mut came[of.unwrap()];
+        let count = &mut counts[of.unwrap()];
         assert!(
             *message == pattern(*count as u64, lengths[*count]),
             "message {count} of {key}"
         );
         *count += 1;
     }
-    assert_eq!(came, [lengths.len(); 2]);
+    assert_eq!(counts, [lengths.len(); 2]);
     for (client, _) in pairs {
         for number in 0..lengths.len() as u64 {
-            let told = client.next_completion_timeout(TIME_LIMIT).unwrap();
+            let completion = client.next_completion_timeout(TIME_LIMIT).unwrap();
             assert!(
-                matches!(told, Completion::Sent(id) if id == number),
-                "{told:?}"
+                matches!(completion, Completion::Sent(id) if id == number),
+                "{completion:?}"
             );
         }
         client.close().unwrap();

@@ -5,7 +5,7 @@ use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
 use rdmsg::{Config, Engine, Listener, TransportChoice};
 use toolbox::{
-    Deadline, DeviceTest, Diagnosis, Finding, Heard, Process, Shell, TIME_LIMIT, example,
+    Deadline, DeviceTest, Diagnosis, Finding, Process, Shell, TIME_LIMIT, TextWait, example,
 };
 
 /// The prefix that makes a command run as an unprivileged user.
@@ -53,11 +53,11 @@ fn has_gid(port: &Path, address: IpAddr) -> bool {
 
 /// Runs the doctor until its diagnosis meets the condition. One run is not enough, because an RDMA
 /// device changes some time after its network interface.
-fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
+fn until(shell: &mut Shell, line: &str, condition: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         let diagnosis = Diagnosis::typed(shell, line).unwrap();
-        if is_so(&diagnosis) {
+        if condition(&diagnosis) {
             return diagnosis;
         }
         assert!(!deadline.is_over(), "{line}: {diagnosis:#?}");
@@ -71,9 +71,9 @@ fn wait_until_healthy(shell: &mut Shell, line: &str) -> Diagnosis {
 }
 
 /// Runs the repair commands of a finding exactly as the doctor has printed them.
-fn mend(shell: &mut Shell, finding: &Finding) {
-    assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
-    for line in &finding.mend {
+fn run_commands(shell: &mut Shell, finding: &Finding) {
+    assert!(!finding.commands.is_empty(), "{finding:?} has no cure");
+    for line in &finding.commands {
         shell.run(line).unwrap();
     }
 }
@@ -84,7 +84,7 @@ fn check_repair(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> F
     shell.run(line).unwrap();
     let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());
     let finding = wrong.only_error(subject).clone();
-    mend(shell, &finding);
+    run_commands(shell, &finding);
     wait_until_healthy(shell, doctor);
     finding
 }
@@ -190,7 +190,7 @@ fn locked_memory_limit_is_raised_in_current_shell() {
             .starts_with("64 KiB of memory may be locked: room for 0 ")
     );
     assert!(exchange.what.contains("ulimit -l"), "{exchange:?}");
-    mend(&mut shell, memlock);
+    run_commands(&mut shell, memlock);
     let fine = Diagnosis::typed(&mut shell, &doctor).unwrap();
     assert_eq!(fine.states("memlock"), ["ok"], "{fine:#?}");
     assert_eq!(fine.states("exchange"), ["ok"], "{fine:#?}");
@@ -248,7 +248,7 @@ fn peer_without_service_gets_start_command() {
     let wrong = Diagnosis::typed(&mut shell, &doctor).unwrap();
     let finding = wrong.only_error("peer");
     assert!(finding.is_of_peer && finding.what.contains("rdmsg serve does not answer"));
-    let [line] = &finding.mend[..] else {
+    let [line] = &finding.commands[..] else {
         panic!("{finding:?}")
     };
     let program = example("rdmsg").display().to_string();
@@ -258,7 +258,10 @@ fn peer_without_service_gets_start_command() {
         .map(Into::into)
         .collect();
     let mut server = Process::start(&argv).unwrap();
-    assert_eq!(server.hear("over RDMA and TCP", TIME_LIMIT), Heard::Said);
+    assert_eq!(
+        server.wait_for_text("over RDMA and TCP", TIME_LIMIT),
+        TextWait::Printed
+    );
     let fine = Diagnosis::typed(&mut shell, &doctor).unwrap();
     assert_eq!(fine.status, 0, "{fine:#?}");
     for subject in ["route", "peer", "both MTUs", "connection", "messages"] {
@@ -292,7 +295,10 @@ fn another_program_on_the_port_over_rdma_is_named() {
         "tcp",
     ];
     let mut server = Process::start(&argv).unwrap();
-    assert_eq!(server.hear("over TCP", TIME_LIMIT), Heard::Said);
+    assert_eq!(
+        server.wait_for_text("over TCP", TIME_LIMIT),
+        TextWait::Printed
+    );
     let mut shell = Shell::start().unwrap();
     let ending = thread::spawn(move || other.accept_timeout(TIME_LIMIT).map(drop));
     let wrong = Diagnosis::typed(&mut shell, &format!("{DOCTOR} {address}")).unwrap();

@@ -367,8 +367,8 @@ fn listener_reports_the_transport_that_it_chose() {
     };
     let chooses = Listener::bind(format!("auto://{}", lab.at(0))).unwrap();
     let both = [Transport::Rdma, Transport::Tcp];
-    let took = if lab.is_iwarp() { &both[..1] } else { &both };
-    assert_eq!(chooses.transports(), took);
+    let chosen = if lab.is_iwarp() { &both[..1] } else { &both };
+    assert_eq!(chooses.transports(), chosen);
     assert_eq!(transport_to(&chooses), Transport::Rdma);
     // A client with the scheme auto also connects to a listener that uses only TCP.
     let tcp = Listener::bind(format!("tcp://{}", lab.at(0))).unwrap();

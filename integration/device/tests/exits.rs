@@ -168,14 +168,14 @@ fn role_listens_and_returns() {
         .bind((peer().ip(), 0))
         .unwrap();
     // Leak the listener, so that it exists until the process ends.
-    let _kept = Box::leak(Box::new(listener));
+    let _leaked = Box::leak(Box::new(listener));
 }
 
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_has_an_idle_connection_and_returns() {
     let endpoint = connector(NEVER).connect(peer()).unwrap();
-    let _kept = Box::leak(Box::new(endpoint));
+    let _leaked = Box::leak(Box::new(endpoint));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn role_leaves_a_request_unanswered_and_returns() {
         .send(listener.local_addr().to_string().as_bytes())
         .unwrap();
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
-    let _kept = Box::leak(Box::new((listener, client, request)));
+    let _leaked = Box::leak(Box::new((listener, client, request)));
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
         .send(listener.local_addr().to_string().as_bytes())
         .unwrap();
     client.recv().unwrap();
-    let _kept = Box::leak(Box::new((listener, client)));
+    let _leaked = Box::leak(Box::new((listener, client)));
 }
 
 /// A logger that exits the process when a connection logs a line. If `in_engine` is set, only lines

@@ -325,11 +325,12 @@ fn unconfirmed_messages_are_reported_as_failed() {
         .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(2))
         .unwrap();
     server.abort(9);
-    let told: Vec<String> = std::iter::from_fn(|| client.next_completion_timeout(TIME_LIMIT).ok())
-        .map(|completion| format!("{completion:?}"))
-        .collect();
+    let completions: Vec<String> =
+        std::iter::from_fn(|| client.next_completion_timeout(TIME_LIMIT).ok())
+            .map(|completion| format!("{completion:?}"))
+            .collect();
     assert_eq!(
-        told,
+        completions,
         [
             "Sent(1)",
             "Failed { id: 2, reason: PeerAborted(9) }",
@@ -374,7 +375,7 @@ fn truncated_conversation_is_no_clean_end() {
     config.close_timeout = Duration::from_millis(300);
     let (client, server) = pair_with(&config);
     client.send(&pattern(0, LEN)).unwrap();
-    let kept = server.recv_timeout(TIME_LIMIT).unwrap();
+    let held = server.recv_timeout(TIME_LIMIT).unwrap();
     // The receiver has no memory for this message, so the next message waits in the queue behind
     // it.
     client.send(&pattern(1, LEN)).unwrap();
@@ -384,7 +385,7 @@ fn truncated_conversation_is_no_clean_end() {
         Err(Error::Undelivered(CloseReason::LocallyClosed))
     ));
     let error = server.recv_timeout(TIME_LIMIT).unwrap_err();
-    assert!(*kept == *pattern(0, LEN));
+    assert!(*held == *pattern(0, LEN));
     assert!(
         matches!(
             error,

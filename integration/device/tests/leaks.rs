@@ -65,12 +65,12 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
                 })
             })
             .collect();
-        let kept = server.recv_timeout(TIME_LIMIT).ok();
+        let held = server.recv_timeout(TIME_LIMIT).ok();
         let mut things: Vec<Box<dyn FnOnce() + Send>> = vec![
             Box::new(move || drop(listener)),
             Box::new(move || drop(client)),
             Box::new(move || drop(server)),
-            Box::new(move || drop(kept)),
+            Box::new(move || drop(held)),
             Box::new({
                 let engine = engine.clone();
                 move || engine.shutdown()

@@ -102,7 +102,7 @@ fn kept_messages_stall_sender_until_released() {
             "{sent} messages went into a window of 8"
         );
         assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)));
-        let kept: Vec<_> = (0..sent)
+        let held: Vec<_> = (0..sent)
             .map(|_| server.recv_timeout(TIME_LIMIT).unwrap())
             .collect();
         assert!(matches!(
@@ -113,7 +113,7 @@ fn kept_messages_stall_sender_until_released() {
             matches!(client.try_send(b"x"), Err(TrySendError::Full)),
             "held messages keep the window full"
         );
-        drop(kept);
+        drop(held);
         client.send_timeout(b"y", TIME_LIMIT).unwrap();
         assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"y");
     }
@@ -131,16 +131,16 @@ fn receiver_may_keep_all_but_one_window_place() {
         let client = client.clone();
         move || (0..200_u32).for_each(|i| client.send(&i.to_le_bytes()).unwrap())
     });
-    let mut kept = Vec::new();
+    let mut held = Vec::new();
     for i in 0..200_u32 {
         let message = server.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*message, i.to_le_bytes());
-        if kept.len() < 7 {
-            kept.push(message);
+        if held.len() < 7 {
+            held.push(message);
         }
     }
     sender.join().unwrap();
-    drop(kept);
+    drop(held);
     client.close().unwrap();
 }
 
@@ -386,12 +386,12 @@ fn message_may_be_dropped_later_by_another_thread() {
     let (sender, keeper) = crossbeam_channel::unbounded::<rdmsg::Message>();
     let dropper = thread::spawn(move || {
         // Drop messages out of order, and always hold some.
-        let mut kept = VecDeque::new();
+        let mut held = VecDeque::new();
         for message in keeper {
-            kept.push_back(message);
-            if kept.len() == 8 {
-                drop(kept.remove(3));
-                drop(kept.pop_front());
+            held.push_back(message);
+            if held.len() == 8 {
+                drop(held.remove(3));
+                drop(held.pop_front());
             }
         }
     });

@@ -119,20 +119,20 @@ fn immediate_arrives_in_order_and_uses_credit() {
             }
         }
     });
-    let mut kept = Vec::new();
+    let mut held = Vec::new();
     for word in 0..200 {
         let Completion::Immediate(immediate) = next(&server) else {
             panic!("the immediate is out of order")
         };
         assert_eq!(immediate.imm_data(), word);
-        kept.push(immediate);
+        held.push(immediate);
         // Hold fewer messages than the window, so that the peer always has credit.
-        if kept.len() == usize::from(Config::default().receive_window) - 1 {
-            kept.clear();
+        if held.len() == usize::from(Config::default().receive_window) - 1 {
+            held.clear();
         }
     }
     waiting.join().unwrap();
-    drop(kept);
+    drop(held);
     client.close().unwrap();
 }
 
@@ -252,10 +252,10 @@ fn concurrent_atomics_return_distinct_values() {
             }
         }
         for id in 0..COUNT {
-            let told = next(&client);
+            let done = next(&client);
             assert!(
-                matches!(told, Completion::Fetched { id: of, value } if of == id && value == id),
-                "{id}: {told:?}"
+                matches!(done, Completion::Fetched { id: of, value } if of == id && value == id),
+                "{id}: {done:?}"
             );
         }
         assert_eq!(copy(&theirs, 0..8), COUNT.to_ne_bytes());
@@ -347,9 +347,9 @@ fn remote_access_error_fails_operation_and_connection() {
         matches!(next, Ok(()) | Err(Error::Disconnected(_))),
         "{next:?}"
     );
-    let told: Vec<Completion> =
+    let completions: Vec<Completion> =
         std::iter::from_fn(|| client.next_completion_timeout(TIME_LIMIT).ok()).collect();
-    match &told[..] {
+    match &completions[..] {
         [
             Completion::Failed {
                 id: 2,
@@ -374,7 +374,7 @@ fn remote_access_error_fails_operation_and_connection() {
             assert!(expected, "{first:?}");
             assert_eq!(first, end);
         }
-        told => panic!("{told:?}"),
+        completions => panic!("{completions:?}"),
     }
     let noticed = reason(server.recv_timeout(TIME_LIMIT));
     assert!(

@@ -193,10 +193,10 @@ fn auto_uses_tcp_while_device_is_removed() {
         ])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&child.stdout);
+    let output = String::from_utf8_lossy(&child.stdout);
     assert!(
-        child.status.success() && told.contains("chose Rdma"),
-        "{told}"
+        child.status.success() && output.contains("chose Rdma"),
+        "{output}"
     );
     // The listener continues over TCP, and binds the device again within seconds.
     let deadline = Instant::now() + TIME_LIMIT;
@@ -339,9 +339,9 @@ impl Cut {
     }
 }
 
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
+fn await_that(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + TIME_LIMIT;
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         thread::yield_now();
     }
@@ -492,7 +492,7 @@ fn the_only_device_may_be_removed_and_come_back() {
         let (client, server) = pair(&listener, &engine);
         // The buffer of a held message also belongs to the removed device.
         client.send(b"kept").unwrap();
-        let kept = server.recv_timeout(TIME_LIMIT).unwrap();
+        let held = server.recv_timeout(TIME_LIMIT).unwrap();
         let others = through_wide();
         let deleting = start(&format!("exec rdma link delete {name}"));
         assert!(is_removed(
@@ -502,8 +502,8 @@ fn the_only_device_may_be_removed_and_come_back() {
             let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
-        assert_eq!(*kept, *b"kept");
-        drop(kept);
+        assert_eq!(*held, *b"kept");
+        drop(held);
         ends(deleting);
         let error = Endpoint::connect_timeout(lab.at(7982), Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error}");

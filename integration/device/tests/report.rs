@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use toolbox::{DeviceTest, Heard, Lab, Process, Shell, TIME_LIMIT, example};
+use toolbox::{DeviceTest, Lab, Process, Shell, TIME_LIMIT, TextWait, example};
 
 /// The names of the hosts. No other text in the report contains a part of these names.
 const NAMES: [&str; 2] = ["measuring-host", "serving-host"];
@@ -40,7 +40,10 @@ fn report_over_rdma_has_no_private_data() {
     let program = example("rdmsg").display().to_string();
     let argv = ["sh", "-c", &on_host(NAMES[1], &format!("{program} serve"))];
     let mut server = Process::start(&argv).unwrap();
-    assert_eq!(server.hear("over RDMA", TIME_LIMIT), Heard::Said);
+    assert_eq!(
+        server.wait_for_text("over RDMA", TIME_LIMIT),
+        TextWait::Printed
+    );
 
     let folder = std::env::temp_dir().join(format!("rdmsg-report-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();

@@ -166,17 +166,17 @@ fn connection_that_holds_messages_stops_no_other() {
     let (slow, keeper) = server.pair();
     let (client, other) = server.pair();
     let mut sent = 0;
-    let mut kept = Vec::new();
+    let mut held = Vec::new();
     // Send until the sender of the slow connection has no credit left.
     loop {
         match slow.try_send(&pattern(sent, 100)) {
             Ok(()) => sent += 1,
-            Err(TrySendError::Full) if kept.len() as u64 == sent => {
+            Err(TrySendError::Full) if held.len() as u64 == sent => {
                 // Check that messages of the other connection still pass.
                 ping(&client, &other, sent, 1000);
                 break;
             }
-            Err(TrySendError::Full) => kept.push(keeper.recv_timeout(TIME_LIMIT).unwrap()),
+            Err(TrySendError::Full) => held.push(keeper.recv_timeout(TIME_LIMIT).unwrap()),
             Err(other) => panic!("{other}"),
         }
     }
@@ -184,10 +184,10 @@ fn connection_that_holds_messages_stops_no_other() {
     for number in 0..100 {
         ping(&client, &other, number, 1000);
     }
-    for (number, message) in (0..).zip(&kept) {
+    for (number, message) in (0..).zip(&held) {
         assert_eq!(&**message, pattern(number, 100));
     }
-    drop(kept);
+    drop(held);
     ping(&slow, &keeper, sent, 100);
     close(slow, keeper);
     close(client, other);
@@ -235,12 +235,12 @@ fn kept_messages_outlive_connection_and_are_freed() {
     const COUNT: u32 = 4 * SHARE;
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(COUNT));
-    let mut kept = Vec::new();
+    let mut held = Vec::new();
     for round in 0..3 {
         let (client, end) = server.pair();
         for number in 0..2 {
             client.send(&pattern(round * 2 + number, 700)).unwrap();
-            kept.push(end.recv_timeout(TIME_LIMIT).unwrap());
+            held.push(end.recv_timeout(TIME_LIMIT).unwrap());
         }
         // This message is still unread when its connection ends.
         let (unread, end2) = server.pair();
@@ -255,10 +255,10 @@ fn kept_messages_outlive_connection_and_are_freed() {
         );
         drop(end);
     }
-    for (number, message) in (0..).zip(&kept) {
+    for (number, message) in (0..).zip(&held) {
         assert_eq!(&**message, pattern(number, 700));
     }
-    drop(kept);
+    drop(held);
     server.assert_complete(COUNT);
 }
 

@@ -24,7 +24,7 @@ const LATE: Duration = Duration::from_millis(200);
 /// The result of one connect call.
 struct Outcome {
     /// The duration of the call.
-    took: Duration,
+    elapsed: Duration,
     result: Result<Endpoint, Error>,
 }
 
@@ -40,7 +40,7 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
                 let start = Instant::now();
                 let result = connector.connect(address);
                 Outcome {
-                    took: start.elapsed(),
+                    elapsed: start.elapsed(),
                     result,
                 }
             };
@@ -54,7 +54,7 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
         .into_iter()
         .map(|thread| thread.join().unwrap())
         .collect();
-    outcomes.sort_by_key(|outcome| outcome.took);
+    outcomes.sort_by_key(|outcome| outcome.elapsed);
     outcomes
 }
 
@@ -147,7 +147,7 @@ fn storm_connects_return_by_deadline_without_loss() {
     let control = Control::new();
     let outcomes = storm(COUNT, &connector, address);
     let lateness = control.lateness();
-    let last = outcomes.last().unwrap().took;
+    let last = outcomes.last().unwrap().elapsed;
     let (through, failed): (Vec<_>, Vec<_>) = outcomes
         .into_iter()
         .map(|outcome| outcome.result)
@@ -209,7 +209,7 @@ fn full_backlog_rejects_at_once_as_busy() {
         .unwrap();
     let address = listener.local_addr();
     let connector = Connector::new().config(&config).engine(&engine);
-    let (busy, told) = std::sync::mpsc::channel();
+    let (busy, rejections) = std::sync::mpsc::channel();
     let clients: Vec<_> = (0..COUNT)
         .map(|_| {
             let (connector, busy) = (connector.clone(), busy.clone());
@@ -223,7 +223,7 @@ fn full_backlog_rejects_at_once_as_busy() {
         .collect();
     // Accept only after all other connects were rejected.
     for _ in 0..COUNT - usize::from(BACKLOG) {
-        let error = told
+        let error = rejections
             .recv_timeout(TIME_LIMIT)
             .expect("the rejection arrives at once");
         assert_eq!(reason(&error), &CloseReason::PeerBusy);
@@ -332,12 +332,12 @@ fn all_addresses_of_a_name_have_one_deadline() {
         .config(&config)
         .connect(&silent[..])
         .unwrap_err();
-    let took = start.elapsed();
+    let elapsed = start.elapsed();
     let lateness = control.lateness();
-    println!("{took:?}, {lateness:?}: {error}");
+    println!("{elapsed:?}, {lateness:?}: {error}");
     assert!(
-        took <= config.connect_timeout + LATE + 2 * lateness,
-        "{took:?}: {error}"
+        elapsed <= config.connect_timeout + LATE + 2 * lateness,
+        "{elapsed:?}: {error}"
     );
     // An address that does not answer leaves a part of the time limit to the next addresses. On a
     // busy machine this part can be too short, so double the limit until the connect succeeds.
@@ -429,15 +429,15 @@ fn storm_of_connects_is_counted() {
         let at = |part: f64| {
             through
                 .get((through.len() as f64 * part) as usize)
-                .map(|o| o.took)
+                .map(|o| o.elapsed)
         };
         println!(
             "{count}: {} through, first {:?}, p50 {:?}, last {:?}; {different} failed: {failures:?}; the last call took {:?}",
             through.len(),
             at(0.0),
             at(0.5),
-            through.last().map(|o| o.took),
-            outcomes.last().unwrap().took,
+            through.last().map(|o| o.elapsed),
+            outcomes.last().unwrap().elapsed,
         );
         drop(outcomes);
         clients.shutdown();

@@ -158,13 +158,13 @@ impl Program {
         if let Some(env) = &job.env {
             command.env_clear();
             command.envs(env.iter().map(|(name, value)| (name, value)));
-        } else if !job.told {
+        } else if !job.has_stdin {
             command.env_remove("RUST_LOG");
         }
         if let Some(dir) = &job.dir {
             command.current_dir(dir);
         }
-        if job.told {
+        if job.has_stdin {
             command.stdin(Stdio::piped());
         }
         prepare(&mut command);
@@ -259,7 +259,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::{Heard, Host, Line, Listening, Said};
+    use crate::{Host, Line, Listening, NextLine, TextWait};
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -293,15 +293,18 @@ mod tests {
             // before it prints to stderr.
             let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
             host.start_with_stdin(&sh(script)).unwrap();
-            let heard = host.hear("got", Duration::from_millis(1)).unwrap();
-            assert_eq!(heard, Heard::Late);
+            let outcome = host.wait_for_text("got", Duration::from_millis(1)).unwrap();
+            assert_eq!(outcome, TextWait::TimedOut);
             assert!(host.tell("it").unwrap());
             let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, Said::Line(Line::Out("got it".into())));
+            assert_eq!(line, NextLine::Line(Line::Out("got it".into())));
             assert!(host.tell("go on").unwrap());
             let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, Said::Line(Line::Err("more".into())));
-            assert_eq!(host.line(Duration::from_millis(1)).unwrap(), Said::Nothing);
+            assert_eq!(line, NextLine::Line(Line::Err("more".into())));
+            assert_eq!(
+                host.line(Duration::from_millis(1)).unwrap(),
+                NextLine::TimedOut
+            );
             let ended = host.finish(Duration::from_millis(1)).unwrap();
             assert_eq!(ended.status, None);
         });
@@ -329,8 +332,8 @@ mod tests {
         both(|host| {
             host.start(&sh("echo last; exit 3")).unwrap();
             let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, Said::Line(Line::Out("last".into())));
-            let Said::Ended(ended) = host.line(LIMIT).unwrap() else {
+            assert_eq!(line, NextLine::Line(Line::Out("last".into())));
+            let NextLine::Ended(ended) = host.line(LIMIT).unwrap() else {
                 panic!("no end")
             };
             assert_eq!((ended.status, &*ended.output), (Some(3), "last\n"));

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
 use crate::{
-    Deadline, Ended, Heard, Line, Listening, Process,
+    Deadline, Ended, Line, Listening, Process, TextWait,
     agent::{PAUSE, PORT, retry},
     link::Link,
     process::{SILENCE, job},
@@ -30,13 +30,13 @@ pub struct Host {
 /// The result of waiting for the next line that a program prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
-pub enum Said {
+pub enum NextLine {
     /// The program has printed this line.
     Line(Line),
     /// The program has ended.
     Ended(Ended),
     /// The program still runs, but has printed no line within the time limit.
-    Nothing,
+    TimedOut,
 }
 
 impl Host {
@@ -123,10 +123,10 @@ impl Host {
     /// # Errors
     ///
     /// If the connection to the agent is lost.
-    pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<Heard> {
+    pub fn wait_for_text(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<TextWait> {
         let process = self.process()?;
-        let heard = process.hear(text, limit);
-        process.check().map(|()| heard)
+        let outcome = process.wait_for_text(text, limit);
+        process.check().map(|()| outcome)
     }
 
     /// Waits for the next line that the program prints, for up to `limit`.
@@ -134,17 +134,17 @@ impl Host {
     /// # Errors
     ///
     /// If the connection to the agent is lost.
-    pub fn line(&mut self, limit: impl Into<Deadline>) -> Result<Said> {
+    pub fn line(&mut self, limit: impl Into<Deadline>) -> Result<NextLine> {
         let process = self.process()?;
         if let Some(line) = process.line(limit) {
-            return Ok(Said::Line(line));
+            return Ok(NextLine::Line(line));
         }
         process.check()?;
         if !process.is_over() {
-            return Ok(Said::Nothing);
+            return Ok(NextLine::TimedOut);
         }
         let ended = process.end(Duration::ZERO)?;
-        ended.map(Said::Ended).context("the program still runs")
+        ended.map(NextLine::Ended).context("the program still runs")
     }
 
     /// Writes a line to the program's stdin. Returns whether the program has an open stdin.

@@ -23,10 +23,10 @@ use std::{
 pub use crate::{
     agent::Program,
     deadline::{Deadline, slowness},
-    host::{Host, Said},
+    host::{Host, NextLine},
     link::Link,
     listening::Listening,
-    process::{Ended, Heard, Line, Process},
+    process::{Ended, Line, Process, TextWait},
 };
 
 /// Returns this host's current time in milliseconds since 1970.

@@ -55,13 +55,13 @@ pub enum Line {
 /// The result of waiting for a program to print a certain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
-pub enum Heard {
+pub enum TextWait {
     /// The program has printed the text.
-    Said,
+    Printed,
     /// The program has ended without printing the text.
     Ended,
     /// The program still runs, but has not printed the text within the time limit.
-    Late,
+    TimedOut,
 }
 
 /// The exit status and the complete output of a program that has ended.
@@ -95,8 +95,8 @@ impl Process {
         Self::on(&Link::here(), argv, true)
     }
 
-    pub(crate) fn on(link: &Link, argv: &[impl AsRef<str>], told: bool) -> Result<Self> {
-        let (number, frames) = link.start(job(argv, told))?;
+    pub(crate) fn on(link: &Link, argv: &[impl AsRef<str>], has_stdin: bool) -> Result<Self> {
+        let (number, frames) = link.start(job(argv, has_stdin))?;
         let mut this = Self {
             link: link.clone(),
             number,
@@ -131,17 +131,17 @@ impl Process {
     }
 
     /// Waits until the program has printed `text` to stdout or stderr, for up to `limit`.
-    pub fn hear(&mut self, text: &str, limit: impl Into<Deadline>) -> Heard {
+    pub fn wait_for_text(&mut self, text: &str, limit: impl Into<Deadline>) -> TextWait {
         let mut deadline = limit.into();
         loop {
             if contains(&self.printed, text.as_bytes()) {
-                return Heard::Said;
+                return TextWait::Printed;
             }
             if self.is_over() {
-                return Heard::Ended;
+                return TextWait::Ended;
             }
             if !self.receive(deadline.left()) && deadline.is_over() {
-                return Heard::Late;
+                return TextWait::TimedOut;
             }
         }
     }
@@ -312,10 +312,10 @@ impl Process {
     }
 }
 
-pub(crate) fn job(argv: &[impl AsRef<str>], told: bool) -> Job {
+pub(crate) fn job(argv: &[impl AsRef<str>], has_stdin: bool) -> Job {
     Job {
         argv: argv.iter().map(|arg| arg.as_ref().into()).collect(),
-        told,
+        has_stdin,
         ..Job::default()
     }
 }
@@ -378,8 +378,11 @@ mod tests {
     #[test]
     fn kill_keeps_what_was_printed() {
         let mut hanging = shell("echo begun; exec sleep 1000");
-        assert_eq!(hanging.hear("begun", LIMIT), Heard::Said);
-        assert_eq!(hanging.hear("more", Duration::from_millis(10)), Heard::Late);
+        assert_eq!(hanging.wait_for_text("begun", LIMIT), TextWait::Printed);
+        assert_eq!(
+            hanging.wait_for_text("more", Duration::from_millis(10)),
+            TextWait::TimedOut
+        );
         assert_eq!(hanging.kill().unwrap().to_string(), "killed: begun");
     }
 
@@ -403,7 +406,7 @@ mod tests {
         assert!(program.tell("second"));
         assert_eq!(program.line(LIMIT), Some(Line::Err("no end".into())));
         assert_eq!(program.line(LIMIT), None);
-        assert_eq!(program.hear("third", LIMIT), Heard::Ended);
+        assert_eq!(program.wait_for_text("third", LIMIT), TextWait::Ended);
         assert!(program.finish(LIMIT).unwrap().succeeded());
     }
 }

@@ -72,7 +72,7 @@ pub struct Job {
     pub env: Option<Vec<(OsString, OsString)>>,
     /// Whether the program's stdin is a pipe to which [`Frame::Tell`] writes. Otherwise stdin is
     /// /dev/null.
-    pub told: bool,
+    pub has_stdin: bool,
 }
 
 /// The write end of a stream. Threads share it through a mutex.
@@ -157,7 +157,7 @@ mod tests {
                 ("A".into(), "1=2".into()),
                 ("EMPTY".into(), "".into()),
             ]),
-            told: true,
+            has_stdin: true,
         };
         let frames = [
             Frame::Ready,

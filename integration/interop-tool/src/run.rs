@@ -1,7 +1,7 @@
 use std::{fmt::Write, time::Duration};
 
 use anyhow::{Result, bail};
-use toolbox::{Deadline, Ended, Heard, Process, Side as End, agent::Host};
+use toolbox::{Deadline, Ended, Process, Side as End, TextWait, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Place, Side};
 
@@ -71,7 +71,7 @@ impl Stage<'_> {
     /// Waits until the client has ended. Kills the client or the server when its cue occurs.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
         if let Some(cue) = &self.case.server.killed_on {
-            self.hear(End::Server, cue, &mut process)?;
+            self.wait_for_cue(End::Server, cue, &mut process)?;
             self.server = Some(self.agent.finish(Duration::ZERO)?);
         }
         match (&client.killed_on, client.ends) {
@@ -82,23 +82,23 @@ impl Stage<'_> {
                 process.finish(Duration::ZERO)
             }
             (Some(cue), _) => {
-                self.hear(End::Client, cue, &mut process)?;
+                self.wait_for_cue(End::Client, cue, &mut process)?;
                 process.finish(Duration::ZERO)
             }
         }
     }
 
     /// Waits until the text is printed on which the program at `end` is killed.
-    fn hear(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
+    fn wait_for_cue(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
         let (speaker, text) = match cue {
             Cue::OfItself(text) => (end, text),
             Cue::OfTheOther(text) => (end.other(), text),
         };
-        let heard = match speaker {
-            End::Server => self.agent.hear(text, self.limit)?,
-            End::Client => client.hear(text, self.limit),
+        let outcome = match speaker {
+            End::Server => self.agent.wait_for_text(text, self.limit)?,
+            End::Client => client.wait_for_text(text, self.limit),
         };
-        if heard != Heard::Said {
+        if outcome != TextWait::Printed {
             let problem = format!("no output for the cue {cue:?}, on which the {end} is killed");
             writeln!(self.problems, "  {problem}")?;
         }
@@ -116,7 +116,7 @@ impl Stage<'_> {
         }
         for text in &side.says {
             // Ignore the result, because `check` reports a missing text.
-            self.agent.hear(text, self.limit)?;
+            self.agent.wait_for_text(text, self.limit)?;
         }
         self.agent.finish(Deadline::exactly_after(LINGER))
     }

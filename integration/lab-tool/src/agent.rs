@@ -26,7 +26,7 @@ use nix::{
 
 use crate::{
     device::{self, run},
-    place::{Driver, HOSTS},
+    host_network::{Driver, HOSTS},
     qemu::{HEARTBEAT, PORT},
 };
 
@@ -87,15 +87,15 @@ fn bring_up() -> Result<()> {
     if drivers.each().contains(&Driver::Siw) {
         run(Command::new(MODPROBE).arg("siw"))?;
     }
-    let place = drivers.place(index, hosts);
-    for (number, (name, addr)) in place.devices.iter().enumerate() {
-        let addresses = (*addr, place.addr6.filter(|_| number == 0));
+    let network = drivers.host_network(index, hosts);
+    for (number, (name, addr)) in network.devices.iter().enumerate() {
+        let addresses = (*addr, network.addr6.filter(|_| number == 0));
         let netdev = format!("eth{number}");
         device::create(name, drivers.each()[number], &netdev, addresses)?;
     }
     if hosts > 1 {
-        await_answer(&place.peer.to_string());
-        await_answer(&place.peer6.context("a guest has IPv6")?.to_string());
+        await_answer(&network.peer.to_string());
+        await_answer(&network.peer6.context("a guest has IPv6")?.to_string());
     }
     setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY)?;
     Ok(())

@@ -4,7 +4,7 @@ use std::{ffi::OsString, thread::available_parallelism, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::place::Driver;
+use crate::host_network::Driver;
 
 /// Runs commands in virtual machines with a software RDMA device. Needs no hardware, no kernel
 /// modules and no privileges on this machine.

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::place::Driver;
+use crate::host_network::Driver;
 
 /// The time limit for a new device to become active.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);

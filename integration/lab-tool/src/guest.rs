@@ -101,7 +101,7 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     }
 }
 
-/// Starts a program in the checkout, and returns the program's number. If `told` is set, the
+/// Starts a program in the checkout, and returns the program's number. If `has_stdin` is set, the
 /// program's stdin is a pipe.
 pub(crate) fn start(
     machines: &Machines,
@@ -109,7 +109,7 @@ pub(crate) fn start(
     guest: &Machine,
     argv: Vec<OsString>,
     more: &[(OsString, OsString)],
-    told: bool,
+    has_stdin: bool,
 ) -> Result<u32> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // modprobe's option for the folder of the guest kernel's modules.
@@ -124,16 +124,16 @@ pub(crate) fn start(
     let inherited = INHERITED.iter();
     let inherited = inherited.filter_map(|name| Some((name.into(), env::var_os(name)?)));
     let (host, hosts) = (guest.host, machines.args.hosts());
-    let place = machines.args.device.place(host, hosts);
-    let place = place.variables(&machines.lab, &guest.results);
-    let env = own.into_iter().chain(inherited).chain(place);
+    let network = machines.args.device.host_network(host, hosts);
+    let network = network.variables(&machines.lab, &guest.results);
+    let env = own.into_iter().chain(inherited).chain(network);
     let (number, frames) = guest.link.start(Job {
         argv,
         dir: Some(machines.lab.checkout.clone()),
         env: Some(env.chain(more.iter().cloned()).collect()),
-        told,
+        has_stdin,
     })?;
-    let (news, named) = (watch.news.clone(), hosts > 1 && !told);
+    let (news, named) = (watch.news.clone(), hosts > 1 && !has_stdin);
     thread::spawn(move || follow(host, named, &frames, &news));
     Ok(number)
 }
@@ -152,8 +152,8 @@ pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Re
         if let Some((host, monitor)) = lost(error) {
             eprintln!("{}\n{monitor}", guests[host].console_tail());
             if !monitor.is_empty() {
-                let kept = guests[host].keep(monitor);
-                eprintln!("lab: kept the output in {kept:?}");
+                let folder = guests[host].save_output(monitor);
+                eprintln!("lab: kept the output in {folder:?}");
             }
         }
     })

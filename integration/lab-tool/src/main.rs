@@ -9,10 +9,10 @@ mod agent;
 mod cli;
 mod device;
 mod guest;
+mod host_network;
 mod lab;
 mod native;
 mod output;
-mod place;
 mod pulse;
 mod qemu;
 mod shell;
@@ -26,8 +26,8 @@ use clap::Parser;
 use crate::{
     accel::Accel,
     cli::{Cli, Command, Exec, MachineArgs},
+    host_network::HostNetwork,
     lab::Lab,
-    place::Place,
     qemu::Machines,
     watch::{Stop, Watch},
 };
@@ -73,15 +73,17 @@ fn shell(args: &MachineArgs) -> Result<u8> {
 }
 
 fn probe() -> u8 {
-    let (place, why) = match native::offer() {
-        Ok(Some(Place { devices, .. })) => ("native", format!("devices are active: {devices:?}")),
+    let (kind, why) = match native::offer() {
+        Ok(Some(HostNetwork { devices, .. })) => {
+            ("native", format!("devices are active: {devices:?}"))
+        }
         Ok(None) => (
             "native",
             "there is no device, but rdma_rxe can create one".into(),
         ),
         Err(missing) => ("vm", format!("{missing:#}")),
     };
-    println!("{place}");
+    println!("{kind}");
     eprintln!("lab: {why}");
     0
 }

@@ -22,9 +22,9 @@ use nix::{
 use crate::{
     cli::Exec,
     device::{self, run},
+    host_network::{Driver, HOSTS, HostNetwork},
     lab::Lab,
     output::follow,
-    place::{Driver, HOSTS, Place},
     qemu::kill_with_parent,
     watch::Watch,
 };
@@ -36,10 +36,10 @@ const DEVICE: &str = "lab_rxe0";
 
 /// Returns an existing device with its addresses. Returns `None` if there is no device but the
 /// kernel can create a software device.
-pub(crate) fn offer() -> Result<Option<Place>> {
-    let place = device::all().into_iter().find_map(place_on);
-    if place.is_some() {
-        return Ok(place);
+pub(crate) fn offer() -> Result<Option<HostNetwork>> {
+    let network = device::all().into_iter().find_map(network_on);
+    if network.is_some() {
+        return Ok(network);
     }
     let missing = "there is no active RDMA device with an IPv4 address";
     ensure!(
@@ -53,10 +53,10 @@ pub(crate) fn offer() -> Result<Option<Place>> {
     Ok(None)
 }
 
-fn place_on(device: String) -> Option<Place> {
+fn network_on(device: String) -> Option<HostNetwork> {
     let (addr, addr6) = usable(&device::gids(&device));
     let addr = addr.filter(|_| device::is_active(&device))?;
-    Some(Place {
+    Some(HostNetwork {
         host: HOSTS[0],
         devices: vec![(device, addr)],
         peer: addr,
@@ -77,9 +77,9 @@ fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
 
 /// Runs the command once per host. All hosts are this machine.
 pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
-    let (place, _made) = match offer().context("--native is not possible here")? {
-        Some(place) => (place, None),
-        None => SoftRoce::make().map(|(place, made)| (place, Some(made)))?,
+    let (network, _made) = match offer().context("--native is not possible here")? {
+        Some(network) => (network, None),
+        None => SoftRoce::make().map(|(network, made)| (network, Some(made)))?,
     };
     // Remove the limit on locked memory, as in a guest. Ignore the error, because the call needs a
     // privilege that this process may lack.
@@ -88,16 +88,16 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     let mut programs = Vec::new();
     for (host, name) in HOSTS.into_iter().enumerate().take(hosts) {
         let results = lab.results(name)?;
-        let place = Place {
+        let network = HostNetwork {
             host: name,
-            ..place.clone()
+            ..network.clone()
         };
-        let env = env::vars_os().chain(place.variables(lab, &results));
+        let env = env::vars_os().chain(network.variables(lab, &results));
         let job = Job {
             argv: args.argv(),
             dir: Some(lab.checkout.clone()),
             env: Some(env.chain(args.env.iter().cloned()).collect()),
-            told: false,
+            has_stdin: false,
         };
         let (report, frames) = channel();
         let report = move |frame| drop(report.send(frame));
@@ -120,9 +120,9 @@ fn kill_group(leader: Pid) {
 struct SoftRoce;
 
 impl SoftRoce {
-    fn make() -> Result<(Place, Self)> {
+    fn make() -> Result<(HostNetwork, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
-        let place = Place::new(0, 1, [DEVICE.to_owned()]);
+        let network = HostNetwork::new(0, 1, [DEVICE.to_owned()]);
         // Construct the value before the call, so that its drop removes a partially created device
         // if the call fails.
         let made = Self;
@@ -130,9 +130,9 @@ impl SoftRoce {
             DEVICE,
             Driver::Rxe,
             NETDEV,
-            (place.devices[0].1, place.addr6),
+            (network.devices[0].1, network.addr6),
         )?;
-        Ok((place, made))
+        Ok((network, made))
     }
 }
 

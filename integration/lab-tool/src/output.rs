@@ -9,7 +9,7 @@ use std::{
 use hosts::wire::Frame;
 
 use crate::{
-    place::HOSTS,
+    host_network::HOSTS,
     watch::{HostEvent, Stop},
 };
 

@@ -27,8 +27,8 @@ use crate::{
     accel::Accel,
     cli::MachineArgs,
     device::MTU,
+    host_network::{Driver, HOSTS},
     lab::Lab,
-    place::{Driver, HOSTS},
 };
 
 /// The name of the virtio port for the agent, as it appears in sysfs of the guest.
@@ -209,12 +209,12 @@ impl Machine {
 
     /// Saves the console output and the monitor's answers of a machine that has stopped. Returns
     /// the folder with these files.
-    pub(crate) fn keep(&self, monitor: &str) -> Result<PathBuf> {
-        let kept = self.stopped.join(self.pid().to_string());
-        fs::create_dir_all(&kept)?;
-        fs::copy(&self.console, kept.join("console.log"))?;
-        fs::write(kept.join("monitor.log"), monitor)?;
-        Ok(kept)
+    pub(crate) fn save_output(&self, monitor: &str) -> Result<PathBuf> {
+        let folder = self.stopped.join(self.pid().to_string());
+        fs::create_dir_all(&folder)?;
+        fs::copy(&self.console, folder.join("console.log"))?;
+        fs::write(folder.join("monitor.log"), monitor)?;
+        Ok(folder)
     }
 
     /// Returns the last lines that QEMU and the guest's kernel have printed to the console.

@@ -16,7 +16,7 @@ use nix::{
 };
 use thiserror::Error;
 
-use crate::place::HOSTS;
+use crate::host_network::HOSTS;
 
 /// The exit status after a failure of the lab, as opposed to a failure of the command.
 pub(crate) const FAILURE: u8 = 125;

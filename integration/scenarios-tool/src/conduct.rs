@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use toolbox::{
     Deadline, Ended, Lab, Line,
-    agent::{self, Said as Heard},
+    agent::{self, NextLine},
     slowness, words,
 };
 
@@ -23,7 +23,7 @@ use crate::{
     network,
     record::Record,
     scenario::{Fault, Scenario},
-    worker::Said,
+    worker::Report,
 };
 
 /// The time limit for a worker to carry out an order, on an idle machine.
@@ -63,13 +63,13 @@ pub(crate) struct Notes {
     problems: Vec<String>,
     /// The addresses on which the server listens.
     pub(crate) listens: Vec<SocketAddr>,
-    /// The number of times that the worker has reported [`Said::Flowing`].
+    /// The number of times that the worker has reported [`Report::Flowing`].
     flowing: u32,
     /// The resource counts that a victim has reported last.
     pub(crate) health: Option<Health>,
     pub(crate) ended: Option<Ended>,
     /// The lines that the worker has printed to stderr.
-    pub(crate) words: Vec<String>,
+    pub(crate) log: Vec<String>,
 }
 
 impl Host {
@@ -118,25 +118,28 @@ impl Host {
     pub(crate) fn listen(&mut self, limit: Duration) -> Result<bool> {
         let notes = &mut self.notes;
         match self.agent.line(Deadline::exactly_after(limit))? {
-            Heard::Line(Line::Err(line)) => notes.words.push(line),
-            Heard::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
-                Said::Listens(listens) => notes.listens = listens,
-                Said::Flowing => notes.flowing += 1,
-                Said::Record(record) => notes.records.push(record),
-                Said::Health(health) => notes.health = Some(health),
-                Said::Problem(problem) => notes.problems.push(problem),
+            NextLine::Line(Line::Err(line)) => notes.log.push(line),
+            NextLine::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
+                Report::Listens(listens) => notes.listens = listens,
+                Report::Flowing => notes.flowing += 1,
+                Report::Record(record) => notes.records.push(record),
+                Report::Health(health) => notes.health = Some(health),
+                Report::Problem(problem) => notes.problems.push(problem),
             },
-            Heard::Ended(ended) => notes.ended = Some(ended),
-            Heard::Nothing => return Ok(false),
+            NextLine::Ended(ended) => notes.ended = Some(ended),
+            NextLine::TimedOut => return Ok(false),
         }
         Ok(true)
     }
 
-    /// Waits until the worker has ended. If `whole` is set, the worker must exit with status 0.
-    pub(crate) fn end(&mut self, limit: Duration, whole: bool) -> Result<()> {
+    /// Waits until the worker has ended. If `must_succeed` is set, the worker must exit with status
+    /// 0.
+    pub(crate) fn end(&mut self, limit: Duration, must_succeed: bool) -> Result<()> {
         self.wait("finished", |notes| notes.ended.is_some(), limit)?;
         match &self.notes.ended {
-            Some(ended) if whole && !ended.succeeded() => bail!("host {}: {ended}", self.name),
+            Some(ended) if must_succeed && !ended.succeeded() => {
+                bail!("host {}: {ended}", self.name)
+            }
             _ => Ok(()),
         }
     }
@@ -247,7 +250,7 @@ impl Conductor {
             Ok(seen) => (seen, Vec::new()),
             Err(problems) => (String::new(), problems),
         };
-        let mut words = Vec::new();
+        let mut log = Vec::new();
         for host in [&mut self.a, &mut self.b] {
             let cleared = host.clear_up(scenario.fault);
             let Host { name, notes, .. } = host;
@@ -260,18 +263,18 @@ impl Conductor {
                     .iter()
                     .map(|text| format!("host {name}: {text}")),
             );
-            words.extend(notes.words.iter().map(|line| format!("{name}| {line}")));
+            log.extend(notes.log.iter().map(|line| format!("{name}| {line}")));
         }
         let passed = problems.is_empty();
         let verdict = if passed { "ok" } else { "FAILED" };
         let seconds = start.elapsed().as_secs_f64();
         println!("{scenario} {verdict:<6} {seconds:>5.1} s  {seen}");
-        let told = problems.iter().chain(words.iter().filter(|_| !passed));
+        let shown = problems.iter().chain(log.iter().filter(|_| !passed));
         let most = match env::var_os("RUST_LOG") {
             None => MOST_PROBLEMS,
             Some(_) => usize::MAX,
         };
-        told.take(most).for_each(|line| println!("    {line}"));
+        shown.take(most).for_each(|line| println!("    {line}"));
         passed
     }
 

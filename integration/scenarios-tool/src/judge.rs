@@ -66,11 +66,11 @@ pub(crate) fn judge(
     if !missing.is_empty() {
         problems.push(format!("no records of connections {missing:?}"));
     }
-    if scenario.expect == Expect::ServedInTheEnd {
+    if scenario.expect == Expect::Reconnects {
         problems.extend(not_served(scenario, &evidence.clients));
     }
     let resumes = |records: &[Record]| records.iter().any(|record| record.resumes > 0);
-    if scenario.expect == Expect::EndsHonestly && !resumes(&evidence.clients) {
+    if scenario.expect == Expect::EndsOrResumes && !resumes(&evidence.clients) {
         problems.push("no connection resumed".to_owned());
     }
     if problems.is_empty() {
@@ -99,7 +99,7 @@ fn connection(
             server
         }
         (None, _) if scenario.fault.kills() => &lost,
-        (None, End::NotEstablished(_)) if scenario.expect == Expect::ServedInTheEnd => {
+        (None, End::NotEstablished(_)) if scenario.expect == Expect::Reconnects => {
             return Ok(());
         }
         (None, _) => return Err("the server has no record".into()),
@@ -162,7 +162,7 @@ fn expected(
         planned(plan.ending, Side::Server, server)
     };
     match expect {
-        Expect::GoesOn => is_planned(),
+        Expect::Completes => is_planned(),
         Expect::Resumes => {
             is_planned()?;
             resumed(Side::Client, client, begin, evidence.bound)?;
@@ -170,11 +170,11 @@ fn expected(
         }
         // A side that has started to end its session does not resume the session, so its last
         // frames can be lost.
-        Expect::EndsHonestly if client.ends || server.ends => Ok(()),
+        Expect::EndsOrResumes if client.ends || server.ends => Ok(()),
         // The first connection was cut after the server had sent its reply, but before the server
         // knew that the reply had arrived. The server therefore has no session, and the client must
         // get the error `SessionLost`.
-        Expect::EndsHonestly if matches!(server.end, End::NotEstablished(_)) => {
+        Expect::EndsOrResumes if matches!(server.end, End::NotEstablished(_)) => {
             let is_lost = client.end == End::Broken("SessionLost".to_owned());
             let is_unconfirmed = client.confirmed == 0 && client.received == 0;
             if is_lost && is_unconfirmed {
@@ -182,7 +182,7 @@ fn expected(
             }
             Err("the client did not get SessionLost, but has no session".to_owned())
         }
-        Expect::EndsHonestly => is_planned(),
+        Expect::EndsOrResumes => is_planned(),
         Expect::SessionsEnd => {
             broken(Side::Client, client, begin, evidence.bound)?;
             match &client.end {
@@ -190,14 +190,14 @@ fn expected(
                 _ => Err("the client did not detect that its session is lost".to_owned()),
             }
         }
-        Expect::GivesWay => unreachable!("clients that vanish leave no records"),
-        Expect::BothLearn | Expect::ServerLearnsLater => {
+        Expect::RetainsSessions => unreachable!("clients that vanish leave no records"),
+        Expect::BothDetect | Expect::ServerDetectsLater => {
             broken(Side::Client, client, begin, evidence.bound)?;
             broken(Side::Server, server, begin_of_server, evidence.bound)
         }
-        Expect::ClientLearns => broken(Side::Client, client, begin, evidence.bound),
+        Expect::ClientDetects => broken(Side::Client, client, begin, evidence.bound),
         Expect::AllOfServerArrives => planned(plan.ending, Side::Client, client),
-        Expect::Honest | Expect::ServedInTheEnd => Ok(()),
+        Expect::RulesOnly | Expect::Reconnects => Ok(()),
     }
 }
 
@@ -273,8 +273,8 @@ fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let ends = ends.iter().map(|(end, count)| format!("{count} {end}, "));
     let sides = [&evidence.clients, &evidence.servers];
     let learn = match scenario.expect {
-        Expect::BothLearn | Expect::ServerLearnsLater | Expect::Resumes => 2,
-        Expect::ClientLearns | Expect::SessionsEnd => 1,
+        Expect::BothDetect | Expect::ServerDetectsLater | Expect::Resumes => 2,
+        Expect::ClientDetects | Expect::SessionsEnd => 1,
         _ => 0,
     };
     let records = sides.iter().zip(evidence.began).take(learn);

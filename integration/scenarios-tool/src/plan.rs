@@ -4,7 +4,7 @@ use fastrand::Rng;
 use rdmsg::{Config, Polling};
 use toolbox::{Side, check, pattern, random};
 
-use crate::scenario::{Fault, Reading, Scenario, Talk};
+use crate::scenario::{Fault, Reading, Scenario, Traffic};
 
 /// The length of the longest message in bytes.
 const LONGEST: u64 = 8 << 20;
@@ -13,7 +13,7 @@ const LONGEST: u64 = 8 << 20;
 /// those of all other messages.
 const LAST: usize = 8;
 
-/// The number of listeners for connections with [`Talk::Any`]. The listeners have different
+/// The number of listeners for connections with [`Traffic::Any`]. The listeners have different
 /// configurations.
 pub(crate) const LISTENERS: u64 = 8;
 
@@ -21,7 +21,7 @@ pub(crate) const LISTENERS: u64 = 8;
 /// connection's number.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) talk: Talk,
+    pub(crate) traffic: Traffic,
     /// The index of the listener to which the client connects.
     pub(crate) listener: usize,
     pub(crate) ending: Ending,
@@ -57,8 +57,8 @@ pub(crate) enum Ending {
 
 impl Plan {
     pub(crate) fn new(scenario: &Scenario, seed: u64, connection: u32) -> Self {
-        let (_, talk, server) = scenario.group(connection);
-        if talk == Talk::Any {
+        let (_, traffic, server) = scenario.group(connection);
+        if traffic == Traffic::Any {
             return Self::any(scenario, seed, connection);
         }
         let leaves = scenario.fault == Fault::ProcessLeaves;
@@ -69,7 +69,7 @@ impl Plan {
         };
         let close = Ending::Close(Side::Client);
         Self {
-            talk,
+            traffic,
             listener: 0,
             ending: if leaves { Ending::Leave } else { close },
             halves: [half(0, Reading::Prompt), half(20, server)],
@@ -114,7 +114,7 @@ impl Plan {
             _ => Ending::Abort(by, rng.u32(..)),
         };
         Self {
-            talk: Talk::Any,
+            traffic: Traffic::Any,
             listener: listener as usize,
             ending,
             halves,
@@ -190,7 +190,7 @@ fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
 pub(crate) struct Content {
     /// The seed of this side's messages.
     seed: u64,
-    talk: Talk,
+    traffic: Traffic,
     /// The length in bytes of the longest message that the receiver accepts.
     limit: u64,
     eager: u64,
@@ -201,7 +201,7 @@ impl Content {
         let receiver = &plan.half(from.other()).config;
         Self {
             seed: random(&[seed, connection.into(), from as u64]).u64(..),
-            talk: plan.talk,
+            traffic: plan.traffic,
             limit: receiver.max_message.min(LONGEST),
             eager: plan.eager_size().into(),
         }
@@ -244,15 +244,15 @@ impl Content {
             _ => rng.u64(..=16 << 10),
         };
         let large = |rng: &mut Rng| rng.u64(20 << 10..1 << 20);
-        let len = match self.talk {
-            Talk::Idle | Talk::Small => small(&mut rng),
-            Talk::Large => large(&mut rng),
-            Talk::Mixed | Talk::Operations => match rng.u32(..16) {
+        let len = match self.traffic {
+            Traffic::Idle | Traffic::Small => small(&mut rng),
+            Traffic::Large => large(&mut rng),
+            Traffic::Mixed | Traffic::Operations => match rng.u32(..16) {
                 0 => large(&mut rng),
                 1..4 => rng.u64(16 << 10..64 << 10),
                 _ => small(&mut rng),
             },
-            Talk::Any => match rng.u32(..1000) {
+            Traffic::Any => match rng.u32(..1000) {
                 0..50 => 0,
                 50..80 => self.eager + rng.u64(..2),
                 80..500 => rng.u64(1..=256),

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use rdmsg::{Config, Polling};
 use toolbox::{Lab, Side};
 
-use self::{Expect::*, Fault::*, Reading::*, Talk::*, groups::*};
+use self::{Expect::*, Fault::*, Reading::*, Traffic::*, groups::*};
 
 /// A scenario: traffic between two hosts, one fault, and the expected result on both sides.
 #[derive(Clone, Debug)]
@@ -23,11 +23,11 @@ pub(crate) struct Scenario {
 
 /// A group of similar connections: their number, the messages of both sides, and the way in which
 /// the server receives. The client always receives immediately.
-pub(crate) type Group = (u32, Talk, Reading);
+pub(crate) type Group = (u32, Traffic, Reading);
 
 /// The messages that both sides send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Talk {
+pub(crate) enum Traffic {
     /// One message at the beginning, and some more after the order to stop.
     Idle,
     /// Messages up to the eager size, without pauses.
@@ -107,31 +107,31 @@ pub(crate) enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// All messages arrive, and every connection ends as planned.
-    GoesOn,
-    /// Like `GoesOn`, and in addition every connection resumes.
+    Completes,
+    /// Like `Completes`, and in addition every connection resumes.
     Resumes,
-    /// Like `GoesOn`, but connections that a side has started to end may fail. At least one
+    /// Like `Completes`, but connections that a side has started to end may fail. At least one
     /// connection resumes.
-    EndsHonestly,
+    EndsOrResumes,
     /// The client detects that the server does not know its sessions.
     SessionsEnd,
     /// The server retains a suspended session until the server stops, or until [`MOST_SUSPENDED`]
     /// newer sessions are suspended.
-    GivesWay,
+    RetainsSessions,
     /// Every connection breaks. Both sides detect the break within the time limit, which starts
     /// when the fault starts.
-    BothLearn,
+    BothDetect,
     /// Every connection breaks. The client detects the break within the time limit.
-    ClientLearns,
-    /// Like `BothLearn`, but the server can detect the break only after the end of the fault.
-    ServerLearnsLater,
+    ClientDetects,
+    /// Like `BothDetect`, but the server can detect the break only after the end of the fault.
+    ServerDetectsLater,
     /// No expectation apart from the rules that hold for all scenarios.
-    Honest,
+    RulesOnly,
     /// All messages of the server arrive. The client then sees the same end as after a close.
     AllOfServerArrives,
     /// In the end, each client closes a connection to the restarted server, with all messages
     /// delivered.
-    ServedInTheEnd,
+    Reconnects,
 }
 
 /// The name of the scenario for a soak. Its connections have random configurations and endings.
@@ -147,7 +147,7 @@ pub(crate) const MOST_SUSPENDED: usize = 1024;
 
 #[rustfmt::skip]
 mod groups {
-    use super::{Group, Reading::*, Talk::*};
+    use super::{Group, Reading::*, Traffic::*};
 
     /// Connections of each kind.
     pub(super) const SOME: &[Group] = &[
@@ -191,56 +191,57 @@ pub(crate) fn all() -> Vec<Scenario> {
         name, groups, fault, expect, change, flow: Duration::from_secs(flow), quick,
     };
     vec![
-        row("calm",                   SOME, Nothing, GoesOn, usual, 2, true),
-        row(EVERY_END,                EVERYTHING, Nothing, GoesOn, usual, 6, true),
-        row("loss-0.1",               SOME, Network("loss 0.1%"), GoesOn, usual, 4, false),
-        row("loss-1",                 SOME, Network("loss 1%"), GoesOn, usual, 4, true),
-        row("loss-5",                 SOME, Network("loss 5%"), GoesOn, usual, 4, false),
-        row("delay",                  SOME, Network("delay 40ms"), GoesOn, usual, 4, false),
-        row("jitter", SOME, Network("delay 10ms reorder 2% 25%"), GoesOn, usual, 4, false),
-        row("duplicate",              SOME, Network("duplicate 5%"), GoesOn, usual, 4, false),
-        row("corrupt",                SOME, Network("corrupt 1%"), GoesOn, usual, 4, false),
-        row("everything",             SOME, Network(mixture), GoesOn, usual, 4, true),
-        row("slow-wire",              WIDE, Network("rate 1mbit"), GoesOn, tolerating_delay, 3, false),
+        row("calm",                   SOME, Nothing, Completes, usual, 2, true),
+        row(EVERY_END,                EVERYTHING, Nothing, Completes, usual, 6, true),
+        row("loss-0.1",               SOME, Network("loss 0.1%"), Completes, usual, 4, false),
+        row("loss-1",                 SOME, Network("loss 1%"), Completes, usual, 4, true),
+        row("loss-5",                 SOME, Network("loss 5%"), Completes, usual, 4, false),
+        row("delay",                  SOME, Network("delay 40ms"), Completes, usual, 4, false),
+        row("jitter", SOME, Network("delay 10ms reorder 2% 25%"), Completes, usual, 4, false),
+        row("duplicate",              SOME, Network("duplicate 5%"), Completes, usual, 4, false),
+        row("corrupt",                SOME, Network("corrupt 1%"), Completes, usual, 4, false),
+        row("everything",             SOME, Network(mixture), Completes, usual, 4, true),
+        row("slow-wire", WIDE, Network("rate 1mbit"), Completes, tolerating_delay, 3, false),
         // Many concurrent connects, and senders that are faster than the receiver.
-        row("storm-50",               &[(50, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, true),
-        row("storm-100",              &[(100, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, false),
-        row("storm-200",              &[(200, Idle, Prompt)], Nothing, GoesOn, with_little_memory, 0, false),
-        row("restarting-server",      clients, ServerRestarts(3), ServedInTheEnd, with_little_memory, 2, false),
-        row("flood",                  FLOOD, Nothing, GoesOn, usual, 2, true),
-        row("slow-receiver",          SLOWLY, Nothing, GoesOn, usual, 2, false),
-        row("strangers",              SOME, Strangers, GoesOn, usual, 2, false),
-        row("crowd",                  CROWD, Nothing, GoesOn, sharing, 3, false),
+        row("storm-50", &[(50, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, true),
+        row("storm-100", &[(100, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, false),
+        row("storm-200", &[(200, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, false),
+        row("restarting-server", clients, ServerRestarts(3), Reconnects, with_little_memory, 2,
+            false),
+        row("flood",                  FLOOD, Nothing, Completes, usual, 2, true),
+        row("slow-receiver",          SLOWLY, Nothing, Completes, usual, 2, false),
+        row("strangers",              SOME, Strangers, Completes, usual, 2, false),
+        row("crowd",                  CROWD, Nothing, Completes, sharing, 3, false),
         // Connections must survive a short cut. Both sides must detect a long cut in time.
-        row("cut-1s",                 BUSY, Cut(1_000), GoesOn, surviving_cuts, 2, false),
-        row("cut-3s",                 BUSY, Cut(3_000), GoesOn, surviving_cuts, 2, false),
-        row("cut-10s",                BUSY, Cut(10_000), GoesOn, surviving_cuts, 2, false),
-        row("cut-while-closing",      BUSY, CutWhileClosing(3_000), GoesOn, surviving_cuts, 2, false),
-        row("long-cut",               BUSY, Cut(12_000), BothLearn, watchful, 2, true),
-        row("long-cut-30s",           BUSY, Cut(30_000), BothLearn, watchful, 2, false),
-        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), Honest, watchful, 2, false),
-        row("killed-process",         SOME, ProcessKilled, ClientLearns, watchful, 2, true),
-        row("stopped-process",        SOME, stopped(3), GoesOn, lasting, 2, false),
-        row("long-stopped-process",   SOME, stopped(20), ServerLearnsLater, watchful, 2, true),
+        row("cut-1s",                 BUSY, Cut(1_000), Completes, surviving_cuts, 2, false),
+        row("cut-3s",                 BUSY, Cut(3_000), Completes, surviving_cuts, 2, false),
+        row("cut-10s",                BUSY, Cut(10_000), Completes, surviving_cuts, 2, false),
+        row("cut-while-closing", BUSY, CutWhileClosing(3_000), Completes, surviving_cuts, 2, false),
+        row("long-cut",               BUSY, Cut(12_000), BothDetect, watchful, 2, true),
+        row("long-cut-30s",           BUSY, Cut(30_000), BothDetect, watchful, 2, false),
+        row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), RulesOnly, watchful, 2, false),
+        row("killed-process",         SOME, ProcessKilled, ClientDetects, watchful, 2, true),
+        row("stopped-process",        SOME, stopped(3), Completes, lasting, 2, false),
+        row("long-stopped-process",   SOME, stopped(20), ServerDetectsLater, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
         // Connections with `Config::resume`. They resume over the same device and transport.
-        row("session-cut-0.1s",       SESSIONS, Cut(100), GoesOn, resuming, 2, false),
-        row("session-cut-1s",         SESSIONS, Cut(1_000), GoesOn, resuming, 2, false),
+        row("session-cut-0.1s",       SESSIONS, Cut(100), Completes, resuming, 2, false),
+        row("session-cut-1s",         SESSIONS, Cut(1_000), Completes, resuming, 2, false),
         row("session-cut-6s",         SESSIONS, Cut(6_000), Resumes, resuming, 2, true),
         row("session-cut-20s",        SESSIONS, Cut(20_000), Resumes, resuming, 2, false),
         row("session-cut-at-close", SESSIONS, CutWhileClosing(6_000), Resumes, resuming, 2, false),
         row("session-loss",     sessions, CutInto(6_000, "loss 1%"), Resumes, resuming, 2, false),
         row("session-flaps",          SESSIONS, Flaps(15), Resumes, detecting_cuts, 1, false),
-        row("session-stopped-server", SESSIONS, stopped(10), GoesOn, resuming, 2, false),
-        row("session-stopped-client", SESSIONS, stopped_client, GoesOn, resuming, 2, false),
+        row("session-stopped-server", SESSIONS, stopped(10), Completes, resuming, 2, false),
+        row("session-stopped-client", SESSIONS, stopped_client, Completes, resuming, 2, false),
         row("session-new-server", SESSIONS, ProcessReplaced, SessionsEnd, resuming, 2, true),
         row("session-crowd",          crowd, Cut(20_000), Resumes, resuming_crowd, 2, false),
-        row("session-abandoned",      vanishing, ClientsVanish(5), GivesWay, abandoned, 0, false),
-        row(SESSION_ENDS,             EVERYTHING, Cuts, EndsHonestly, resuming, 60, false),
-        row("address-change",         BUSY, AddressChanged, BothLearn, watchful, 2, false),
-        row("device-removal",         BUSY, DeviceRemoved, BothLearn, watchful, 2, false),
-        row("after-device-removal",   SOME, Nothing, GoesOn, usual, 2, false),
-        row("killed-host",            BUSY, HostKilled, ClientLearns, watchful, 2, true),
+        row("session-abandoned", vanishing, ClientsVanish(5), RetainsSessions, abandoned, 0, false),
+        row(SESSION_ENDS,             EVERYTHING, Cuts, EndsOrResumes, resuming, 60, false),
+        row("address-change",         BUSY, AddressChanged, BothDetect, watchful, 2, false),
+        row("device-removal",         BUSY, DeviceRemoved, BothDetect, watchful, 2, false),
+        row("after-device-removal",   SOME, Nothing, Completes, usual, 2, false),
+        row("killed-host",            BUSY, HostKilled, ClientDetects, watchful, 2, true),
     ]
 }
 
@@ -280,9 +281,9 @@ impl Scenario {
 
     pub(crate) fn group(&self, connection: u32) -> Group {
         let all = self.groups.iter();
-        let mut places = all.flat_map(|group| (0..group.0).map(|_| *group));
-        let place = connection % self.connections();
-        places.nth(place as usize).expect("it is one of them")
+        let mut of_each = all.flat_map(|group| (0..group.0).map(|_| *group));
+        let index = connection % self.connections();
+        of_each.nth(index as usize).expect("it is one of them")
     }
 
     /// Returns the configuration of every connection. The timeouts are long enough for an emulated

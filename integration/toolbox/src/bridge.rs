@@ -3,7 +3,7 @@ use std::{fs, net::SocketAddr, path::Path};
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use crate::{Deadline, Ended, Heard, Line, Process, TIME_LIMIT};
+use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, TextWait};
 
 /// A running `rdmsg bridge` process. Dropping the `Bridge` kills the process.
 #[derive(Debug)]
@@ -43,9 +43,11 @@ impl Bridge {
             }
         };
         ensure!(line.ends_with(&format!(", to {to}")), "{line}");
-        let place = line.split(&[' ', ','][..]).nth(2);
-        let place = place.and_then(|address| Some(address.split_once("://")?.1));
-        let address = place.and_then(|place| place.parse().ok()).context(line)?;
+        let address = line.split(&[' ', ','][..]).nth(2);
+        let address = address.and_then(|address| Some(address.split_once("://")?.1));
+        let address = address
+            .and_then(|address| address.parse().ok())
+            .context(line)?;
         Ok(Self { process, address })
     }
 
@@ -73,25 +75,25 @@ impl Bridge {
     /// If no report contains the text within [`TIME_LIMIT`]. The error contains the last report.
     pub fn reports(&mut self, what: &str) -> Result<()> {
         let mut deadline = Deadline::after(TIME_LIMIT);
-        let mut said = String::new();
+        let mut last_report = String::new();
         while !deadline.is_over() {
             self.process.signal(Signal::SIGUSR1)?;
             while let Some(line) = self.process.line(deadline.left()) {
                 if let Line::Out(line) = line {
-                    said = line;
+                    last_report = line;
                     break;
                 }
             }
-            if said.contains(what) {
+            if last_report.contains(what) {
                 return Ok(());
             }
         }
-        bail!("{what:?} is not in {said:?}")
+        bail!("{what:?} is not in {last_report:?}")
     }
 
     /// Returns whether the bridge prints this text within [`TIME_LIMIT`].
     pub fn says(&mut self, text: &str) -> bool {
-        self.process.hear(text, TIME_LIMIT) == Heard::Said
+        self.process.wait_for_text(text, TIME_LIMIT) == TextWait::Printed
     }
 
     /// Waits until the bridge ends without a signal or a kill by the caller.

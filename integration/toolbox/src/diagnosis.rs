@@ -35,8 +35,8 @@ pub struct Finding {
     /// The text of the finding.
     pub what: String,
     /// The commands that the doctor prints to fix the cause.
-    #[serde(default)]
-    pub mend: Vec<String>,
+    #[serde(default, rename = "mend")]
+    pub commands: Vec<String>,
 }
 
 fn is_peer<'a, D: Deserializer<'a>>(host: D) -> Result<bool, D::Error> {

@@ -27,13 +27,13 @@ use std::{fs, time::Duration};
 /// executes the conductor's commands.
 pub mod agent {
     pub use hosts::{
-        Host, Said,
+        Host, NextLine,
         agent::{PORT, serve},
     };
 }
 
 pub use hosts::{
-    Deadline, Ended, Heard, Host, Line, Listening, Process, Said, check_help, clock_millis,
+    Deadline, Ended, Host, Line, Listening, NextLine, Process, TextWait, check_help, clock_millis,
     slowness, words,
 };
 pub use pattern::{check, fill, pattern, random, read_sequence, sequence, write_sequence};

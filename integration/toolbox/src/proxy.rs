@@ -11,12 +11,12 @@ use std::{
 pub struct Proxy {
     /// The address to which clients connect.
     pub address: SocketAddr,
-    carried: Arc<Mutex<Carried>>,
+    connections: Arc<Mutex<Connections>>,
 }
 
 /// The connections of a proxy.
 #[derive(Debug)]
-enum Carried {
+enum Connections {
     Open(Vec<TcpStream>),
     /// The proxy closes new connections immediately.
     Cut,
@@ -31,8 +31,8 @@ impl Proxy {
     pub fn start(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let carried = Arc::new(Mutex::new(Carried::Open(Vec::new())));
-        let of_thread = Arc::clone(&carried);
+        let connections = Arc::new(Mutex::new(Connections::Open(Vec::new())));
+        let of_thread = Arc::clone(&connections);
         thread::spawn(move || {
             for client in listener.incoming() {
                 // Ignore the error: the client or the server has ended before the proxy connected
@@ -40,13 +40,16 @@ impl Proxy {
                 let _ = client.and_then(|client| join(&of_thread, client, server));
             }
         });
-        Ok(Self { address, carried })
+        Ok(Self {
+            address,
+            connections,
+        })
     }
 
     /// Ends all connections. From now on, new connections are closed immediately.
     pub fn cut(&self) {
-        let before = self.change_to(Carried::Cut);
-        if let Carried::Open(streams) = before {
+        let before = self.change_to(Connections::Cut);
+        if let Connections::Open(streams) = before {
             for stream in streams {
                 // Ignore the error: the call fails if the connection has already ended.
                 let _ = stream.shutdown(Shutdown::Both);
@@ -56,18 +59,21 @@ impl Proxy {
 
     /// Forwards new connections again.
     pub fn restore(&self) {
-        self.change_to(Carried::Open(Vec::new()));
+        self.change_to(Connections::Open(Vec::new()));
     }
 
-    fn change_to(&self, next: Carried) -> Carried {
-        let mut carried = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut carried, next)
+    fn change_to(&self, next: Connections) -> Connections {
+        let mut connections = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut connections, next)
     }
 }
 
-fn join(carried: &Mutex<Carried>, client: TcpStream, server: SocketAddr) -> io::Result<()> {
-    let mut carried = carried.lock().unwrap_or_else(PoisonError::into_inner);
-    let Carried::Open(streams) = &mut *carried else {
+fn join(connections: &Mutex<Connections>, client: TcpStream, server: SocketAddr) -> io::Result<()> {
+    let mut connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
+    let Connections::Open(streams) = &mut *connections else {
         return Ok(());
     };
     let server = TcpStream::connect(server)?;

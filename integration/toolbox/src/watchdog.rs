@@ -23,7 +23,7 @@ impl Watchdog {
     #[track_caller]
     pub fn new(seconds: u64) -> Self {
         let (stop, stopped) = channel::<()>();
-        let place = Location::caller();
+        let location = Location::caller();
         let test = thread::current().name().unwrap_or("a test").to_owned();
         thread::spawn(move || {
             let mut deadline = Deadline::after(Duration::from_secs(seconds));
@@ -32,7 +32,7 @@ impl Watchdog {
                     return;
                 }
             }
-            eprintln!("{test} ({place}): still not done after {seconds} s");
+            eprintln!("{test} ({location}): still not done after {seconds} s");
             process::abort();
         });
         Self { _stop: stop }

@@ -29,7 +29,7 @@ fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
     let y_range = plot.y_range();
     let mut labels = vec![String::new(); HEIGHT];
     for (y, label) in plot.ticks_up() {
-        labels[row(y_range.place(y))] = label;
+        labels[row(y_range.position(y))] = label;
     }
     for (line, label) in grid.iter().zip(&labels) {
         let edge = if label.is_empty() { '│' } else { '┤' };
@@ -50,7 +50,7 @@ fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
     let x_range = plot.x_range();
     let mut free = 0;
     for (x, label) in plot.ticks_across() {
-        let at = column(x_range.place(x), width);
+        let at = column(x_range.position(x), width);
         axis[at] = '┴';
         let start = at.saturating_sub(label.len() / 2);
         // A label that would touch the previous one is left out.
@@ -71,16 +71,16 @@ type Grid = Vec<Vec<Option<(char, Carrier)>>>;
 fn draw(plot: &Plot, width: usize) -> Grid {
     let mut grid: Grid = vec![vec![None; width]; HEIGHT];
     let (x_range, y_range) = (plot.x_range(), plot.y_range());
-    let places = |series: &Series| -> Vec<(f64, f64)> {
+    let positions = |series: &Series| -> Vec<(f64, f64)> {
         let points = series.points.iter();
         points
-            .map(|(x, y)| (x_range.place(*x), y_range.place(*y)))
+            .map(|(x, y)| (x_range.position(*x), y_range.position(*y)))
             .collect()
     };
     // Draw the points after the lines, and the first series last, because later drawing overwrites
     // earlier drawing.
     for series in plot.series.iter().rev() {
-        for pair in places(series).windows(2) {
+        for pair in positions(series).windows(2) {
             let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
             let steps = (width * 2).max(1);
             for step in 0..=steps {
@@ -91,20 +91,20 @@ fn draw(plot: &Plot, width: usize) -> Grid {
         }
     }
     for (number, series) in plot.series.iter().enumerate().rev() {
-        for (x, y) in places(series) {
+        for (x, y) in positions(series) {
             grid[row(y)][column(x, width)] = Some((mark(number), series.carrier));
         }
     }
     grid
 }
 
-fn row(place: f64) -> usize {
-    let from_below = (place.clamp(0.0, 1.0) * (HEIGHT - 1) as f64).round() as usize;
+fn row(position: f64) -> usize {
+    let from_below = (position.clamp(0.0, 1.0) * (HEIGHT - 1) as f64).round() as usize;
     HEIGHT - 1 - from_below
 }
 
-fn column(place: f64, width: usize) -> usize {
-    (place.clamp(0.0, 1.0) * (width - 1) as f64).round() as usize
+fn column(position: f64, width: usize) -> usize {
+    (position.clamp(0.0, 1.0) * (width - 1) as f64).round() as usize
 }
 
 /// Returns the character that marks the points of a series. It distinguishes the series without

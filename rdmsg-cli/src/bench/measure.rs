@@ -75,7 +75,7 @@ pub(super) fn measure(
             .map(|endpoint| {
                 let worker = Worker {
                     endpoint,
-                    message: (0..point.size.0).map(|place| place as u8).collect(),
+                    message: (0..point.size.0).map(|offset| offset as u8).collect(),
                     limit: options.timeout,
                     stop,
                 };

@@ -210,7 +210,7 @@ impl Range {
     }
 
     /// Returns the position of a value in the range on a logarithmic scale, from 0 to 1.
-    pub(super) fn place(self, value: f64) -> f64 {
+    pub(super) fn position(self, value: f64) -> f64 {
         let whole = (self.most / self.least).ln();
         if whole > 0.0 {
             (value / self.least).ln() / whole
@@ -274,7 +274,7 @@ mod tests {
             labels(plot.ticks_up()),
             ["128 MiB/s", "256 MiB/s", "512 MiB/s"]
         );
-        assert!((plot.x_range().place(16_384.0) - 0.5).abs() < 1e-9);
+        assert!((plot.x_range().position(16_384.0) - 0.5).abs() < 1e-9);
     }
 
     #[test]
@@ -284,6 +284,6 @@ mod tests {
             least: 3.0,
             most: 3.0,
         };
-        assert!((range.place(3.0) - 0.5).abs() < 1e-9);
+        assert!((range.position(3.0) - 0.5).abs() < 1e-9);
     }
 }

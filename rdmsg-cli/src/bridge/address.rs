@@ -7,7 +7,7 @@ use rdmsg::TransportChoice;
 pub(crate) struct Address {
     scheme: Scheme,
     /// The host and the port, separated by a colon.
-    place: String,
+    host_port: String,
 }
 
 /// The protocol that is used at an address.
@@ -52,22 +52,22 @@ impl Address {
     }
 
     /// Returns the host and the port, separated by a colon.
-    pub(super) fn place(&self) -> &str {
-        &self.place
+    pub(super) fn host_port(&self) -> &str {
+        &self.host_port
     }
 
-    /// Returns an address with the same scheme, and with `place` as its host and port.
-    pub(super) fn at(&self, place: impl fmt::Display) -> Self {
+    /// Returns an address with the same scheme, and with `host_port` as its host and port.
+    pub(super) fn at(&self, host_port: impl fmt::Display) -> Self {
         Self {
             scheme: self.scheme,
-            place: place.to_string(),
+            host_port: host_port.to_string(),
         }
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme.name(), self.place)
+        write!(f, "{}://{}", self.scheme.name(), self.host_port)
     }
 }
 
@@ -79,14 +79,14 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, place) = text
+        let (name, host_port) = text
             .split_once("://")
             .ok_or_else(|| format!("the address has no scheme; {FORMS}"))?;
         let scheme = Scheme::ALL
             .into_iter()
             .find(|scheme| scheme.name().eq_ignore_ascii_case(name))
             .ok_or_else(|| format!("the scheme {name}:// does not exist; {FORMS}"))?;
-        let (host, port) = place
+        let (host, port) = host_port
             .rsplit_once(':')
             .ok_or_else(|| format!("the port is missing; {FORMS}"))?;
         if host.is_empty() {
@@ -105,7 +105,7 @@ impl FromStr for Address {
         }
         Ok(Self {
             scheme,
-            place: place.to_owned(),
+            host_port: host_port.to_owned(),
         })
     }
 }

@@ -27,7 +27,7 @@ use super::{
     listening::{AcceptFailure, Incoming, Listening},
     options::Options,
     session::{Session, explain},
-    signals::{Signals, Told},
+    signals::{Request, Signals},
     target::{Target, connect_plain, connect_rdmsg, find_rdma},
 };
 
@@ -132,9 +132,9 @@ impl Bridge {
                 },
                 Some(_) = self.connections.join_next() => {}
                 () = tick(&mut self.report) => self.shared.report(),
-                told = signals.next() => match told {
-                    Told::Report => self.shared.report(),
-                    Told::End(_) => return Ok(()),
+                request = signals.next() => match request {
+                    Request::Report => self.shared.report(),
+                    Request::End(_) => return Ok(()),
                 },
             }
         }
@@ -291,9 +291,9 @@ async fn finish(
                 );
                 break;
             }
-            told = signals.next() => match told {
-                Told::Report => shared.report(),
-                Told::End(signal) => return ExitCode::from(128 + signal),
+            request = signals.next() => match request {
+                Request::Report => shared.report(),
+                Request::End(signal) => return ExitCode::from(128 + signal),
             },
         }
     }

@@ -40,8 +40,8 @@ impl Listening {
     pub(super) async fn bind_plain(address: &Address) -> Result<Self> {
         let fail = || format!("cannot listen on {address}");
         let mut error = None;
-        for place in lookup_host(address.place()).await.with_context(fail)? {
-            match bind(place) {
+        for addr in lookup_host(address.host_port()).await.with_context(fail)? {
+            match bind(addr) {
                 Ok(listener) => return Ok(Self::Plain(listener)),
                 Err(failed) => error = Some(failed),
             }
@@ -53,7 +53,7 @@ impl Listening {
     /// Resolves the name, which blocks the thread, and then listens.
     pub(super) fn bind_rdmsg(address: &Address, config: &Config, engine: &Engine) -> Result<Self> {
         let fail = || format!("cannot listen on {address}");
-        let places = address.place().to_addresses().with_context(fail)?;
+        let addrs = address.host_port().to_addresses().with_context(fail)?;
         let listener = Listener::builder()
             .config(config)
             .engine(engine)
@@ -61,7 +61,7 @@ impl Listening {
             .half_open(WAITING)
             // Bind the listener again if its device is removed and added again.
             .rebind(true)
-            .bind_stream(places)
+            .bind_stream(addrs)
             .and_then(StreamListener::from_std)
             .with_context(fail)?;
         Ok(Self::Rdmsg(listener))
@@ -92,13 +92,13 @@ impl Listening {
     }
 }
 
-fn bind(place: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match place {
+fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match addr {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_reuseaddr(true)?;
-    socket.bind(place)?;
+    socket.bind(addr)?;
     socket.listen(BACKLOG)
 }
 

@@ -10,7 +10,7 @@ pub(super) struct Signals(Receiver<Signal>);
 
 /// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Request {
     /// End the bridge because of the signal with this number.
     End(u8),
     /// Print the counters.
@@ -37,13 +37,13 @@ impl Signals {
     }
 
     /// Waits for the next signal.
-    pub(super) async fn next(&mut self) -> Told {
+    pub(super) async fn next(&mut self) -> Request {
         match self.0.recv().await {
-            Some(Signal::SIGUSR1) => Told::Report,
-            Some(signal) => Told::End(signal as u8),
+            Some(Signal::SIGUSR1) => Request::Report,
+            Some(signal) => Request::End(signal as u8),
             // The signal thread has failed. End the bridge, because no signal could end it any
             // longer.
-            None => Told::End(Signal::SIGTERM as u8),
+            None => Request::End(Signal::SIGTERM as u8),
         }
     }
 }

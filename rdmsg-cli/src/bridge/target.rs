@@ -57,7 +57,7 @@ pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
 
 /// Connects to a plain TCP socket.
 pub(super) async fn connect_plain(address: &Address, limit: Duration) -> io::Result<Plain> {
-    let connected = timeout(limit, TcpStream::connect(address.place())).await;
+    let connected = timeout(limit, TcpStream::connect(address.host_port())).await;
     let late = |_| {
         let text = format!("no answer within {limit:?} (--connect-timeout)");
         io::Error::new(io::ErrorKind::TimedOut, text)
@@ -67,6 +67,6 @@ pub(super) async fn connect_plain(address: &Address, limit: Duration) -> io::Res
 
 /// Connects to an rdmsg stream.
 pub(super) async fn connect_rdmsg(address: &Address, connector: &Connector) -> io::Result<Rdmsg> {
-    let stream = rdmsg::tokio::Stream::connect_with(connector, address.place()).await?;
+    let stream = rdmsg::tokio::Stream::connect_with(connector, address.host_port()).await?;
     Ok(Rdmsg::new(stream))
 }

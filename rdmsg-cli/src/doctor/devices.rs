@@ -177,7 +177,7 @@ impl Device {
             let command = format!("ip address add {a}.{b}.{c}.1/24 dev {on}");
             let finding = Finding::error("address", format!("{name}: {on} has no address"))
                 .because("a connection uses the IP address of the network interface")
-                .mend(as_root(&command))
+                .command(as_root(&command))
                 .hint(format!(
                     "any free address of your network will do; the hosts must be in one network, \
                      for example {a}.{b}.{c}.2 on the second host"
@@ -289,7 +289,7 @@ impl Port {
         if self.link_layer == "InfiniBand" {
             return match state {
                 "INIT" => finding
-                    .mend(as_root("systemctl start opensm"))
+                    .command(as_root("systemctl start opensm"))
                     .hint("on one host of the network, unless a switch runs a subnet manager"),
                 _ => finding.hint("check the cable and its other end; `ibstat` shows the state"),
             };
@@ -297,7 +297,7 @@ impl Port {
         match interface {
             Some(Interface {
                 name, is_up: false, ..
-            }) => finding.mend(as_root(&format!("ip link set {name} up"))),
+            }) => finding.command(as_root(&format!("ip link set {name} up"))),
             Some(Interface { name, .. }) => finding.hint(format!(
                 "{name} has no carrier: check the cable and its other end; `ip link show {name}` \
                  shows the state"
@@ -355,7 +355,7 @@ fn judge_mtu(interface: &Interface, is_fast: bool) -> Finding {
     };
     finding
         .because(why)
-        .mend(as_root(&format!("ip link set {name} mtu 4200")))
+        .command(as_root(&format!("ip link set {name} mtu 4200")))
         .hint("do this on all hosts, and only if the switches forward such packets")
 }
 
@@ -389,7 +389,7 @@ fn judge_missing(
         );
         return finding
             .because(why)
-            .mend(as_root(&format!("modprobe {module}")));
+            .command(as_root(&format!("modprobe {module}")));
     }
     let finding = finding.because(
         "rdmsg uses TCP then. Software RoCE (rxe) makes an RDMA device of any network interface: \
@@ -403,10 +403,10 @@ fn judge_missing(
     }
     match interfaces.for_software(towards) {
         Some(interface) if around.is_container() => finding
-            .mend_all(software_device("rxe0", &interface.name))
+            .commands(software_device("rxe0", &interface.name))
             .hint("this is a container: run the commands on its host, as root, for its interface"),
         Some(interface) => finding
-            .mend_all(software_device("rxe0", &interface.name).map(|line| as_root(&line)))
+            .commands(software_device("rxe0", &interface.name).map(|line| as_root(&line)))
             .hint("`rdmsg doctor --fix` runs these commands"),
         None => finding.hint("no network interface is up: `ip link` shows them"),
     }
@@ -533,7 +533,7 @@ mod tests {
         let findings = judged(&machine);
         assert_eq!(subjects(&findings), [("address", State::Error)]);
         let command = as_root("ip address add 10.77.0.1/24 dev eth0");
-        assert_eq!(findings[0].mend, [command]);
+        assert_eq!(findings[0].commands, [command]);
     }
 
     #[test]
@@ -541,10 +541,10 @@ mod tests {
         let down = machine("1: DOWN\n", "1500\n").file("sys/class/net/eth0/flags", "0x1002\n");
         let findings = judged(&down);
         assert_eq!(subjects(&findings), [("port", State::Error)]);
-        assert_eq!(findings[0].mend, [as_root("ip link set eth0 up")]);
+        assert_eq!(findings[0].commands, [as_root("ip link set eth0 up")]);
         let unplugged = down.file("sys/class/net/eth0/flags", "0x1003\n");
         let findings = judged(&unplugged);
-        assert!(findings[0].mend.is_empty());
+        assert!(findings[0].commands.is_empty());
         assert!(findings[0].hint.as_ref().unwrap().contains("carrier"));
     }
 
@@ -606,7 +606,7 @@ mod tests {
             judge_none(kernel, &around, &interfaces, None)
         };
         let kernel = Kernel::with(false, Some(true), Some(true));
-        let judged = |machine: &Machine| judge(machine, &kernel).unwrap().mend;
+        let judged = |machine: &Machine| judge(machine, &kernel).unwrap().commands;
         assert_eq!(
             judged(&plain),
             [
@@ -618,7 +618,7 @@ mod tests {
         assert_eq!(judge(&plain, &lacks_all), None, "the kernel is the cause");
         let lacks_rxe = Kernel::with(true, None, Some(false));
         let finding = judge(&plain, &lacks_rxe).unwrap();
-        assert!(finding.mend.is_empty(), "{finding:?}");
+        assert!(finding.commands.is_empty(), "{finding:?}");
         assert!(finding.hint.unwrap().ends_with("the module rdma_rxe"));
         let adapter = plain.link("sys/class/net/eth0/device/driver", "/drivers/mlx5_core");
         assert_eq!(judged(&adapter), [as_root("modprobe mlx5_ib")]);

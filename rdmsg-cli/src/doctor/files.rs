@@ -103,8 +103,8 @@ impl DeviceFiles {
         });
         Some(
             finding
-                .mend(as_root("mkdir -p /dev/infiniband"))
-                .mend_all(make),
+                .command(as_root("mkdir -p /dev/infiniband"))
+                .commands(make),
         )
     }
 
@@ -128,14 +128,14 @@ impl DeviceFiles {
         if mode & 0o060 == 0o060 && group != "root" {
             return Some(
                 finding
-                    .mend(as_root(&format!("usermod -aG {group} $USER")))
+                    .command(as_root(&format!("usermod -aG {group} $USER")))
                     .hint("log in again, or run `newgrp`, before the group takes effect"),
             );
         }
         let rule = "KERNEL==\"uverbs*|rdma_cm\", MODE=\"0666\"";
         Some(
             finding
-                .mend(as_root(&format!("chmod 666 {}", names.join(" "))))
+                .command(as_root(&format!("chmod 666 {}", names.join(" "))))
                 .keep(write_line(
                     &rule.replace('\'', ""),
                     "/etc/udev/rules.d/90-rdmsg.rules",
@@ -203,7 +203,7 @@ mod tests {
         let findings = files.judge(&host());
         assert_eq!(findings.len(), 1);
         let node = as_root("mknod -m 666 /dev/infiniband/uverbs0 c 231 192");
-        assert_eq!(findings[0].mend[1], node);
+        assert_eq!(findings[0].commands[1], node);
         let findings = files.judge(&Surroundings::of(Distribution::Debian, true));
         let hint = findings[0].hint.as_ref().unwrap();
         assert!(
@@ -224,16 +224,16 @@ mod tests {
     #[test]
     fn rights_come_from_the_group_of_the_file() {
         let mut files = DeviceFiles::read(&machine().root());
-        let mut mend = |mode, group: &str| {
+        let mut commands = |mode, group: &str| {
             files.0[1].access = Access::Denied {
                 mode,
                 group: group.into(),
             };
-            files.judge(&host()).remove(0).mend
+            files.judge(&host()).remove(0).commands
         };
-        assert_eq!(mend(0o660, "rdma"), [as_root("usermod -aG rdma $USER")]);
+        assert_eq!(commands(0o660, "rdma"), [as_root("usermod -aG rdma $USER")]);
         let chmod = [as_root("chmod 666 /dev/infiniband/uverbs0")];
-        assert_eq!(mend(0o660, "root"), chmod);
-        assert_eq!(mend(0o600, "rdma"), chmod);
+        assert_eq!(commands(0o660, "root"), chmod);
+        assert_eq!(commands(0o600, "rdma"), chmod);
     }
 }

@@ -15,8 +15,8 @@ pub(crate) struct Finding {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
     /// The commands that solve the problem on the checked host, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) mend: Vec<String>,
+    #[serde(default, rename = "mend", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) commands: Vec<String>,
     /// The commands that make the solution permanent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) keep: Vec<String>,
@@ -57,7 +57,7 @@ impl Finding {
             host: Host::Here,
             what: what.into(),
             why: None,
-            mend: Vec::new(),
+            commands: Vec::new(),
             keep: Vec::new(),
             hint: None,
         }
@@ -84,13 +84,13 @@ impl Finding {
         self
     }
 
-    pub(crate) fn mend(mut self, command: impl Into<String>) -> Self {
-        self.mend.push(command.into());
+    pub(crate) fn command(mut self, command: impl Into<String>) -> Self {
+        self.commands.push(command.into());
         self
     }
 
-    pub(crate) fn mend_all(mut self, commands: impl IntoIterator<Item = String>) -> Self {
-        self.mend.extend(commands);
+    pub(crate) fn commands(mut self, commands: impl IntoIterator<Item = String>) -> Self {
+        self.commands.extend(commands);
         self
     }
 

@@ -86,12 +86,12 @@ impl Kernel {
         let finding = Finding::error(SUBJECT, missing).because(WHY);
         if around.is_container() {
             return finding
-                .mend("modprobe -a rdma_ucm ib_uverbs")
+                .command("modprobe -a rdma_ucm ib_uverbs")
                 .hint("this is a container: run the command on its host, as root");
         }
         if self.can_load != Some(false) {
             return finding
-                .mend(as_root("modprobe -a rdma_ucm ib_uverbs"))
+                .command(as_root("modprobe -a rdma_ucm ib_uverbs"))
                 .keep(write_line("rdma_ucm", "/etc/modules-load.d/rdmsg.conf"));
         }
         let release = &self.release;
@@ -101,16 +101,16 @@ impl Kernel {
         ));
         match around.distribution() {
             Distribution::Ubuntu => finding
-                .mend(as_root(&format!(
+                .command(as_root(&format!(
                     "apt install linux-modules-extra-{release}"
                 )))
-                .mend(as_root("modprobe -a rdma_ucm ib_uverbs")),
+                .command(as_root("modprobe -a rdma_ucm ib_uverbs")),
             Distribution::Debian => finding
-                .mend(as_root("apt install linux-image-amd64"))
-                .mend(as_root("reboot")),
+                .command(as_root("apt install linux-image-amd64"))
+                .command(as_root("reboot")),
             Distribution::Fedora => finding
-                .mend(as_root("dnf install kernel-modules-extra rdma-core"))
-                .mend(as_root("modprobe -a rdma_ucm ib_uverbs")),
+                .command(as_root("dnf install kernel-modules-extra rdma-core"))
+                .command(as_root("modprobe -a rdma_ucm ib_uverbs")),
             Distribution::Other => finding,
         }
     }
@@ -158,10 +158,13 @@ mod tests {
         assert_eq!(fine.state, State::Ok);
         let missing = judged(false, Some(true), Distribution::Debian);
         assert_eq!(missing.state, State::Error);
-        assert_eq!(missing.mend, [as_root("modprobe -a rdma_ucm ib_uverbs")]);
+        assert_eq!(
+            missing.commands,
+            [as_root("modprobe -a rdma_ucm ib_uverbs")]
+        );
         let absent = judged(false, Some(false), Distribution::Ubuntu);
         assert_eq!(
-            absent.mend[0],
+            absent.commands[0],
             as_root("apt install linux-modules-extra-6.1.0-56-amd64")
         );
     }
@@ -176,7 +179,7 @@ mod tests {
             can_load_rxe: None,
         };
         let finding = kernel.judge(&Surroundings::of(Distribution::Debian, true));
-        assert_eq!(finding.mend, ["modprobe -a rdma_ucm ib_uverbs"]);
+        assert_eq!(finding.commands, ["modprobe -a rdma_ucm ib_uverbs"]);
         assert!(finding.hint.unwrap().contains("host"));
     }
 }

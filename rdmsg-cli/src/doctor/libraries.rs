@@ -35,12 +35,12 @@ impl Libraries {
             Self::NotBuilt => Some(
                 Finding::error(SUBJECT, "this program was built without RDMA")
                     .because("it supports only TCP")
-                    .mend("cargo install rdmsg-cli"),
+                    .command("cargo install rdmsg-cli"),
             ),
             Self::Failed(error) if !devices.is_empty() => Some(
                 Finding::error(SUBJECT, format!("libibverbs lists no devices: {error}"))
                     .because("programs use devices through librdmacm and libibverbs")
-                    .mend(as_root(&install)),
+                    .command(as_root(&install)),
             ),
             // Another finding already states that the host has no device.
             Self::Failed(_) => None,
@@ -58,7 +58,7 @@ impl Libraries {
                 Some(
                     Finding::error(SUBJECT, what)
                         .because("each kind of device needs a provider library of its own")
-                        .mend(as_root(&install)),
+                        .command(as_root(&install)),
                 )
             }
         }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(judged(&["mlx5_0", "rxe0"]).state, State::Ok);
         let finding = judged(&["mlx5_0"]);
         assert!(finding.what.ends_with("for rxe0"), "{}", finding.what);
-        assert!(finding.mend[0].ends_with("ibverbs-providers"));
+        assert!(finding.commands[0].ends_with("ibverbs-providers"));
         assert_eq!(Libraries::Offer(Vec::new()).judge(&[], &around), None);
         let built = Libraries::NotBuilt.judge(&[], &around).unwrap();
         assert_eq!(built.state, State::Error);

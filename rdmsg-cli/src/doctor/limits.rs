@@ -95,11 +95,11 @@ impl Limits {
         }
         let line = "* - memlock unlimited";
         let finding = if hard == RLIM_INFINITY {
-            finding.mend("ulimit -l unlimited")
+            finding.command("ulimit -l unlimited")
         } else {
             // The command raises the limit of the shell in which it runs. Later commands in that
             // shell inherit the limit.
-            finding.mend(as_root("prlimit --memlock=unlimited --pid $$"))
+            finding.command(as_root("prlimit --memlock=unlimited --pid $$"))
         };
         finding
             .keep(write_line(line, "/etc/security/limits.d/rdmsg.conf"))
@@ -118,9 +118,9 @@ impl Limits {
         let finding = Finding::warning(SUBJECT, what)
             .because("each connection uses several file descriptors");
         if hard > soft {
-            finding.mend(format!("ulimit -n {hard}"))
+            finding.command(format!("ulimit -n {hard}"))
         } else {
-            finding.mend(as_root("prlimit --nofile=65536 --pid $$"))
+            finding.command(as_root("prlimit --nofile=65536 --pid $$"))
         }
     }
 }
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(small.state, State::Error);
         assert!(small.what.starts_with("64 KiB"), "{}", small.what);
         assert_eq!(
-            small.mend,
+            small.commands,
             [as_root("prlimit --memlock=unlimited --pid $$")]
         );
         let usual = judged(8 << 20, RLIM_INFINITY, false, false);
@@ -178,7 +178,7 @@ mod tests {
             "{}",
             usual.what
         );
-        assert_eq!(usual.mend, ["ulimit -l unlimited"]);
+        assert_eq!(usual.commands, ["ulimit -l unlimited"]);
         for (soft, may_lock) in [(64 << 10, true), (RLIM_INFINITY, false), (FEW, false)] {
             assert_eq!(judged(soft, soft, may_lock, false).state, State::Ok);
         }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_containers_limit_is_its_runtimes() {
         let finding = judged(8 << 20, 8 << 20, false, true);
-        assert!(finding.mend.is_empty());
+        assert!(finding.commands.is_empty());
         assert!(finding.hint.unwrap().contains("--ulimit memlock=-1"));
     }
 }

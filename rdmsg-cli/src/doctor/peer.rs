@@ -251,9 +251,9 @@ impl Peer {
             port => format!("rdmsg serve 0.0.0.0:{port}"),
         };
         if is_refusal(error) {
-            return finding.mend(serve);
+            return finding.command(serve);
         }
-        finding.mend(serve).hint(format!(
+        finding.command(serve).hint(format!(
             "if it runs: `ping -c1 {ip}` shows whether this host reaches the peer, and a \
              firewall must let TCP port {port} pass"
         ))
@@ -281,15 +281,15 @@ impl Peer {
              messages arrive, but long ones do not",
         );
         // Flush the cache, because the sender caches the smaller path MTU for several minutes.
-        let mend = |interface: &str, mtu: u64| {
+        let raise_mtu = |interface: &str, mtu: u64| {
             let set = format!("ip link set {interface} mtu {mtu}");
             [&set, FORGET_PATHS].map(as_root)
         };
         Some(if ours < theirs {
-            finding.mend_all(mend(&link.interface, theirs))
+            finding.commands(raise_mtu(&link.interface, theirs))
         } else if is_interface(&other.interface) {
             finding
-                .mend_all(mend(&other.interface, ours))
+                .commands(raise_mtu(&other.interface, ours))
                 .at(Host::Peer)
         } else {
             finding.at(Host::Peer)
@@ -323,8 +323,12 @@ impl Peer {
         // packets longer than its interface's MTU forever, and occupies a processor.
         let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
         let mut errors = findings.iter().filter(|it| it.state == State::Error);
-        let told = errors.find(of_mtu).map(|it| it.subject.clone());
-        let sizes = if told.is_some() { &SIZES[..1] } else { &SIZES };
+        let mtu_problem = errors.find(of_mtu).map(|it| it.subject.clone());
+        let sizes = if mtu_problem.is_some() {
+            &SIZES[..1]
+        } else {
+            &SIZES
+        };
         let echoed = service::ask(&endpoint, Request::Echo, timeout).and_then(|_| {
             let mut arrived = None;
             let mut times = Vec::new();
@@ -349,10 +353,10 @@ impl Peer {
                 let list: Vec<String> = list.collect();
                 let what = format!("messages came back: {}", list.join(", "));
                 let finding = Finding::ok("messages", what);
-                findings.push(match told {
+                findings.push(match mtu_problem {
                     None => finding,
-                    Some(told) => finding.hint(format!(
-                        "longer messages were not sent: see the finding {told}"
+                    Some(mtu_problem) => finding.hint(format!(
+                        "longer messages were not sent: see the finding {mtu_problem}"
                     )),
                 });
             }
@@ -368,7 +372,7 @@ impl Peer {
                 let ip = self.address.ip();
                 findings.push(match link {
                     Some(Link { interface, mtu, .. }) => finding
-                        .mend(as_root(&format!("ip link set {interface} mtu 1500")))
+                        .command(as_root(&format!("ip link set {interface} mtu 1500")))
                         .hint(format!(
                             "on both hosts; or configure the switches for packets of {mtu} bytes, \
                              which `ping -M do -s {} {ip}` tests",
@@ -502,7 +506,7 @@ fn of_peer(finding: &Finding) -> Finding {
         host: Host::Peer,
         what: plain(&finding.what),
         why: finding.why.as_deref().map(plain),
-        mend: all(&finding.mend),
+        commands: all(&finding.commands),
         keep: all(&finding.keep),
         hint: finding.hint.as_deref().map(plain),
     }
@@ -528,14 +532,14 @@ mod tests {
     #[test]
     fn text_of_peer_cannot_control_the_terminal() {
         let hostile = Finding::error("x\x1b[2J", "\r\n\u{9b}31m".repeat(1000))
-            .mend("rm\x07")
+            .command("rm\x07")
             .at(Host::Here);
         let shown = of_peer(&hostile);
         assert_eq!(shown.host, Host::Peer, "whatever it says");
         assert_eq!(shown.subject, "x?[2J");
         assert_eq!(shown.what.chars().count(), LONGEST_TEXT);
         assert!(!shown.what.chars().any(char::is_control));
-        assert_eq!(shown.mend, ["rm?"]);
+        assert_eq!(shown.commands, ["rm?"]);
     }
 
     #[test]
@@ -568,8 +572,8 @@ mod tests {
         assert_eq!(judged(4200, 4200).state, State::Ok);
         let here = judged(1500, 4200);
         assert_eq!((here.state, here.host), (State::Error, Host::Here));
-        let mend = ["ip link set eth0 mtu 4200", "ip route flush cache"];
-        assert_eq!(here.mend, mend.map(as_root));
+        let expected = ["ip link set eth0 mtu 4200", "ip route flush cache"];
+        assert_eq!(here.commands, expected.map(as_root));
         let there = judged(4200, 1500);
         assert_eq!((there.state, there.host), (State::Error, Host::Peer));
         assert_eq!(

@@ -118,7 +118,7 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
         host,
         what,
         why,
-        mend,
+        commands,
         keep,
         hint,
     } = finding;
@@ -140,7 +140,7 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     let bold = Style::new().bold();
     let margin = " ".repeat(2 + first);
     let column = second;
-    let place = match host {
+    let suffix = match host {
         Host::Here => "",
         Host::Peer => " at the peer",
     };
@@ -158,8 +158,8 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     if let Some(hint) = hint {
         text("  know", hint)?;
     }
-    for (label, commands) in [("  mend", mend), ("  keep", keep)] {
-        let mut label = format!("{label}{place}");
+    for (label, commands) in [("  mend", commands), ("  keep", keep)] {
+        let mut label = format!("{label}{suffix}");
         for command in commands {
             // Print the command on one line, so that the user can copy it.
             writeln!(
@@ -222,7 +222,7 @@ mod tests {
         let command = "a command that is longer than the terminal is wide ".repeat(3);
         let finding = Finding::error("firewall", "words ".repeat(30))
             .because("it is so")
-            .mend(&command)
+            .command(&command)
             .at(Host::Peer);
         let mut out = Vec::new();
         write_finding(&mut out, &finding, 80).unwrap();

@@ -60,7 +60,7 @@ impl Route {
         );
         let finding = Finding::error("path MTU", what)
             .because("longer packets are lost: short messages arrive, but long ones do not")
-            .mend(as_root(FORGET_PATHS))
+            .command(as_root(FORGET_PATHS))
             .hint(format!(
                 "the kernel remembers for ten minutes that a smaller MTU stopped packets, here or \
                  on the way; `ip route get {peer}` shows that MTU, and one that was configured"
@@ -99,6 +99,6 @@ mod tests {
         assert!(judged(None).is_none() && judged(Some(4200)).is_none());
         let finding = judged(Some(1500)).unwrap();
         assert!(finding.what.contains("1500"), "{finding:?}");
-        assert_eq!(finding.mend, [as_root(FORGET_PATHS)]);
+        assert_eq!(finding.commands, [as_root(FORGET_PATHS)]);
     }
 }

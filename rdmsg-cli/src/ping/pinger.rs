@@ -49,7 +49,7 @@ impl<'a> Pinger<'a> {
         Ok(Self {
             options,
             peer: service::addresses(&options.peer)?,
-            message: (0..size).map(|place| place as u8).collect(),
+            message: (0..size).map(|offset| offset as u8).collect(),
             live: Live::new(!options.quiet && !options.json),
             outages: Outages::new(),
             summary: Summary::new(&options.peer, options.size),
@@ -165,13 +165,13 @@ impl<'a> Pinger<'a> {
         let mut is_sent = false;
         loop {
             let left = self.options.timeout.saturating_sub(limited.elapsed());
-            let came = if is_sent {
+            let received = if is_sent {
                 endpoint.recv_timeout(left.min(CHECK_INTERVAL)).map(Some)
             } else {
                 let sent = endpoint.send_timeout(&self.message, left.min(CHECK_INTERVAL));
                 sent.map(|()| None)
             };
-            match came {
+            match received {
                 Ok(None) => is_sent = true,
                 Ok(Some(message)) => {
                     let time = start.elapsed();

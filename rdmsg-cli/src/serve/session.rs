@@ -114,7 +114,7 @@ mod tests {
         let ended = serve(&endpoint, &Reports::default());
         assert!(matches!(ended.error, Error::TimedOut), "{ended}");
         let end = silent.recv().unwrap_err();
-        let told = matches!(end, Error::Disconnected(CloseReason::PeerAborted(UNKNOWN)));
-        assert!(told, "{end}");
+        let was_aborted = matches!(end, Error::Disconnected(CloseReason::PeerAborted(UNKNOWN)));
+        assert!(was_aborted, "{end}");
     }
 }

@@ -11,14 +11,14 @@ use toolbox::{Bridge, Proxy, TIME_LIMIT, await_line};
 use crate::stage::{Service, connect, is_reset, random, reset, start};
 
 /// A service, two bridges, and a proxy between the bridges.
-struct Way {
+struct BridgePair {
     near: Bridge,
     proxy: Proxy,
     far: Bridge,
     service: SocketAddr,
 }
 
-impl Way {
+impl BridgePair {
     fn to(service: SocketAddr) -> Self {
         Self::with(service, &["--resume", "600"], &["--resume", "600s"])
     }
@@ -57,15 +57,15 @@ impl Way {
     }
 }
 
-fn bridge_of(service: SocketAddr, place: &str, more: &[&str]) -> Bridge {
-    let (listen, to) = (format!("rdmsg+tcp://{place}"), format!("tcp://{service}"));
+fn bridge_of(service: SocketAddr, address: &str, more: &[&str]) -> Bridge {
+    let (listen, to) = (format!("rdmsg+tcp://{address}"), format!("tcp://{service}"));
     start(&listen, &to, more)
 }
 
 /// Opens a connection through the bridges, and exchanges bytes in both directions. Returns the
 /// sockets of the client and of the service.
-fn conversation(way: &Way, service: &TcpListener) -> (TcpStream, TcpStream) {
-    let mut client = connect(way.near.address);
+fn conversation(bridges: &BridgePair, service: &TcpListener) -> (TcpStream, TcpStream) {
+    let mut client = connect(bridges.near.address);
     let (mut server, _) = service.accept().unwrap();
     server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     passes(&mut client, &mut server, b"hello");
@@ -98,8 +98,8 @@ fn listener() -> (TcpListener, SocketAddr) {
 fn client_notices_no_cut_between_the_bridges() {
     const LEN: usize = 5_000_000;
     let service = Service::echo();
-    let mut way = Way::to(service.address);
-    let mut client = connect(way.near.address);
+    let mut bridges = BridgePair::to(service.address);
+    let mut client = connect(bridges.near.address);
     let sent = random(11, LEN);
     let mut writer = client.try_clone().unwrap();
     for part in sent.chunks(LEN / 5) {
@@ -109,53 +109,54 @@ fn client_notices_no_cut_between_the_bridges() {
             client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
             // The other half of the bytes is in flight, or in the near bridge until the connection
             // is resumed.
-            way.cut();
-            way.restore();
+            bridges.cut();
+            bridges.restore();
             client.read_exact(&mut echoed[part.len() / 2..]).unwrap();
         });
         assert!(echoed == part);
     }
     client.shutdown(Shutdown::Write).unwrap();
     ends(&mut client);
-    way.both_report("0 open, 1 total, 0 refused, 0 failed");
-    way.both_report("bytes: 5000000 to the target, 5000000 back");
+    bridges.both_report("0 open, 1 total, 0 refused, 0 failed");
+    bridges.both_report("bytes: 5000000 to the target, 5000000 back");
 }
 
 #[test]
 fn half_closes_pass_behind_a_cut() {
     let (service, address) = listener();
-    let mut way = Way::to(address);
-    let (mut client, mut server) = conversation(&way, &service);
-    way.cut();
+    let mut bridges = BridgePair::to(address);
+    let (mut client, mut server) = conversation(&bridges, &service);
+    bridges.cut();
     client.write_all(b"last question").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    way.restore();
+    bridges.restore();
     arrives(&mut server, b"last question");
     ends(&mut server);
     // The direction from the server to the client is still open. It survives another cut.
-    way.cut();
+    bridges.cut();
     server.write_all(b"last answer").unwrap();
     drop(server);
-    way.restore();
+    bridges.restore();
     arrives(&mut client, b"last answer");
     ends(&mut client);
-    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+    bridges.both_report("0 open, 1 total, 0 refused, 0 failed");
 }
 
 #[test]
 fn service_reset_during_cut_resets_client() {
     let (service, address) = listener();
-    let mut way = Way::to(address);
-    let (mut client, server) = conversation(&way, &service);
-    way.cut();
+    let mut bridges = BridgePair::to(address);
+    let (mut client, server) = conversation(&bridges, &service);
+    bridges.cut();
     reset(server);
-    way.far
+    bridges
+        .far
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
-    way.proxy.restore();
+    bridges.proxy.restore();
     assert!(is_reset(&mut client));
-    assert!(way.near.says("the other bridge has forgotten it"));
-    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    assert!(bridges.near.says("the other bridge has forgotten it"));
+    bridges.both_report("0 open, 1 total, 0 refused, 1 failed");
 }
 
 #[test]
@@ -163,38 +164,41 @@ fn client_reset_during_cut_resets_service() {
     let (service, address) = listener();
     // The near bridge cannot forward the reset to the far bridge. After its resume time of 1 s, the
     // far bridge resets the service.
-    let mut way = Way::with(address, &["--resume", "600"], &["--resume", "1"]);
-    let (client, mut server) = conversation(&way, &service);
-    way.cut();
+    let mut bridges = BridgePair::with(address, &["--resume", "600"], &["--resume", "1"]);
+    let (client, mut server) = conversation(&bridges, &service);
+    bridges.cut();
     reset(client);
-    way.near
+    bridges
+        .near
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
     assert!(is_reset(&mut server));
-    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    bridges.both_report("0 open, 1 total, 0 refused, 1 failed");
 }
 
 #[test]
 fn restarted_bridge_resets_the_client_and_says_why() {
     let (service, address) = listener();
-    let mut way = Way::to(address);
-    let (mut client, mut server) = conversation(&way, &service);
-    way.cut();
-    way.far.process.kill().unwrap();
+    let mut bridges = BridgePair::to(address);
+    let (mut client, mut server) = conversation(&bridges, &service);
+    bridges.cut();
+    bridges.far.process.kill().unwrap();
     ends_somehow(&mut server);
-    let place = way.far.address.to_string();
-    way.far = bridge_of(way.service, &place, &["--resume", "600"]);
-    way.proxy.restore();
+    let far_address = bridges.far.address.to_string();
+    bridges.far = bridge_of(bridges.service, &far_address, &["--resume", "600"]);
+    bridges.proxy.restore();
     assert!(is_reset(&mut client));
     assert!(
-        way.near
+        bridges
+            .near
             .says("the connection was lost, and the other bridge has forgotten it")
     );
-    way.near
+    bridges
+        .near
         .reports("0 open, 1 total, 0 refused, 1 failed")
         .unwrap();
     // A new client can connect.
-    conversation(&way, &service);
+    conversation(&bridges, &service);
 }
 
 fn ends_somehow(stream: &mut TcpStream) {
@@ -209,11 +213,11 @@ fn bridges_without_the_option_reset_at_once() {
         (vec![], vec!["--resume", "600"]),
         (vec!["--resume", "600"], vec![]),
     ] {
-        let mut way = Way::with(address, &near, &far);
-        let (mut client, mut server) = conversation(&way, &service);
-        way.proxy.cut();
+        let mut bridges = BridgePair::with(address, &near, &far);
+        let (mut client, mut server) = conversation(&bridges, &service);
+        bridges.proxy.cut();
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));
-        way.both_report("0 open, 1 total, 0 refused, 1 failed");
+        bridges.both_report("0 open, 1 total, 0 refused, 1 failed");
     }
 }

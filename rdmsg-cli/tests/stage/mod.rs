@@ -38,8 +38,8 @@ pub(crate) fn far(service: SocketAddr, more: &[&str]) -> Bridge {
     far_at(format!("{host}:0").parse().unwrap(), service, more)
 }
 
-pub(crate) fn far_at(place: SocketAddr, service: SocketAddr, more: &[&str]) -> Bridge {
-    let listen = format!("{}://{place}", scheme());
+pub(crate) fn far_at(address: SocketAddr, service: SocketAddr, more: &[&str]) -> Bridge {
+    let listen = format!("{}://{address}", scheme());
     start(&listen, &format!("tcp://{service}"), more)
 }
 

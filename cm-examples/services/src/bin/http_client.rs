@@ -22,7 +22,7 @@ use services::{
     options::ClientOptions,
     run,
     server::finish,
-    web::{AnyBody, Client, Pattern, whole},
+    web::{AnyBody, Client, Pattern, full_body},
 };
 use tokio::{
     fs::File,
@@ -120,7 +120,7 @@ async fn connect(program: &Program, engine: &Engine, tls: Option<&TlsConnector>)
 fn request(program: &Program) -> (Method, AnyBody) {
     match program.post {
         Some(count) => (Method::POST, Pattern::new(count).boxed()),
-        None => (Method::GET, whole("")),
+        None => (Method::GET, full_body("")),
     }
 }
 

@@ -31,7 +31,7 @@ struct State {
     messages: VecDeque<Bytes>,
     bytes: usize,
     missed: u64,
-    over: bool,
+    has_ended: bool,
 }
 
 /// The next item of a subscriber's queue.
@@ -106,13 +106,13 @@ impl Queue {
                 state.bytes -= message.len();
                 Some(Next::Message(message))
             }
-            None => state.over.then_some(Next::End),
+            None => state.has_ended.then_some(Next::End),
         }
     }
 
     /// Ends the queue: `next` returns the remaining messages, and then [`Next::End`].
     pub fn end(&self) {
-        self.state().over = true;
+        self.state().has_ended = true;
         self.changed.notify_one();
     }
 

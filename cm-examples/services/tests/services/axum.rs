@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use toolbox::pattern;
 
-use super::stage::{Program, TIME_LIMIT, config, place, run};
+use super::stage::{Program, TIME_LIMIT, config, ip_and_transport, run};
 
 const AXUM_SERVER: &str = env!("CARGO_BIN_EXE_axum_server");
 const HTTP_GET: &str = env!("CARGO_BIN_EXE_http_get");
@@ -54,9 +54,9 @@ async fn body(answer: Response<Incoming>) -> Bytes {
     answer.into_body().collect().await.unwrap().to_bytes()
 }
 
-/// Checks the responses of a server with HTTP/1 and with HTTP/2. `told` is the server address
+/// Checks the responses of a server with HTTP/1 and with HTTP/2. `peer` is the server address
 /// expected in the extensions of the response.
-async fn check<C>(connector: C, address: SocketAddr, told: Option<PeerAddr>)
+async fn check<C>(connector: C, address: SocketAddr, peer: Option<PeerAddr>)
 where
     C: Connect + Clone + Send + Sync + 'static,
 {
@@ -64,7 +64,7 @@ where
         let mut builder = Client::builder(TokioExecutor::new());
         let client = builder.http2_only(http2).build(connector.clone());
         let answer = send(&client, &format!("http://{address}/"), Bytes::new()).await;
-        assert_eq!(answer.extensions().get(), told.as_ref());
+        assert_eq!(answer.extensions().get(), peer.as_ref());
         let greeting = String::from_utf8(body(answer).await.to_vec()).unwrap();
         let greeted = greeting.strip_prefix("hello, ").unwrap().trim_end();
         let greeted: SocketAddr = greeted.parse().unwrap();
@@ -81,7 +81,7 @@ fn axum_serves_either_listener() {
         let stop = CancellationToken::new();
         let listener = rdmsg::Listener::builder()
             .config(&config())
-            .bind_stream((place().0, 0))
+            .bind_stream((ip_and_transport().0, 0))
             .and_then(StreamListener::from_std)
             .unwrap();
         let address = listener.local_addr().unwrap();
@@ -104,7 +104,7 @@ fn accept_of_axum_waits_after_close() {
     run(async {
         let mut listener = rdmsg::Listener::builder()
             .config(&config())
-            .bind_stream((place().0, 0))
+            .bind_stream((ip_and_transport().0, 0))
             .and_then(StreamListener::from_std)
             .unwrap();
         let address = Listener::local_addr(&listener).unwrap();

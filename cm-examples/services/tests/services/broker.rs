@@ -10,7 +10,7 @@ use services::broker::{FromBroker, Hub, QueueLimits, ToBroker, publish};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{endpoint, place, run};
+use super::stage::{endpoint, ip_and_transport, run};
 
 const LIMITS: QueueLimits = QueueLimits {
     messages: 100,
@@ -27,7 +27,7 @@ fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) 
     let listener = rdmsg::Listener::builder()
         .config(&config)
         .engine(&engine)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .map(Listener::from)
         .unwrap();
     let address = listener.local_addr();
@@ -126,7 +126,7 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
         // the broker is sending, and the messages in its queue. The broker has dropped all others.
         let missed = number(&now, "missed");
         assert!(missed > MESSAGES - 200, "{now}");
-        let (mut expected, mut told) = (0, 0);
+        let (mut expected, mut total_missed) = (0, 0);
         while expected < MESSAGES {
             let (number, missed) = next(&slow).await;
             assert_eq!(
@@ -135,9 +135,9 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
                 "each gap is reported at its position"
             );
             expected = number + 1;
-            told += missed;
+            total_missed += missed;
         }
-        assert_eq!(told, missed);
+        assert_eq!(total_missed, missed);
         slow.close().await.unwrap();
         publisher.close().await.unwrap();
         stop.cancel();

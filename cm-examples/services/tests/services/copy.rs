@@ -15,7 +15,7 @@ use services::copy::{self, Copied, PIECE};
 use tokio::task::JoinHandle;
 use toolbox::pattern;
 
-use super::stage::{Folder, endpoint, place, run};
+use super::stage::{Folder, endpoint, ip_and_transport, run};
 
 const SIZE: u64 = 12 * PIECE + 12_345;
 
@@ -25,7 +25,7 @@ async fn start(folder: &Path) -> (SocketAddr, JoinHandle<()>) {
     let listener = rdmsg::Listener::builder()
         .config(&config)
         .engine(&engine)
-        .bind((place().0, 0))
+        .bind((ip_and_transport().0, 0))
         .map(Listener::from)
         .unwrap();
     let address = listener.local_addr();

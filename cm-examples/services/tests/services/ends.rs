@@ -16,7 +16,7 @@ use services::{
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
-use toolbox::{Deadline, Heard, slowness};
+use toolbox::{Deadline, TextWait, slowness};
 
 use super::{
     grpc,
@@ -165,18 +165,22 @@ fn copy_continues_with_next_server_after_an_end() {
 }
 
 /// Kills or stops a client during a request, and checks that the server reports the reason for the
-/// end of the connection. `is_at_it` waits until the request has started.
+/// end of the connection. `await_start` waits until the request has started.
 fn server_learns(
     server: (&str, &[&str]),
     client: (&str, &[&str]),
-    is_at_it: impl Fn(&mut Program),
+    await_start: impl Fn(&mut Program),
 ) {
     for (signal, expected) in ENDS {
         let (mut server, address) = Program::serve_with(server.0, server.1, &keepalive());
         let mut client = Program::start(client.0, client.1, address);
-        is_at_it(&mut client);
+        await_start(&mut client);
         client.signal(signal);
-        assert_eq!(server.0.hear(expected, bound()), Heard::Said, "{signal}");
+        assert_eq!(
+            server.0.wait_for_text(expected, bound()),
+            TextWait::Printed,
+            "{signal}"
+        );
         // The server still runs after the end of the connection, and exits normally on SIGTERM.
         server.signal(Signal::SIGTERM);
         let ended = server.0.finish(super::stage::TIME_LIMIT).unwrap();

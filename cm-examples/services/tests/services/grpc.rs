@@ -11,7 +11,7 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, service::interceptor::InterceptedService, transport};
 
-use super::stage::{Service, config, place, run, server};
+use super::stage::{Service, config, ip_and_transport, run, server};
 
 pub(super) async fn service(keepalive: Keepalive) -> (Service, Engine) {
     let server = server(keepalive).await;
@@ -66,11 +66,11 @@ fn request_has_addresses_over_listener_of_rdmsg() {
         let listener = rdmsg::Listener::builder()
             .config(&config())
             .engine(&engine)
-            .bind_stream((place().0, 0))
+            .bind_stream((ip_and_transport().0, 0))
             .and_then(StreamListener::from_std)
             .unwrap();
         let address = listener.local_addr().unwrap();
-        let (addresses, mut told) = mpsc::channel(1);
+        let (addresses, mut received) = mpsc::channel(1);
         let service = InterceptedService::new(EchoService, move |request: Request<()>| {
             let both = (request.local_addr(), request.remote_addr());
             addresses.try_send(both).unwrap();
@@ -86,7 +86,7 @@ fn request_has_addresses_over_listener_of_rdmsg() {
         let client = EchoClient::connect(ClientOptions::to(address), engine).await;
         let mut client = client.unwrap();
         assert_eq!(client.once("hello").await.unwrap(), "hello");
-        let (local, remote) = told.recv().await.unwrap();
+        let (local, remote) = received.recv().await.unwrap();
         assert_eq!(local, Some(address));
         assert_eq!(remote.unwrap().ip(), address.ip());
         drop(client);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
-use services::web::{Answer, Client, Pattern, serve, whole};
+use services::web::{Answer, Client, Pattern, full_body, serve};
 use tokio::task::JoinSet;
 
 use super::stage::{Service, connect, run};
@@ -34,12 +34,18 @@ fn bodies_of_megabytes_go_both_ways_by_either_version() {
             for http2 in [false, true] {
                 let mut client = Client::start(connect(&options).await, http2).await.unwrap();
                 let path = format!("/bytes/{LEN}");
-                let answer = client.send(Method::GET, &path, whole("")).await.unwrap();
+                let answer = client
+                    .send(Method::GET, &path, full_body(""))
+                    .await
+                    .unwrap();
                 check_pattern(answer, LEN).await;
                 let posted = Pattern::new(LEN).boxed();
                 let answer = client.send(Method::POST, "/echo", posted).await.unwrap();
                 check_pattern(answer, LEN).await;
-                let answer = client.send(Method::GET, "/no", whole("")).await.unwrap();
+                let answer = client
+                    .send(Method::GET, "/no", full_body(""))
+                    .await
+                    .unwrap();
                 assert_eq!(answer.status(), StatusCode::NOT_FOUND);
             }
         }
@@ -62,7 +68,7 @@ fn hundred_concurrent_requests_each_get_an_answer() {
                 };
                 requests.spawn(async move {
                     let text = format!("request {number}").repeat(number);
-                    let posted = whole(text.clone());
+                    let posted = full_body(text.clone());
                     let answer = client.send(Method::POST, "/echo", posted).await.unwrap();
                     assert_eq!(body(answer).await, text);
                 });
@@ -83,7 +89,9 @@ fn pending_request_is_answered_at_server_shutdown() {
         for http2 in [false, true] {
             let socket = service.connect().await;
             let mut client = Client::start(socket, http2).await.unwrap();
-            let answer = client.send(Method::GET, "/bytes/3000000", whole("")).await;
+            let answer = client
+                .send(Method::GET, "/bytes/3000000", full_body(""))
+                .await;
             clients.push((client, answer.unwrap()));
         }
         let stopping = tokio::spawn(service.stop());

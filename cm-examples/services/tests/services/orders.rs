@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use rdmsg::Transport;
 
-use super::stage::{Program, TIME_LIMIT, place};
+use super::stage::{Program, TIME_LIMIT, ip_and_transport};
 
 const ORDERS: &str = env!("CARGO_BIN_EXE_orders");
 
@@ -21,7 +21,7 @@ fn end(mut program: Program, beginning: &str) -> u64 {
 fn each_order_is_executed_once_in_20_restarts() {
     let (mut server, address) = Program::serve(ORDERS, &["serve", "ADDR"]);
     // The address selects the transport, because clients would otherwise fall back to TCP.
-    let servers = match place().1 {
+    let servers = match ip_and_transport().1 {
         Transport::Rdma => format!("rdma://{address}"),
         _ => format!("tcp://{address}"),
     };

@@ -13,7 +13,7 @@ use tarpc::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::stage::{Program, TIME_LIMIT, config, endpoint, place, run};
+use super::stage::{Program, TIME_LIMIT, config, endpoint, ip_and_transport, run};
 
 /// Returns the context of a call with the time limit `TIME_LIMIT`. tarpc's default of 10 s is too
 /// short on a slow machine.
@@ -32,7 +32,7 @@ fn calls_have_their_answers_until_the_client_ends() {
         let listener = rdmsg::Listener::builder()
             .config(&config())
             .engine(&engine)
-            .bind((place().0, 0))
+            .bind((ip_and_transport().0, 0))
             .map(Listener::from)
             .unwrap();
         let connected = endpoint(listener.local_addr(), config()).await;
@@ -97,7 +97,7 @@ fn cancellation_reaches_server_with_full_window() {
         let listener = rdmsg::Listener::builder()
             .config(&config)
             .engine(&engine)
-            .bind((place().0, 0))
+            .bind((ip_and_transport().0, 0))
             .map(Listener::from)
             .unwrap();
         let connected = endpoint(listener.local_addr(), config).await;

@@ -58,16 +58,16 @@ pub(crate) fn bound() -> Duration {
 }
 
 /// Returns an address of this host, and the transport of connections to it.
-pub(crate) fn place() -> (IpAddr, Transport) {
+pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
         Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
     }
 }
 
-/// Returns a configuration that permits only the transport of [`place`].
+/// Returns a configuration that permits only the transport of [`ip_and_transport`].
 pub(crate) fn config() -> Config {
-    let transport = match place().1 {
+    let transport = match ip_and_transport().1 {
         Transport::Tcp => TransportChoice::Tcp,
         _ => TransportChoice::Rdma,
     };
@@ -96,7 +96,7 @@ pub(crate) struct Service {
 
 /// Creates a server that listens but does not accept connections.
 pub(crate) async fn server(keepalive: Keepalive) -> Server {
-    let mut options = ServerOptions::at((place().0, 0).into());
+    let mut options = ServerOptions::at((ip_and_transport().0, 0).into());
     options.tcp = Some(([127, 0, 0, 1], 0).into());
     options.keepalive = keepalive;
     options.patience = TIME_LIMIT.as_secs();
@@ -162,7 +162,7 @@ pub(crate) async fn connect(options: &ClientOptions) -> Socket {
     if let Socket::Rdmsg(stream) = &socket {
         assert_eq!(
             stream.transport(),
-            place().1,
+            ip_and_transport().1,
             "the connection uses the transport of the test"
         );
     }
@@ -175,7 +175,7 @@ pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
     let endpoint = Endpoint::connect_with(&connector, address).await.unwrap();
     assert_eq!(
         endpoint.transport(),
-        place().1,
+        ip_and_transport().1,
         "the connection uses the transport of the test"
     );
     endpoint
@@ -197,7 +197,8 @@ impl Program {
         words: &[&str],
         keepalive: &Keepalive,
     ) -> (Self, SocketAddr) {
-        let mut server = Self::start_with(program, words, (place().0, 0).into(), keepalive);
+        let mut server =
+            Self::start_with(program, words, (ip_and_transport().0, 0).into(), keepalive);
         let listening = server.line("listening on ");
         let address = listening.parse().unwrap();
         (server, address)

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use services::{
     certificate::{self, Identity, NAME},
-    web::{self, Client, whole},
+    web::{self, Client, full_body},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use toolbox::pattern;
@@ -69,7 +69,7 @@ fn http2_passes_tls_and_wrong_name_fails() {
             .unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
         let mut client = Client::start(stream, true).await.unwrap();
-        let answer = client.send(Method::GET, "/", whole("")).await.unwrap();
+        let answer = client.send(Method::GET, "/", full_body("")).await.unwrap();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(body, "rdmsg\n");
         drop(client);

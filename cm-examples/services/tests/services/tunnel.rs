@@ -24,7 +24,7 @@ use tokio::{
 };
 use toolbox::pattern;
 
-use super::stage::{config, place, run};
+use super::stage::{config, ip_and_transport, run};
 
 const LEN: usize = 1_000_000;
 
@@ -49,7 +49,7 @@ async fn streams() -> (Stream, Stream) {
     let listener = rdmsg::Listener::builder()
         .config(&config())
         .engine(&engine)
-        .bind_stream((place().0, 0))
+        .bind_stream((ip_and_transport().0, 0))
         .and_then(StreamListener::from_std)
         .unwrap();
     let address = listener.local_addr().unwrap();

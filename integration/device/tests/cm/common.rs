@@ -24,17 +24,21 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Returns the next event, which must have type `event` and belong to the id with context
 /// `context`.
 pub(crate) fn expect(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
-    let came = channel.wait_event(TIME_LIMIT).unwrap();
-    let came = came.unwrap_or_else(|| panic!("no {event} came"));
-    assert_eq!((came.event(), came.context()), (event, context), "{came:?}");
-    came
+    let received = channel.wait_event(TIME_LIMIT).unwrap();
+    let received = received.unwrap_or_else(|| panic!("no {event} arrived"));
+    assert_eq!(
+        (received.event(), received.context()),
+        (event, context),
+        "{received:?}"
+    );
+    received
 }
 
 /// Like `expect`, and also asserts that the event's status is 0.
-pub(crate) fn good(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
-    let came = expect(channel, event, context);
-    assert_eq!(came.status(), 0, "{came:?}");
-    came
+pub(crate) fn expect_success(channel: &EventChannel, event: CmEventType, context: u64) -> CmEvent {
+    let received = expect(channel, event, context);
+    assert_eq!(received.status(), 0, "{received:?}");
+    received
 }
 
 /// Asserts that no event is pending on the channel.
@@ -79,7 +83,7 @@ impl Server {
 
     /// Returns the next event, which must be a connection request.
     pub(crate) fn request(&self) -> CmEvent {
-        let event = good(&self.channel, CmEventType::CONNECT_REQUEST, Self::CONTEXT);
+        let event = expect_success(&self.channel, CmEventType::CONNECT_REQUEST, Self::CONTEXT);
         assert_eq!(event.listen_context(), Some(Self::CONTEXT));
         event
     }
@@ -89,9 +93,9 @@ impl Server {
 pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -> CmId {
     let mut id = CmId::new(channel, PortSpace::TCP, context).unwrap();
     id.resolve_addr(None, addr, TIME_LIMIT).unwrap();
-    good(channel, CmEventType::ADDR_RESOLVED, context);
+    expect_success(channel, CmEventType::ADDR_RESOLVED, context);
     id.resolve_route(TIME_LIMIT).unwrap();
-    good(channel, CmEventType::ROUTE_RESOLVED, context);
+    expect_success(channel, CmEventType::ROUTE_RESOLVED, context);
     id
 }
 
@@ -163,23 +167,26 @@ impl Queues {
     }
 
     /// Sends `text` to `other`, and checks that `other` has received it.
-    pub(crate) fn say(&self, other: &Self, text: &str) {
+    pub(crate) fn send_text(&self, other: &Self, text: &str) {
         let recv = RecvWr::new(7, Sge::new(&other.region, ..));
         other.qp.post_recv(&[recv]).unwrap();
         let send = SendWr::send(8, Inline(text.as_bytes()));
         self.qp.post_send(&[send]).unwrap();
         assert_eq!(self.success().wr_id, 8);
-        let heard = other.success();
-        assert_eq!((heard.wr_id, heard.byte_len as usize), (7, text.len()));
+        let completion = other.success();
+        assert_eq!(
+            (completion.wr_id, completion.byte_len as usize),
+            (7, text.len())
+        );
         let mut bytes = vec![0; text.len()];
         other.region.copy_out(0, &mut bytes);
         assert_eq!(bytes, text.as_bytes());
     }
 
     /// Sends a message in both directions, and checks that both were received.
-    pub(crate) fn talk(&self, other: &Self) {
-        self.say(other, "ping");
-        other.say(self, "pong!");
+    pub(crate) fn exchange(&self, other: &Self) {
+        self.send_text(other, "ping");
+        other.send_text(self, "pong!");
     }
 }
 
@@ -209,8 +216,8 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     id.set_context(SERVER);
     let queues = Queues::of(&mut id);
     id.accept(&ConnParam::default()).unwrap();
-    good(&client.channel, CmEventType::ESTABLISHED, CLIENT);
-    good(&server.channel, CmEventType::ESTABLISHED, SERVER);
+    expect_success(&client.channel, CmEventType::ESTABLISHED, CLIENT);
+    expect_success(&server.channel, CmEventType::ESTABLISHED, SERVER);
     let accepted = Side {
         id,
         queues,

@@ -10,8 +10,8 @@ use rdmsg::{
 use toolbox::DeviceTest;
 
 use crate::common::{
-    CLIENT, Queues, SERVER, Server, Side, TIME_LIMIT, assert_none, connected, connecting, good,
-    resolved,
+    CLIENT, Queues, SERVER, Server, Side, TIME_LIMIT, assert_none, connected, connecting,
+    expect_success, resolved,
 };
 
 fn run_lifecycle(ip: IpAddr) {
@@ -23,16 +23,16 @@ fn run_lifecycle(ip: IpAddr) {
     assert_eq!((client.id.port_num(), accepted.id.port_num()), (1, 1));
     assert_eq!(client.id.context(), CLIENT);
     assert_eq!(accepted.id.context(), SERVER);
-    client.queues.talk(&accepted.queues);
+    client.queues.exchange(&accepted.queues);
 
     client.id.disconnect().unwrap();
     assert_eq!(client.queues.qp.state(), Ok(QpState::ERR));
-    good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
+    expect_success(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
     accepted.id.disconnect().unwrap();
     assert_eq!(accepted.queues.qp.state(), Ok(QpState::ERR));
-    good(&client.channel, CmEventType::DISCONNECTED, CLIENT);
+    expect_success(&client.channel, CmEventType::DISCONNECTED, CLIENT);
     for (Side { channel, .. }, context) in [(&client, CLIENT), (&accepted, SERVER)] {
-        good(channel, CmEventType::TIMEWAIT_EXIT, context);
+        expect_success(channel, CmEventType::TIMEWAIT_EXIT, context);
         assert_none(channel);
     }
 }
@@ -85,12 +85,12 @@ fn events_carry_the_parameters_of_the_peer() {
         ..ConnParam::default()
     };
     id.accept(&granted).unwrap();
-    let event = good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    let event = expect_success(&channel, CmEventType::ESTABLISHED, CLIENT);
     let conn = event.conn().unwrap();
     assert_eq!((conn.responder_resources, conn.initiator_depth), (1, 2));
     assert_eq!(conn.qp_num, accepting.qp.qp_num());
     assert_eq!(event.listen_context(), None);
-    good(&server.channel, CmEventType::ESTABLISHED, 0);
+    expect_success(&server.channel, CmEventType::ESTABLISHED, 0);
     let (attr, peer) = (queues.qp.query().unwrap(), accepting.qp.query().unwrap());
     assert_eq!((attr.retry_cnt, peer.rnr_retry), (Some(5), Some(4)));
     assert_eq!((attr.max_rd_atomic, peer.max_rd_atomic), (Some(2), Some(1)));
@@ -105,10 +105,10 @@ fn context_of_an_id_can_be_changed() {
     let mut id = CmId::new(&channel, PortSpace::TCP, u64::MAX).unwrap();
     assert_eq!(id.context(), u64::MAX);
     id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
-    good(&channel, CmEventType::ADDR_RESOLVED, u64::MAX);
+    expect_success(&channel, CmEventType::ADDR_RESOLVED, u64::MAX);
     id.set_context(0x1_2345_6789);
     id.resolve_route(TIME_LIMIT).unwrap();
-    good(&channel, CmEventType::ROUTE_RESOLVED, 0x1_2345_6789);
+    expect_success(&channel, CmEventType::ROUTE_RESOLVED, 0x1_2345_6789);
 }
 
 /// `resolve_addr` with a source address sets the local address and port of the connection.
@@ -124,11 +124,11 @@ fn the_source_address_can_be_chosen() {
     assert_eq!(id.port_num(), 0);
     id.resolve_addr(Some(lab.at(7811)), server.addr, TIME_LIMIT)
         .unwrap();
-    good(&channel, CmEventType::ADDR_RESOLVED, CLIENT);
+    expect_success(&channel, CmEventType::ADDR_RESOLVED, CLIENT);
     assert_eq!(id.local_addr(), Some(lab.at(7811)));
     assert_eq!(id.verbs().unwrap().device_name(), lab.device);
     id.resolve_route(TIME_LIMIT).unwrap();
-    good(&channel, CmEventType::ROUTE_RESOLVED, CLIENT);
+    expect_success(&channel, CmEventType::ROUTE_RESOLVED, CLIENT);
     let _queues = Queues::of(&mut id);
     id.connect(&ConnParam::default()).unwrap();
     let request = server.request().take_request().unwrap();
@@ -149,10 +149,10 @@ fn an_id_migrates_with_its_events() {
     drop(resolved(&other, server.addr, 9));
     id.migrate(&new).unwrap();
     assert_none(&old);
-    good(&new, CmEventType::ADDR_RESOLVED, CLIENT);
+    expect_success(&new, CmEventType::ADDR_RESOLVED, CLIENT);
     drop(old);
     id.resolve_route(TIME_LIMIT).unwrap();
-    good(&new, CmEventType::ROUTE_RESOLVED, CLIENT);
+    expect_success(&new, CmEventType::ROUTE_RESOLVED, CLIENT);
     let queues = Queues::of(&mut id);
     id.connect(&ConnParam::default()).unwrap();
 
@@ -161,10 +161,10 @@ fn an_id_migrates_with_its_events() {
     accepted.set_context(SERVER);
     let accepting = Queues::of(&mut accepted);
     accepted.accept(&ConnParam::default()).unwrap();
-    good(&new, CmEventType::ESTABLISHED, CLIENT);
-    good(&other, CmEventType::ESTABLISHED, SERVER);
+    expect_success(&new, CmEventType::ESTABLISHED, CLIENT);
+    expect_success(&other, CmEventType::ESTABLISHED, SERVER);
     assert_none(&server.channel);
-    queues.talk(&accepting);
+    queues.exchange(&accepting);
 }
 
 /// Dropping a client and its unanswered request does not disconnect other connections.
@@ -176,7 +176,7 @@ fn connections_of_one_listener_are_independent() {
     let request = server.request().take_request().unwrap();
     drop(second);
     drop(request);
-    client.queues.talk(&accepted.queues);
+    client.queues.exchange(&accepted.queues);
     drop(server);
-    accepted.queues.talk(&client.queues);
+    accepted.queues.exchange(&client.queues);
 }

@@ -9,7 +9,9 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab};
 
-use crate::common::{CLIENT, Queues, SERVER, Server, TIME_LIMIT, assert_none, good, param};
+use crate::common::{
+    CLIENT, Queues, SERVER, Server, TIME_LIMIT, assert_none, expect_success, param,
+};
 
 /// `EMSGSIZE` and `EADDRNOTAVAIL` of `errno.h`.
 const EMSGSIZE: i32 = 90;
@@ -42,9 +44,9 @@ fn listen() -> Server {
 fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
     let mut id = CmId::new(channel, PortSpace::UDP, CLIENT).unwrap();
     id.resolve_addr(None, addr, TIME_LIMIT).unwrap();
-    good(channel, CmEventType::ADDR_RESOLVED, CLIENT);
+    expect_success(channel, CmEventType::ADDR_RESOLVED, CLIENT);
     id.resolve_route(TIME_LIMIT).unwrap();
-    good(channel, CmEventType::ROUTE_RESOLVED, CLIENT);
+    expect_success(channel, CmEventType::ROUTE_RESOLVED, CLIENT);
     id
 }
 
@@ -71,7 +73,7 @@ fn a_datagram_peer_is_found() {
     answering.qp.post_recv(&[recv]).unwrap();
     accepted.accept(&param(&answer)).unwrap();
 
-    let event = good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    let event = expect_success(&channel, CmEventType::ESTABLISHED, CLIENT);
     assert_eq!(event.private_data(), answer);
     assert!(event.conn().is_none());
     let peer = event.ud().unwrap();
@@ -146,7 +148,7 @@ fn id_that_ends_leaves_its_groups() {
             if matches!(leaves, Leaves::Unread) {
                 continue;
             }
-            let event = good(&channel, CmEventType::MULTICAST_JOIN, SERVER);
+            let event = expect_success(&channel, CmEventType::MULTICAST_JOIN, SERVER);
             let ud = event.ud().unwrap();
             assert_eq!(ud.qp_num, 0xff_ffff);
             assert!(event.private_data().is_empty() && event.conn().is_none());

@@ -6,7 +6,8 @@ use rdmsg::{cm::EventChannel, status::CmEventType};
 use toolbox::{DeviceTest, Lab};
 
 use crate::common::{
-    CLIENT, Queues, SERVER, Server, Side, assert_none, connected, connecting, count_resources, good,
+    CLIENT, Queues, SERVER, Server, Side, assert_none, connected, connecting, count_resources,
+    expect_success,
 };
 
 const COUNT: usize = 13;
@@ -15,7 +16,7 @@ const COUNT: usize = 13;
 /// connection whose request and acceptance are still unread.
 fn everything() -> [Box<dyn Any + Send>; COUNT] {
     let (client, accepted, server) = connected(Lab::get().addr);
-    client.queues.talk(&accepted.queues);
+    client.queues.exchange(&accepted.queues);
     let (third, third_queues) = connecting(&client.channel, server.addr, 3, b"");
     let mut request = server.request().take_request().unwrap();
     let request_queues = Queues::of(&mut request);
@@ -93,13 +94,13 @@ fn a_queue_pair_outlives_its_handles() {
             channel,
         } = client;
         drop((id, channel));
-        queues.talk(&accepted.queues);
+        queues.exchange(&accepted.queues);
         drop(server);
-        accepted.queues.talk(&queues);
+        accepted.queues.exchange(&queues);
         assert_none(&accepted.channel);
         // Dropping the queue pair destroys its id, which ends the connection.
         drop(queues);
-        good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
+        expect_success(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
     }
     assert_eq!(count_resources(&lab), before);
 }

@@ -8,7 +8,9 @@ use rdmsg::{
 };
 use toolbox::DeviceTest;
 
-use crate::common::{CLIENT, EINVAL, Queues, Server, TIME_LIMIT, connecting, good, resolved};
+use crate::common::{
+    CLIENT, EINVAL, Queues, Server, TIME_LIMIT, connecting, expect_success, resolved,
+};
 
 /// `EADDRINUSE` and `EADDRNOTAVAIL` of `errno.h`.
 const EADDRINUSE: i32 = 98;
@@ -27,18 +29,18 @@ fn the_type_of_service_reaches_the_queue_pair() {
     let mut client = id(&channel);
     client.set_tos(0x68).unwrap();
     client.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
-    good(&channel, CmEventType::ADDR_RESOLVED, CLIENT);
+    expect_success(&channel, CmEventType::ADDR_RESOLVED, CLIENT);
     client.resolve_route(TIME_LIMIT).unwrap();
-    good(&channel, CmEventType::ROUTE_RESOLVED, CLIENT);
+    expect_success(&channel, CmEventType::ROUTE_RESOLVED, CLIENT);
     let queues = Queues::of(&mut client);
     client.connect(&ConnParam::default()).unwrap();
     let mut accepted = server.request().take_request().unwrap();
     let accepting = Queues::of(&mut accepted);
     accepted.accept(&ConnParam::default()).unwrap();
-    good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    expect_success(&channel, CmEventType::ESTABLISHED, CLIENT);
     let grh = queues.qp.query().unwrap().ah_attr.unwrap().grh.unwrap();
     assert_eq!(grh.traffic_class, 0x68);
-    queues.talk(&accepting);
+    queues.exchange(&accepting);
 }
 
 #[test]
@@ -53,7 +55,7 @@ fn the_acknowledgement_timeout_reaches_the_queue_pair() {
     let mut accepted = server.request().take_request().unwrap();
     let _accepting = Queues::of(&mut accepted);
     accepted.accept(&ConnParam::default()).unwrap();
-    good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    expect_success(&channel, CmEventType::ESTABLISHED, CLIENT);
     assert_eq!(queues.qp.query().unwrap().timeout, Some(11));
 }
 
@@ -127,7 +129,7 @@ fn afonly_listener_accepts_only_its_family() {
         drop(four);
         let clients = EventChannel::new().unwrap();
         let _client = connecting(&clients, lab.at(port), CLIENT, b"");
-        let mut event = good(&channel, CmEventType::CONNECT_REQUEST, CLIENT);
+        let mut event = expect_success(&channel, CmEventType::CONNECT_REQUEST, CLIENT);
         let request = event.take_request().unwrap();
         assert_eq!(request.local_addr().unwrap().port(), port);
     }

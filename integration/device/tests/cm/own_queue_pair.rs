@@ -8,7 +8,9 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab};
 
-use crate::common::{CLIENT, EINVAL, Queues, SERVER, Server, assert_none, good, resolved};
+use crate::common::{
+    CLIENT, EINVAL, Queues, SERVER, Server, assert_none, expect_success, resolved,
+};
 
 const OFFER: Ece = Ece {
     vendor_id: 0x0011_2233,
@@ -70,7 +72,7 @@ fn run_lifecycle(offer: Option<Ece>, answer: Option<Ece>) {
     }
     accepted.accept(&param(&accepting)).unwrap();
 
-    let event = good(&channel, CmEventType::CONNECT_RESPONSE, CLIENT);
+    let event = expect_success(&channel, CmEventType::CONNECT_RESPONSE, CLIENT);
     assert_eq!(event.conn().unwrap().qp_num, accepting.qp.qp_num());
     assert_eq!(client.get_remote_ece(), Ok(answer.unwrap_or(NOTHING)));
     assert_none(&server.channel);
@@ -78,14 +80,14 @@ fn run_lifecycle(offer: Option<Ece>, answer: Option<Ece>) {
         move_to(&mut client, &connecting, state);
     }
     client.establish().unwrap();
-    good(&server.channel, CmEventType::ESTABLISHED, SERVER);
+    expect_success(&server.channel, CmEventType::ESTABLISHED, SERVER);
     assert_none(&channel);
-    connecting.talk(&accepting);
+    connecting.exchange(&accepting);
 
     client.disconnect().unwrap();
-    good(&server.channel, CmEventType::DISCONNECTED, SERVER);
+    expect_success(&server.channel, CmEventType::DISCONNECTED, SERVER);
     accepted.disconnect().unwrap();
-    good(&channel, CmEventType::DISCONNECTED, CLIENT);
+    expect_success(&channel, CmEventType::DISCONNECTED, CLIENT);
     // librdmacm does not change the states of these queue pairs, because the program has created
     // them.
     assert_eq!(connecting.qp.state(), Ok(QpState::RTS));
@@ -139,7 +141,7 @@ fn missing_vendor_options_are_not_granted() {
     assert_eq!(accepted.get_remote_ece(), Ok(OFFER));
     let accepting = Queues::of(&mut accepted);
     accepted.accept(&ConnParam::default()).unwrap();
-    good(&channel, CmEventType::CONNECT_RESPONSE, CLIENT);
+    expect_success(&channel, CmEventType::CONNECT_RESPONSE, CLIENT);
     let nothing_of_theirs = Ece {
         options: 0,
         ..OFFER
@@ -149,6 +151,6 @@ fn missing_vendor_options_are_not_granted() {
         move_to(&mut client, &connecting, state);
     }
     client.establish().unwrap();
-    good(&server.channel, CmEventType::ESTABLISHED, 0);
-    connecting.talk(&accepting);
+    expect_success(&server.channel, CmEventType::ESTABLISHED, 0);
+    connecting.exchange(&accepting);
 }

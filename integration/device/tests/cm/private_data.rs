@@ -6,7 +6,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab};
 
-use crate::common::{CLIENT, Queues, Server, connecting, expect, good, param, resolved};
+use crate::common::{CLIENT, Queues, Server, connecting, expect, expect_success, param, resolved};
 
 /// `EMSGSIZE` of `errno.h`.
 const EMSGSIZE: i32 = 90;
@@ -31,11 +31,11 @@ fn both_ways(request: &[u8], answer: &[u8]) {
     let mut id = event.take_request().unwrap();
     let accepting = Queues::of(&mut id);
     id.accept(&param(answer)).unwrap();
-    let event = good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    let event = expect_success(&channel, CmEventType::ESTABLISHED, CLIENT);
     assert_padded(event.private_data(), answer, PrivateData::ACCEPT_MAX);
-    let event = good(&server.channel, CmEventType::ESTABLISHED, 0);
+    let event = expect_success(&server.channel, CmEventType::ESTABLISHED, 0);
     assert!(event.private_data().is_empty(), "{event:?}");
-    queues.talk(&accepting);
+    queues.exchange(&accepting);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use rdmsg::{
 use toolbox::DeviceTest;
 
 use crate::common::{
-    CLIENT, Queues, SERVER, Server, assert_none, connecting, count_resources, expect, good,
+    CLIENT, Queues, SERVER, Server, assert_none, connecting, count_resources, expect,
+    expect_success,
 };
 
 /// Asserts that the peer's connection manager has rejected the request because the peer destroyed
@@ -64,14 +65,14 @@ fn a_taken_request_outlives_its_listener() {
     accepted.set_context(SERVER);
     let accepting = Queues::of(&mut accepted);
     accepted.accept(&ConnParam::default()).unwrap();
-    good(&channel, CmEventType::ESTABLISHED, 1);
-    good(&server.channel, CmEventType::ESTABLISHED, SERVER);
-    queues.talk(&accepting);
+    expect_success(&channel, CmEventType::ESTABLISHED, 1);
+    expect_success(&server.channel, CmEventType::ESTABLISHED, SERVER);
+    queues.exchange(&accepting);
     drop(unanswered);
     assert_rejected(&channel, 2);
     drop(untaken);
     assert_rejected(&channel, 3);
-    accepting.talk(&queues);
+    accepting.exchange(&queues);
 }
 
 #[test]

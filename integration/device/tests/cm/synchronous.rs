@@ -69,7 +69,7 @@ fn run_lifecycle(host: &str) {
         );
         let (mut accepted, accepting) = server.join().unwrap();
         assert_eq!(client.local_addr(), accepted.peer_addr());
-        queues.talk(&accepting);
+        queues.exchange(&accepting);
 
         let server = scope.spawn(move || {
             accepted.disconnect().unwrap();
@@ -148,9 +148,9 @@ fn a_synchronous_id_moves_to_a_channel() {
     accepted.set_context(6);
     let accepting = Queues::of(&mut accepted);
     accepted.accept(&ConnParam::default()).unwrap();
-    crate::common::good(&channel, CmEventType::ESTABLISHED, 5);
-    crate::common::good(&channel, CmEventType::ESTABLISHED, 6);
-    queues.talk(&accepting);
+    crate::common::expect_success(&channel, CmEventType::ESTABLISHED, 5);
+    crate::common::expect_success(&channel, CmEventType::ESTABLISHED, 6);
+    queues.exchange(&accepting);
 }
 
 #[test]

@@ -9,7 +9,8 @@ use rdmsg::{
 use toolbox::{DeviceTest, Lab};
 
 use crate::common::{
-    CLIENT, EINVAL, Queues, SERVER, Server, TIME_LIMIT, assert_none, connecting, good, resolved,
+    CLIENT, EINVAL, Queues, SERVER, Server, TIME_LIMIT, assert_none, connecting, expect_success,
+    resolved,
 };
 
 /// `EBUSY`, `ECONNREFUSED` of `errno.h`.
@@ -115,7 +116,7 @@ fn disconnecting_waits_only_for_a_connection() {
         });
         client.connect(&ConnParam::default()).unwrap();
         let (mut accepted, accepting) = accepting.join().unwrap();
-        queues.talk(&accepting);
+        queues.exchange(&accepting);
         // The first call of each side waits for the other side's disconnect. The second call
         // returns immediately.
         thread::scope(|scope| {
@@ -153,11 +154,11 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     request.set_context(SERVER);
     let accepting = Queues::of(&mut request);
     request.accept(&ConnParam::default()).unwrap();
-    good(&channel, CmEventType::ESTABLISHED, 1);
-    good(&server.channel, CmEventType::ESTABLISHED, SERVER);
-    first.1.talk(&accepting);
+    expect_success(&channel, CmEventType::ESTABLISHED, 1);
+    expect_success(&server.channel, CmEventType::ESTABLISHED, SERVER);
+    first.1.exchange(&accepting);
     let _second = connecting(&channel, server.addr, 3, b"");
-    good(&elsewhere, CmEventType::CONNECT_REQUEST, Server::CONTEXT);
+    expect_success(&elsewhere, CmEventType::CONNECT_REQUEST, Server::CONTEXT);
     assert_none(&server.channel);
 }
 

@@ -26,7 +26,7 @@ fn peer_gone_after_frames_is_disconnect_without_close() {
             let (reason, messages) = end(&endpoint);
             assert_eq!(reason, CloseReason::PeerDisconnected);
             assert_eq!(messages.len(), frames, "what had arrived is delivered");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -52,7 +52,7 @@ fn peer_gone_during_send_wakes_waiting_sender() {
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
         assert_eq!(sender.join().unwrap(), WINDOW);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -89,7 +89,7 @@ fn messages_in_tcp_buffers_are_not_confirmed() {
             );
         }
         assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -118,7 +118,7 @@ fn peer_gone_during_close_leaves_undelivered() {
             matches!(error, rdmsg::Error::Undelivered(_)),
             "the device took it, and nobody knows of the program: {error:?}"
         );
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -136,7 +136,7 @@ fn peer_that_never_disconnects_is_disconnected() {
             matches!(reason, CloseReason::ProtocolViolation(_)),
             "{reason:?}"
         );
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
         drop(peer);
     }
     scene.finish();
@@ -163,7 +163,7 @@ fn peer_silent_during_close_hits_close_timeout() {
         assert!(matches!(error, rdmsg::Error::Undelivered(_)), "{error:?}");
         assert_eq!(end(&endpoint).0, CloseReason::LocallyClosed);
         drop(peer);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }

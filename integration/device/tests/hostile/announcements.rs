@@ -96,7 +96,7 @@ fn status(name: &str) -> u64 {
 /// Waits until the library has processed the announcement of `len` bytes on this connection.
 fn wait_announced(scene: &Scene, endpoint: &Endpoint, len: u64) {
     while endpoint.statistics().large_bytes_held < len {
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
 }
 
@@ -110,7 +110,7 @@ fn announcement_of_a_gibibyte_pins_little() {
         announce_and_stall(&mut peer, GIB);
         wait_announced(&scene, &endpoint, GIB);
         for _ in 0..20 {
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
             let (more, more_resident) = (
                 pinned().saturating_sub(before),
                 status("VmRSS:").saturating_sub(resident),
@@ -131,7 +131,7 @@ fn announcement_of_a_gibibyte_pins_little() {
         peer.disconnect();
         end(&endpoint);
         while pinned() >= before + MIB {
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -165,7 +165,7 @@ fn peers_that_announce_and_vanish_leave_nothing() {
     }
     // The two connections that remain are the two ends of the bystander's connection.
     while scene.stage.engine.statistics().unwrap().connections > 2 {
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     assert_eq!((pinned(), threads()), before, "bytes pinned, and threads");
     scene.finish();
@@ -302,7 +302,7 @@ fn among_announcers_with_a_small_lock_limit() {
         let message = pattern(number, 300_000);
         honest.send(&message).unwrap();
         assert!(*server.recv_timeout(TIME_LIMIT).unwrap() == *message);
-        bystander.assert_well();
+        bystander.assert_unaffected();
     }
     for (peer, endpoint) in hostile {
         endpoint.abort(0);

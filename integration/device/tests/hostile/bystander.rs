@@ -10,8 +10,8 @@ use std::{
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
 use toolbox::{TIME_LIMIT, pattern};
 
-/// The pause between two messages while no thread waits in `assert_well`. It leaves the processor
-/// to other threads.
+/// The pause between two messages while no thread waits in `assert_unaffected`. It leaves the
+/// processor to other threads.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A healthy connection, which continuously exchanges messages and checks the content of each one.
@@ -32,7 +32,7 @@ struct Shared {
 #[derive(Default)]
 struct Rounds {
     done: u64,
-    /// The number of the round for which `assert_well` waits.
+    /// The number of the round for which `assert_unaffected` waits.
     wanted: u64,
 }
 
@@ -69,7 +69,7 @@ impl Bystander {
     }
 
     /// Checks that the bystander completes a round trip that starts after this call.
-    pub(crate) fn assert_well(&self) {
+    pub(crate) fn assert_unaffected(&self) {
         let mut rounds = self.shared.rounds.lock().unwrap();
         // The current round may have started before this call, so wait for the round after it.
         let goal = rounds.done + 2;
@@ -89,7 +89,7 @@ impl Bystander {
 
     /// Checks that the connection still works, and closes it.
     pub(crate) fn finish(self) {
-        self.assert_well();
+        self.assert_unaffected();
         self.shared.enough.store(true, Ordering::Relaxed);
         self.client.join().expect("the bystander's client is well");
         self.server.join().expect("the bystander's server is well");

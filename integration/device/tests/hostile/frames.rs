@@ -59,7 +59,7 @@ fn play(cases: impl Fn() -> Vec<Case>) {
                 other => panic!("{what}, {role:?}: {other:?}"),
             }
             assert_eq!(delivered.len(), messages, "{what}, {role:?}");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -231,7 +231,7 @@ fn device_stops_frame_longer_than_buffer() {
             "{reason:?}"
         );
         assert!(messages.is_empty());
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -286,7 +286,7 @@ fn decreasing_grant_is_violation_after_valid_one() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(violated_field(&endpoint), "grant");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -344,7 +344,7 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
         );
         assert_eq!(messages.len(), 1, "a stream with a hole is none");
         assert_eq!(*messages[0], *b"before");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -381,7 +381,7 @@ fn forbidden_frame_after_close_ends_connection() {
             let (reason, messages) = end(&endpoint);
             assert_eq!(reason, CloseReason::PeerClosed, "{frame:?}");
             assert_eq!(messages.len(), 1, "{frame:?}");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -413,7 +413,7 @@ fn nothing_counts_behind_an_abort() {
         let (reason, messages) = end(&endpoint);
         assert_eq!(reason, CloseReason::PeerAborted(0xdead_beef));
         assert!(messages.is_empty());
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -461,7 +461,7 @@ fn immediate_writes_need_credit_like_sends() {
         };
         assert_eq!(violation.field(), "kind");
         assert_eq!(words, [0, 1, 2], "the last one had no credit");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -484,7 +484,7 @@ fn immediates_without_memory_do_not_fill_window() {
             peer.wait_disconnected();
             peer.disconnect();
             assert_eq!(violated_field(&endpoint), "immediate");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -523,7 +523,7 @@ fn nothing_of_the_library_can_be_read_or_written() {
                 "{role:?}, writes: {writes}: {reason:?}"
             );
             assert!(messages.is_empty());
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();

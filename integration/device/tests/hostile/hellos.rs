@@ -116,7 +116,7 @@ fn client_with_bad_hello_is_rejected_with_reason() {
         expected.extend(u64::to_be_bytes(ours));
         expected.extend(u64::to_be_bytes(theirs));
         assert_eq!(event.private_data()[..24], expected, "{hello:?}: {fault:?}");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     assert!(
         scene.stage.listener.try_accept().unwrap().is_none(),
@@ -149,7 +149,7 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
         }
         peer.wait_disconnected();
         peer.disconnect();
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -188,7 +188,7 @@ fn peer_without_reads_blocks_no_messages() {
             u16::to_be_bytes(code),
             "{field}"
         );
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
 
         let server = scene.server();
         let (connector, addr) = (scene.connector(), server.addr);
@@ -207,7 +207,7 @@ fn peer_without_reads_blocks_no_messages() {
         );
         peer.wait_disconnected();
         peer.disconnect();
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -235,7 +235,7 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
             }
             _ => panic!("{answer:?}: {error:?}"),
         }
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -293,7 +293,7 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
             matches!(&reason, CloseReason::ProtocolViolation(violation) if violation.field() == "grant"),
             "{reason:?}"
         );
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -308,7 +308,7 @@ fn withdrawn_requests_leak_nothing() {
     for _ in 0..20 {
         let peer = Peer::request(scene.stage.listener.local_addr(), &Hello::GOOD.bytes());
         drop(peer);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     // The listener still accepts a peer that follows the protocol.
     let (peer, endpoint) = scene.connect(Role::Client);

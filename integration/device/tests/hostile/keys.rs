@@ -41,8 +41,8 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
         }
         .bytes(),
     );
-    let told = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
-    assert!(matches!(told, Completion::Sent(1)), "{told:?}");
+    let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
+    assert!(matches!(completion, Completion::Sent(1)), "{completion:?}");
     offer
 }
 
@@ -53,12 +53,12 @@ fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, 
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        let (offer, at, kept) = prepare(&mut peer, &endpoint, role);
+        let (offer, at, held) = prepare(&mut peer, &endpoint, role);
         assert_eq!(read(&mut peer, &offer, at), None, "{role:?}");
         peer.disconnect();
         end(&endpoint);
-        drop(kept);
-        scene.stage.bystander.assert_well();
+        drop(held);
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }

@@ -55,7 +55,7 @@ impl Forger {
         lent.copy_in(0, &[7; 5000]);
         peer.send(&rendezvous(&descriptor(&lent).bytes()));
         // Wait until the library has confirmed that it has read the first message.
-        hear(&mut peer, |_, taken| taken == 1);
+        receive_until(&mut peer, |_, taken| taken == 1);
         peer.send(&forge(descriptor(&lent)));
         Self {
             what,
@@ -92,13 +92,13 @@ fn forged(
 ) {
     for role in ROLES {
         Forger::new(scene, what, role, &forge).ends_by(field);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
 }
 
 /// Receives frames until `enough` returns true for a frame's grant and its count of taken large
 /// messages.
-fn hear(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
+fn receive_until(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
         let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
@@ -189,7 +189,7 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
     }
     for forger in forgers {
         forger.ends_by("rkey");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -205,12 +205,12 @@ fn more_large_messages_than_agreed_are_named() {
         let lent = peer.lend(MAX_MESSAGE as usize);
         let frame = rendezvous(&descriptor(&lent).bytes());
         peer.send(&frame);
-        hear(&mut peer, |_, taken| taken == 1);
+        receive_until(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
         peer.send(&frame);
         // Wait until the peer has credit for one message more than the number of large messages in
         // the hello.
-        hear(&mut peer, |grant, _| grant >= TOGETHER + 2);
+        receive_until(&mut peer, |grant, _| grant >= TOGETHER + 2);
         for _ in 2..=TOGETHER {
             peer.send(&frame);
         }
@@ -226,7 +226,7 @@ fn more_large_messages_than_agreed_are_named() {
             other => panic!("{other:?}"),
         }
         assert_eq!(messages.len(), 1);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
         // Messages remain readable after the connection has ended.
         assert!(*messages[0] == vec![0; MAX_MESSAGE as usize]);
     }
@@ -264,7 +264,7 @@ fn a_forged_count_of_messages_taken_is_named() {
             peer.wait_disconnected();
             peer.disconnect();
             assert_eq!(violated_field(&endpoint), "arg", "{claims:?}");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -297,7 +297,7 @@ fn false_claim_of_reading_harms_only_the_peer() {
         while peer.receive()[0] != CLOSE {}
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::PeerClosed);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -336,7 +336,7 @@ fn peer_death_during_read_ends_the_connection() {
             // The connection ends before all sixteen READs of the message have completed, so the
             // message is not delivered, and neither is the message after it.
             assert!(messages.is_empty(), "{role:?}, orderly: {orderly}");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -358,7 +358,7 @@ fn memory_revoked_during_read_is_named_by_key() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(violated_field(&endpoint), "rkey");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -386,7 +386,7 @@ fn unreadable_long_message_leaks_nothing() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(violated_field(&endpoint), "rkey");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -406,7 +406,7 @@ fn a_peer_that_reads_nothing_is_given_up() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::LocallyClosed);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -453,8 +453,11 @@ fn unread_large_message_delays_sent_of_later_ones() {
                 .one_sided()
                 .read(&ours, 0..8, &remote, 0, 77)
                 .unwrap();
-            let told = next();
-            assert!(matches!(told, Completion::Read(77)), "{role:?}: {told:?}");
+            let completion = next();
+            assert!(
+                matches!(completion, Completion::Read(77)),
+                "{role:?}: {completion:?}"
+            );
 
             if read {
                 peer.send(&taken(1));
@@ -467,15 +470,15 @@ fn unread_large_message_delays_sent_of_later_ones() {
             peer.disconnect();
             if !read {
                 for expected in 1..=4 {
-                    let told = next();
+                    let completion = next();
                     assert!(
-                        matches!(told, Completion::Failed { id, .. } if id == expected),
-                        "{role:?}: {told:?}"
+                        matches!(completion, Completion::Failed { id, .. } if id == expected),
+                        "{role:?}: {completion:?}"
                     );
                 }
             }
             assert!(matches!(next(), Completion::Disconnected(_)), "{role:?}");
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
         }
     }
     scene.finish();
@@ -499,7 +502,7 @@ fn memory_lent_to_one_peer_is_closed_to_others() {
         end(&endpoint);
         honest.disconnect();
         end(&lender);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }

@@ -31,7 +31,7 @@ fn pings_up_to_the_receives_are_accepted() {
         assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"still here");
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -51,7 +51,7 @@ fn a_second_pong_is_named() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(violated_field(&endpoint), "kind");
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -69,7 +69,7 @@ fn a_peer_that_answers_no_ping_is_dead() {
         assert_eq!(peer.receive()[0], PING);
         assert_eq!(end(&endpoint).0, CloseReason::KeepaliveTimeout);
         peer.disconnect();
-        scene.stage.bystander.assert_well();
+        scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
@@ -90,7 +90,7 @@ fn ping_flood_harms_no_other_connection() {
             for _ in 0..DEPTH - 1 {
                 peer.send(&Frame::control(PING).bytes());
             }
-            scene.stage.bystander.assert_well();
+            scene.stage.bystander.assert_unaffected();
             assert!(peer.flush());
             for _ in 0..DEPTH - 1 {
                 assert_eq!(peer.receive()[0], PONG);

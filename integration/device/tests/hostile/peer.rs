@@ -458,8 +458,8 @@ fn param(private_data: &[u8], depth: Depth) -> ConnParam {
 }
 
 fn expect(channel: &EventChannel, event: CmEventType) -> CmEvent {
-    let came = channel.wait_event(TIME_LIMIT).unwrap();
-    let came = came.unwrap_or_else(|| panic!("no {event} came"));
-    assert_eq!(came.event(), event, "{came:?}");
-    came
+    let received = channel.wait_event(TIME_LIMIT).unwrap();
+    let received = received.unwrap_or_else(|| panic!("no {event} arrived"));
+    assert_eq!(received.event(), event, "{received:?}");
+    received
 }

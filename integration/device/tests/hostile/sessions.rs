@@ -99,7 +99,7 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
 }
 
 /// Sends a message in each direction. The library must send its message without a ping before it.
-fn assert_well(peer: &mut Peer, endpoint: &Endpoint) {
+fn assert_exchange(peer: &mut Peer, endpoint: &Endpoint) {
     peer.send(&Frame::data(b"well").bytes());
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"well");
     endpoint.send(b"so am I").unwrap();
@@ -131,8 +131,8 @@ fn guessed_or_malformed_requests_are_rejected_by_name() {
     let without = hello(RESUMES, &whole);
     assert_eq!(rejected(addr, &without), UNKNOWN, "without bit 4");
     assert!(scene.stage.listener.try_accept().unwrap().is_none());
-    assert_well(&mut peer, &endpoint);
-    scene.stage.bystander.assert_well();
+    assert_exchange(&mut peer, &endpoint);
+    scene.stage.bystander.assert_unaffected();
     finish(scene, peer, endpoint);
 }
 
@@ -158,8 +158,8 @@ fn old_epochs_and_impossible_numbers_are_refused() {
         let impossible = request(&id, epoch + 100, received);
         assert_eq!(rejected(addr, &impossible), BUSY, "{received}");
     }
-    assert_well(&mut peer, &endpoint);
-    scene.stage.bystander.assert_well();
+    assert_exchange(&mut peer, &endpoint);
+    scene.stage.bystander.assert_unaffected();
     finish(scene, peer, endpoint);
 }
 
@@ -173,9 +173,9 @@ fn stranger_is_refused_while_the_peer_answers() {
         assert_eq!(peer.receive()[0], PING);
         peer.send(&Frame::control(PONG).bytes());
         // The library processes this message after the pong.
-        assert_well(&mut peer, &endpoint);
+        assert_exchange(&mut peer, &endpoint);
     }
-    scene.stage.bystander.assert_well();
+    scene.stage.bystander.assert_unaffected();
     finish(scene, peer, endpoint);
 }
 
@@ -194,8 +194,8 @@ fn connection_without_answers_gives_way() {
     assert_eq!(theirs, 1_u32.to_be_bytes());
     old.wait_disconnected();
     old.disconnect();
-    assert_well(&mut peer, &endpoint);
-    scene.stage.bystander.assert_well();
+    assert_exchange(&mut peer, &endpoint);
+    scene.stage.bystander.assert_unaffected();
     finish(scene, peer, endpoint);
 }
 
@@ -230,9 +230,9 @@ fn wrong_answers_to_a_resume_end_their_attempt_alone() {
         peer.disconnect();
     }
     let (mut peer, _) = server.accept_next(&hello(SESSION, &[0, 0, 0, 1]));
-    assert_well(&mut peer, &endpoint);
+    assert_exchange(&mut peer, &endpoint);
     assert_eq!(endpoint.statistics().resumes, 1);
-    scene.stage.bystander.assert_well();
+    scene.stage.bystander.assert_unaffected();
     drop(server);
     finish(scene, peer, endpoint);
 }

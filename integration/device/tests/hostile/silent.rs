@@ -148,7 +148,7 @@ fn long_requests_are_shown_whole_or_turned_away() {
         peer.wait_disconnected();
         peer.disconnect();
     }
-    scene.stage.bystander.assert_well();
+    scene.stage.bystander.assert_unaffected();
     drop(listener);
     scene.finish();
 }

@@ -105,16 +105,16 @@ impl Peer {
     }
 
     /// Returns the next immediate value that the other side has sent, except grants.
-    fn hear(&self) -> u32 {
+    fn receive(&self) -> u32 {
         let deadline = Instant::now() + TIME_LIMIT;
         loop {
             let mut done = [WorkCompletion::default()];
             while self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
                 assert!(Instant::now() < deadline, "nothing arrives");
             }
-            let said = done[0].imm_data().unwrap();
-            if said >> 29 != 4 {
-                return said;
+            let immediate = done[0].imm_data().unwrap();
+            if immediate >> 29 != 4 {
+                return immediate;
             }
         }
     }
@@ -161,7 +161,7 @@ fn end_before_establishment_is_reported() {
     // The next call on the stream sends the shutdown.
     thread::scope(|scope| {
         let calling = scope.spawn(|| stream.wait_readable(Some(TIME_LIMIT)));
-        assert_eq!(peer.hear(), SHUTDOWN);
+        assert_eq!(peer.receive(), SHUTDOWN);
         peer.say(b"!", 1);
         calling.join().unwrap().unwrap();
     });
@@ -180,7 +180,7 @@ fn end_before_establishment_is_reported() {
         let (mut peer, stream) = answered();
         let waiting = thread::spawn(move || wait(stream));
         peer.id.establish().unwrap();
-        assert_eq!(peer.hear(), DISCONNECT);
+        assert_eq!(peer.receive(), DISCONNECT);
         drop(waiting.join().unwrap());
     }
 }

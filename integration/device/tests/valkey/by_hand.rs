@@ -29,13 +29,13 @@ pub(crate) struct Peer {
     qp: QueuePair,
     /// The buffers of the receives, then the buffer for incoming bytes, then a buffer for one send.
     memory: MemoryRegion,
-    /// Messages that have arrived but that `hear` has not yet returned.
-    heard: VecDeque<Heard>,
+    /// Messages that have arrived but that `receive` has not yet returned.
+    received: VecDeque<Received>,
 }
 
 /// A message from the other side.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     Command([u8; COMMAND]),
     /// A WRITE with this number of bytes.
     Bytes(u32),
@@ -113,7 +113,7 @@ impl Peer {
             events,
             qp,
             memory,
-            heard: VecDeque::new(),
+            received: VecDeque::new(),
         };
         (0..RECEIVES).for_each(|number| peer.post_receive(number));
         peer
@@ -170,28 +170,28 @@ impl Peer {
             && success.wr_id != SEND
         {
             let number = success.wr_id as usize;
-            let heard = match success.imm_data {
-                Some(len) => Heard::Bytes(len),
+            let received = match success.imm_data {
+                Some(len) => Received::Bytes(len),
                 None => {
                     assert_eq!(success.byte_len as usize, COMMAND);
                     let mut bytes = [0; COMMAND];
                     self.memory.copy_out(number * COMMAND, &mut bytes);
-                    Heard::Command(bytes)
+                    Received::Command(bytes)
                 }
             };
-            self.heard.push_back(heard);
+            self.received.push_back(received);
             self.post_receive(number);
         }
         Some(done.wr_id())
     }
 
     /// Returns the next message.
-    pub(crate) fn hear(&mut self) -> Heard {
+    pub(crate) fn receive(&mut self) -> Received {
         let mut deadline = Deadline::after(TIME_LIMIT);
         loop {
             self.poll();
-            if let Some(heard) = self.heard.pop_front() {
-                return heard;
+            if let Some(received) = self.received.pop_front() {
+                return received;
             }
             assert!(!deadline.is_over(), "nothing arrives");
         }
@@ -200,7 +200,7 @@ impl Peer {
     /// Discards all messages that have arrived.
     pub(crate) fn forget(&mut self) {
         while self.poll().is_some() {}
-        self.heard.clear();
+        self.received.clear();
     }
 
     /// Moves the queue pair to the error state, so that this peer's device acknowledges nothing any

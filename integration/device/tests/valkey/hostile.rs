@@ -12,7 +12,7 @@ use toolbox::{Deadline, DeviceTest, TIME_LIMIT, applies};
 
 use crate::{
     IMMEDIATE,
-    by_hand::{BUFFER, Heard, Peer, RECEIVES, Server, announcement, command},
+    by_hand::{BUFFER, Peer, RECEIVES, Received, Server, announcement, command},
     start,
 };
 
@@ -29,12 +29,12 @@ fn violation(error: &io::Error) -> ProtocolError {
 /// Accepts a client, and answers like a correct server until the client has connected.
 fn serve(server: Server) -> Peer {
     let mut peer = server.accept();
-    assert_eq!(peer.hear(), Heard::Command(command(0)));
+    assert_eq!(peer.receive(), Received::Command(command(0)));
     peer.send(&command(0));
-    assert_eq!(peer.hear(), Heard::Command(command(1)));
+    assert_eq!(peer.receive(), Received::Command(command(1)));
     let own = peer.announcement();
     peer.send(&own);
-    let Heard::Command(announced) = peer.hear() else {
+    let Received::Command(announced) = peer.receive() else {
         panic!("bytes instead of a command");
     };
     assert_eq!(announced[..16], command(3)[..16]);
@@ -220,11 +220,11 @@ fn keepalives_arrive_while_nothing_else_happens() {
         peer.forget();
         // The client may have sent the first keepalive before `forget`, so only the second one
         // shows that the stream still works.
-        assert_eq!(peer.hear(), Heard::Command(keepalive));
-        assert_eq!(peer.hear(), Heard::Command(keepalive));
+        assert_eq!(peer.receive(), Received::Command(keepalive));
+        assert_eq!(peer.receive(), Received::Command(keepalive));
     }
     client.write_all(b"ping").unwrap();
-    while peer.hear() != Heard::Bytes(4) {}
+    while peer.receive() != Received::Bytes(4) {}
 }
 
 /// A busy server posts no receives. WRITEs that find no posted receive must arrive after the server
@@ -248,7 +248,7 @@ fn writes_wait_for_receives_of_the_server() {
         thread::yield_now();
     }
     for _ in 0..RECEIVES + 20 {
-        assert_eq!(peer.hear(), Heard::Bytes(1));
+        assert_eq!(peer.receive(), Received::Bytes(1));
     }
 }
 

@@ -50,15 +50,15 @@ pub(super) struct State {
     /// Whether the attacker does not answer the victim's READs.
     pub(super) is_mute: bool,
     /// The frames that were received from the victim.
-    pub(super) heard: VecDeque<Vec<u8>>,
-    pub(super) over: bool,
+    pub(super) received: VecDeque<Vec<u8>>,
+    pub(super) has_ended: bool,
 }
 
 /// The transport part of an attacker's side of a connection: TCP or RDMA.
 pub(super) trait Wire {
     fn state(&mut self) -> &mut State;
     /// Sends a frame.
-    fn say(&mut self, frame: &[u8]);
+    fn send_frame(&mut self, frame: &[u8]);
     /// Sends a frame, but in a PDU or operation that violates the protocol.
     fn send_broken(&mut self, frame: &[u8], rng: &mut Rng);
     /// Starts a random operation on the victim's memory region that `token` describes.
@@ -79,7 +79,7 @@ pub(super) trait Wire {
             self.flush(arena);
             self.poll();
             let state = self.state();
-            if state.over || !state.heard.is_empty() || Instant::now() >= end {
+            if state.has_ended || !state.received.is_empty() || Instant::now() >= end {
                 return;
             }
             thread::sleep(CHECK_INTERVAL);
@@ -174,7 +174,7 @@ impl<'a> Attack<'a> {
             Kind::Grants => self.flood(Session::grant),
             Kind::Storm if self.rng.bool() => {
                 let frame = self.session.data(b"storm");
-                self.wire.say(&frame);
+                self.wire.send_frame(&frame);
                 self.wire.pump(self.arena, Duration::from_millis(1));
             }
             Kind::Storm => {}
@@ -202,7 +202,7 @@ impl<'a> Attack<'a> {
     }
 
     fn is_active(&mut self) -> bool {
-        !self.wire.state().over && !self.arena.is_over()
+        !self.wire.state().has_ended && !self.arena.is_over()
     }
 
     /// Calls `act` repeatedly; `times` is the range of the random number of calls. Stops when the
@@ -215,17 +215,17 @@ impl<'a> Attack<'a> {
         }
     }
 
-    fn say(&mut self, frame: impl FnOnce(&mut Session) -> Vec<u8>) {
+    fn send_frame(&mut self, frame: impl FnOnce(&mut Session) -> Vec<u8>) {
         let frame = frame(&mut self.session);
-        self.wire.say(&frame);
+        self.wire.send_frame(&frame);
     }
 
     /// Flushes and polls for the duration `time`, and sends the answers that the protocol requires.
     fn pump(&mut self, time: Duration) {
         self.wire.pump(self.arena, time);
-        while let Some(frame) = self.wire.state().heard.pop_front() {
+        while let Some(frame) = self.wire.state().received.pop_front() {
             if let Some(answer) = self.session.take(&frame) {
-                self.wire.say(&answer);
+                self.wire.send_frame(&answer);
             }
         }
     }
@@ -263,17 +263,17 @@ impl<'a> Attack<'a> {
             3 => mutation::length(&mut frame, rng),
             // Skip a frame number, so that the next frame has an unexpected number.
             4 => self.session.frames_sent = self.session.frames_sent.wrapping_add(1),
-            5 => wire.say(&frame),
+            5 => wire.send_frame(&frame),
             6 => *held = Some(frame.clone()),
             7 | 8 => wire.send_broken(&frame, rng),
             9 => wire.operate([rng.u8(..); 24], rng),
             _ => {
                 let frames = [Some(frame), held.take()].into_iter().flatten();
-                return frames.for_each(|frame| wire.say(&frame));
+                return frames.for_each(|frame| wire.send_frame(&frame));
             }
         }
         if matches!(way, 0..=3 | 5) {
-            wire.say(&frame);
+            wire.send_frame(&frame);
         }
         self.attacker.mutations += 1;
     }
@@ -284,7 +284,7 @@ impl<'a> Attack<'a> {
         let len = self.rng.u64(1..=2 * most).min(most);
         let memory = self.wire.memory(len);
         let count = self.rng.u32(1..=4);
-        (0..count).for_each(|_| self.say(|session| session.announce(memory)));
+        (0..count).for_each(|_| self.send_frame(|session| session.announce(memory)));
         self.wire.flush(self.arena);
         if !is_mute {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
@@ -305,7 +305,7 @@ impl<'a> Attack<'a> {
     fn flood(&mut self, frame: fn(&mut Session) -> Vec<u8>) {
         let waits = self.rng.bool();
         self.repeat(10..400, |this| {
-            this.say(frame);
+            this.send_frame(frame);
             this.pump(Duration::ZERO);
             while waits && this.session.pinged && this.is_active() {
                 this.pump(Duration::from_millis(20));
@@ -317,7 +317,7 @@ impl<'a> Attack<'a> {
         let longest = if self.service == SHARED { 4000 } else { 16_000 };
         self.repeat(1..64, |this| {
             let payload = vec![this.rng.u8(..); this.rng.usize(0..longest)];
-            this.say(|session| session.data(&payload));
+            this.send_frame(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
         // Pause without polling. Meanwhile the attacker receives nothing.
@@ -328,10 +328,10 @@ impl<'a> Attack<'a> {
     fn memory(&mut self) {
         let mut token = None;
         if self.rng.u8(0..4) > 0 {
-            self.say(|session| session.data(LEND));
+            self.send_frame(|session| session.data(LEND));
             self.wire.pump(self.arena, Duration::from_secs(2));
-            let mut heard = self.wire.state().heard.iter();
-            token = heard.find_map(|frame| frame.get(16..)?.first_chunk().copied());
+            let mut received = self.wire.state().received.iter();
+            token = received.find_map(|frame| frame.get(16..)?.first_chunk().copied());
         }
         self.repeat(1..30, |this| {
             let token = token.unwrap_or_else(|| [this.rng.u8(..); 24]);

@@ -203,7 +203,7 @@ impl AttackRun {
                     .map_err(|_| anyhow!("an honest client panicked"))?
             })
         });
-        self.victim.look()?;
+        self.victim.check()?;
         worked
     }
 }

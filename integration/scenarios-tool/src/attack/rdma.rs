@@ -136,7 +136,7 @@ impl Wire for Rdma {
         &mut self.state
     }
 
-    fn say(&mut self, frame: &[u8]) {
+    fn send_frame(&mut self, frame: &[u8]) {
         self.post(frame, |sge| SendWr::send(SEND, sge));
     }
 
@@ -182,19 +182,19 @@ impl Wire for Rdma {
         if matches!(self.state.pace, Pace::Stuck) {
             // In the error state, the device neither answers READs nor acknowledges packets.
             let _ = self.qp.to_err();
-            self.state.over = true;
+            self.state.has_ended = true;
         }
     }
 
     fn poll(&mut self) {
         let mut some = [WorkCompletion::default(); 8];
         let Ok(count) = self.cq.poll(&mut some) else {
-            self.state.over = true;
+            self.state.has_ended = true;
             return;
         };
         for wc in &some[..count] {
             let Ok(success) = wc.result() else {
-                self.state.over = true;
+                self.state.has_ended = true;
                 continue;
             };
             if success.wr_id == SEND {
@@ -204,13 +204,13 @@ impl Wire for Rdma {
             let mut frame = vec![0; success.byte_len as usize];
             let at = (DEPTH + slot) as usize * SLOT;
             self.region.copy_out(at, &mut frame);
-            self.state.heard.push_back(frame);
-            self.state.over |= self.post_recv(slot).is_err();
+            self.state.received.push_back(frame);
+            self.state.has_ended |= self.post_recv(slot).is_err();
         }
         match self.channel.poll_event() {
-            Ok(Some(event)) => self.state.over |= event.event() == CmEventType::DISCONNECTED,
+            Ok(Some(event)) => self.state.has_ended |= event.event() == CmEventType::DISCONNECTED,
             Ok(None) => {}
-            Err(_) => self.state.over = true,
+            Err(_) => self.state.has_ended = true,
         }
     }
 
@@ -227,8 +227,8 @@ impl Wire for Rdma {
 /// Waits for the next event of the connection manager, which must have this type.
 fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
     let left = arena.end.saturating_duration_since(Instant::now());
-    let came = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
-    let came = came.context("no event arrived")?;
-    ensure!(came.event() == event, "{}", came.event());
-    Ok(came)
+    let received = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
+    let received = received.context("no event arrived")?;
+    ensure!(received.event() == event, "{}", received.event());
+    Ok(received)
 }

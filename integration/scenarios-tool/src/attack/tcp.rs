@@ -107,7 +107,7 @@ impl Tcp {
 
     /// Returns the length in bytes of the first PDU in `unread`, or `None` if the PDU is still
     /// incomplete.
-    fn whole(&self) -> Option<usize> {
+    fn complete_pdu_len(&self) -> Option<usize> {
         let length = self.unread.get(4..PREFIX)?.first_chunk()?;
         let len = PREFIX + u32::from_be_bytes(*length) as usize;
         (self.unread.len() >= len).then_some(len)
@@ -116,7 +116,7 @@ impl Tcp {
     fn take(&mut self, pdu: &[u8]) {
         let [kind, flags, ..] = *pdu else { return };
         match kind {
-            SEND => self.state.heard.push_back(pdu[PREFIX..].to_vec()),
+            SEND => self.state.received.push_back(pdu[PREFIX..].to_vec()),
             READ if self.state.is_mute => return,
             READ => self.answer(&pdu[PREFIX..]),
             _ => {}
@@ -155,7 +155,7 @@ impl Wire for Tcp {
         &mut self.state
     }
 
-    fn say(&mut self, frame: &[u8]) {
+    fn send_frame(&mut self, frame: &[u8]) {
         self.put(&pdu(SEND, 0, frame));
     }
 
@@ -202,7 +202,7 @@ impl Wire for Tcp {
     }
 
     fn flush(&mut self, arena: &Arena<'_>) {
-        while !self.outgoing.is_empty() && !self.state.over {
+        while !self.outgoing.is_empty() && !self.state.has_ended {
             let (most, pause) = match self.state.pace {
                 Pace::Whole => (usize::MAX, Duration::ZERO),
                 Pace::Slow(bytes, pause) => (bytes, pause),
@@ -215,7 +215,7 @@ impl Wire for Tcp {
             match self.stream.write(&first[..first.len().min(most)]) {
                 Ok(count) => drop(self.outgoing.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => self.state.over = true,
+                Err(_) => self.state.has_ended = true,
             }
             if !pause.is_zero() {
                 return arena.pause(pause);
@@ -226,12 +226,12 @@ impl Wire for Tcp {
     fn poll(&mut self) {
         let mut bytes = vec![0; 64 << 10];
         match self.stream.read(&mut bytes) {
-            Ok(0) => self.state.over = true,
+            Ok(0) => self.state.has_ended = true,
             Ok(count) => self.unread.extend(&bytes[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => self.state.over = true,
+            Err(_) => self.state.has_ended = true,
         }
-        while let Some(len) = self.whole() {
+        while let Some(len) = self.complete_pdu_len() {
             let rest = self.unread.split_off(len);
             let pdu = mem::replace(&mut self.unread, rest);
             self.take(&pdu);

@@ -20,7 +20,7 @@ use super::arena::{Arena, RDMA, Site, TCP};
 use crate::{
     conduct::{Host, Notes},
     health::Health,
-    worker::{Said, say},
+    worker::{Report, report},
 };
 
 /// The names of the listeners, in the order in which the victim prints their addresses.
@@ -81,7 +81,7 @@ impl Victim {
         let answered = self
             .host
             .wait("measured", |notes| notes.health.is_some(), TIME_LIMIT);
-        self.look()?;
+        self.check()?;
         answered?;
         self.host
             .notes
@@ -91,27 +91,27 @@ impl Victim {
     }
 
     /// Fails if the victim has ended, panicked, or logged too many lines.
-    pub(super) fn look(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         while self.host.notes.ended.is_none() && self.host.listen(Duration::ZERO)? {}
-        let Notes { words, ended, .. } = &self.host.notes;
+        let Notes { log, ended, .. } = &self.host.notes;
         let allowed = LINES_A_SECOND * (self.started.elapsed().as_secs() + 2);
-        let problem = if words.iter().any(|line| line.contains("panicked")) {
+        let problem = if log.iter().any(|line| line.contains("panicked")) {
             "has panicked"
         } else if ended.as_ref().is_some_and(|ended| !ended.succeeded()) {
             "has ended"
-        } else if words.len() as u64 > allowed {
+        } else if log.len() as u64 > allowed {
             "has logged too many lines"
         } else {
             return Ok(());
         };
-        let lines = words[words.len().saturating_sub(LOG_TAIL_LINES)..].join("\n  ");
+        let lines = log[log.len().saturating_sub(LOG_TAIL_LINES)..].join("\n  ");
         bail!("the victim {problem}. Its last lines:\n  {lines}")
     }
 
     pub(super) fn finish(mut self) -> Result<()> {
         self.host.agent.tell("end")?;
         let ended = self.host.end(TIME_LIMIT, true);
-        self.look()?;
+        self.check()?;
         ended
     }
 }
@@ -280,7 +280,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             });
         }
     }
-    say(&Said::Listens(services));
+    report(&Report::Listens(services));
     for line in io::stdin().lock().lines() {
         if line? == "end" {
             break;
@@ -290,7 +290,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;
-        say(&Said::Health(health));
+        report(&Report::Health(health));
     }
     engine.shutdown();
     Ok(())

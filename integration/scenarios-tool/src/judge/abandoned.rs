@@ -28,13 +28,16 @@ pub(super) fn judge(
     }
     problems.extend(records.iter().filter_map(|record| lost(record).err()));
     let [_, stopped] = evidence.began;
-    let (kept, others): (Vec<_>, Vec<_>) =
+    let (retained, others): (Vec<_>, Vec<_>) =
         records.iter().partition(|record| record.ended >= stopped);
-    if kept.len() != (all as usize).min(MOST_SUSPENDED) {
-        problems.push(format!("the server kept {} sessions of {all}", kept.len()));
+    if retained.len() != (all as usize).min(MOST_SUSPENDED) {
+        problems.push(format!(
+            "the server kept {} sessions of {all}",
+            retained.len()
+        ));
     }
     let round = |record: &&Record| record.connection / scenario.connections();
-    let oldest = kept.iter().map(round).min();
+    let oldest = retained.iter().map(round).min();
     let youngest = others.iter().map(round).max();
     if oldest < youngest {
         problems.push(format!(
@@ -42,7 +45,11 @@ pub(super) fn judge(
         ));
     }
     if problems.is_empty() {
-        Ok(format!("{} kept, {} gave way", kept.len(), others.len()))
+        Ok(format!(
+            "{} kept, {} gave way",
+            retained.len(),
+            others.len()
+        ))
     } else {
         Err(problems)
     }
@@ -82,7 +89,7 @@ mod tests {
             began: [0, STOPPED],
             bound: std::time::Duration::ZERO,
         };
-        let problems = judge(&single(Expect::GivesWay), ROUNDS, &evidence).err()?;
+        let problems = judge(&single(Expect::RetainsSessions), ROUNDS, &evidence).err()?;
         Some(problems.join("; "))
     }
 

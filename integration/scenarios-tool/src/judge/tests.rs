@@ -75,11 +75,11 @@ fn found(problem: Option<String>, text: &str) {
 
 #[test]
 fn accept_a_good_and_a_broken_connection() {
-    assert_eq!(problem(Expect::GoesOn, closed()), None);
-    assert_eq!(problem(Expect::BothLearn, broke()), None);
-    assert_eq!(problem(Expect::Honest, broke()), None);
+    assert_eq!(problem(Expect::Completes, closed()), None);
+    assert_eq!(problem(Expect::BothDetect, broke()), None);
+    assert_eq!(problem(Expect::RulesOnly, broke()), None);
     assert_eq!(
-        after(Expect::ClientLearns, broke(), Fault::HostKilled),
+        after(Expect::ClientDetects, broke(), Fault::HostKilled),
         None
     );
 }
@@ -88,21 +88,30 @@ fn accept_a_good_and_a_broken_connection() {
 fn find_a_lost_message() {
     let [client, mut server] = closed();
     server.received = 4;
-    found(problem(Expect::Honest, [client, server]), "but 4 arrived");
+    found(
+        problem(Expect::RulesOnly, [client, server]),
+        "but 4 arrived",
+    );
 }
 
 #[test]
 fn find_an_added_message() {
     let [client, mut server] = broke();
     server.received = 7;
-    found(problem(Expect::Honest, [client, server]), "and 7 arrived");
+    found(
+        problem(Expect::RulesOnly, [client, server]),
+        "and 7 arrived",
+    );
 }
 
 #[test]
 fn find_a_clean_end_of_a_truncated_conversation() {
     let [client, mut server] = broke();
     server.end = End::PeerClosed;
-    found(problem(Expect::Honest, [client, server]), "orderly close");
+    found(
+        problem(Expect::RulesOnly, [client, server]),
+        "orderly close",
+    );
 }
 
 #[test]
@@ -110,11 +119,11 @@ fn find_a_confirmation_of_a_lost_message() {
     let [client, mut server] = broke();
     server.received = 2;
     let mut records = [client, server];
-    found(problem(Expect::Honest, records.clone()), "are confirmed");
+    found(problem(Expect::RulesOnly, records.clone()), "are confirmed");
     // A process that exits does not have to receive all messages that were confirmed to its peer.
     records[1].end = End::Open;
     assert_eq!(
-        after(Expect::ClientLearns, records, Fault::ProcessLeaves),
+        after(Expect::ClientDetects, records, Fault::ProcessLeaves),
         None
     );
 }
@@ -123,19 +132,22 @@ fn find_a_confirmation_of_a_lost_message() {
 fn find_a_close_that_lies() {
     let [mut client, server] = broke();
     client.delivered = true;
-    found(problem(Expect::Honest, [client, server]), "close confirmed");
+    found(
+        problem(Expect::RulesOnly, [client, server]),
+        "close confirmed",
+    );
 }
 
 #[test]
 fn find_an_id_without_a_completion() {
     let [mut client, server] = broke();
     client.failed = 1;
-    found(problem(Expect::Honest, [client, server]), "ids");
+    found(problem(Expect::RulesOnly, [client, server]), "ids");
 }
 
 #[test]
 fn find_a_break_that_no_fault_explains() {
-    found(problem(Expect::GoesOn, broke()), "another end");
+    found(problem(Expect::Completes, broke()), "another end");
 }
 
 #[test]
@@ -146,16 +158,16 @@ fn find_a_side_that_learns_late_early_or_never() {
     ] {
         let [client, mut server] = broke();
         server.ended = ended;
-        found(problem(Expect::BothLearn, [client, server]), text);
+        found(problem(Expect::BothDetect, [client, server]), text);
     }
     let [client, mut server] = broke();
     server.end = End::Open;
-    found(problem(Expect::BothLearn, [client, server]), "no end");
+    found(problem(Expect::BothDetect, [client, server]), "no end");
 }
 
 #[test]
 fn find_a_connection_without_a_record() {
-    let scenario = single(Expect::GoesOn);
+    let scenario = single(Expect::Completes);
     judge(&scenario, 1, &evidence()).unwrap_err();
 }
 
@@ -164,7 +176,7 @@ fn find_a_connection_without_a_record() {
 fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Record; 2]) -> Option<String> {
     let plan = a_plan(ending);
     connection(
-        &single(Expect::GoesOn),
+        &single(Expect::Completes),
         &plan,
         &evidence(),
         client,
@@ -243,7 +255,7 @@ fn find_a_connection_that_did_not_resume() {
         ..record
     });
     found(problem(Expect::Resumes, late), "1s at most");
-    found(problem(Expect::EndsHonestly, closed()), "no connection");
+    found(problem(Expect::EndsOrResumes, closed()), "no connection");
 }
 
 #[test]
@@ -255,8 +267,8 @@ fn allow_a_loss_at_the_end_and_no_other() {
             ..record
         })
     };
-    assert_eq!(problem(Expect::EndsHonestly, broke(true)), None);
-    found(problem(Expect::EndsHonestly, broke(false)), "another end");
+    assert_eq!(problem(Expect::EndsOrResumes, broke(true)), None);
+    found(problem(Expect::EndsOrResumes, broke(false)), "another end");
 }
 
 #[test]

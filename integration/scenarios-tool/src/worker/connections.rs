@@ -13,14 +13,14 @@ use rdmsg::{
 };
 use toolbox::TIME_LIMIT;
 
-use super::{Said, Worker, conversation::Conversation, problem, say};
+use super::{Report, Worker, conversation::Conversation, problem, report};
 use crate::{plan::listener_configs, record::End, scenario::Fault};
 
 /// Establishes all connections concurrently, each in its own thread. Waits until all connections
 /// have ended. The numbers of the connections start at `first`.
 pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     let addresses = &worker
-        .wait(|told| !told.addresses.is_empty())
+        .wait(|state| !state.addresses.is_empty())
         .addresses
         .clone();
     let engine = Engine::new()?;
@@ -60,7 +60,7 @@ fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr]
         let end = conversation.run(endpoint);
         let is_enough = match worker.scenario.fault {
             Fault::ServerRestarts(_) => end == End::LocallyClosed,
-            _ => !worker.scenario.is_endless() || worker.told().stop,
+            _ => !worker.scenario.is_endless() || worker.state().stop,
         };
         if is_enough {
             return;
@@ -90,13 +90,13 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         addresses = listeners.iter().map(RequestListener::local_addr).collect();
         let (accepting, ended) = bounded(0);
-        worker.change(|told| {
-            told.flowing = 0;
-            told.accepting = Some(accepting);
-            told.ends_when_flowing = leaves || restart < restarts;
+        worker.change(|state| {
+            state.flowing = 0;
+            state.accepting = Some(accepting);
+            state.ends_when_flowing = leaves || restart < restarts;
         });
         if restart == 0 {
-            say(&Said::Listens(addresses.clone()));
+            report(&Report::Listens(addresses.clone()));
         }
         thread::scope(|scope| {
             accept(scope, worker, &listeners, &ended);

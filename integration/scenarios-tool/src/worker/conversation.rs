@@ -11,12 +11,12 @@ use rdmsg::{Endpoint, Error};
 use toolbox::{Side, clock_millis};
 
 use super::{
-    Said, Told, Worker, lock, operations::Operations, problem, reader::Reader, say, sender,
+    Report, State, Worker, lock, operations::Operations, problem, reader::Reader, report, sender,
 };
 use crate::{
     plan::{Content, Ending, Half, Plan},
     record::{End, Record},
-    scenario::Talk,
+    scenario::Traffic,
 };
 
 /// One side of a connection. This value exists from before the connection is established until the
@@ -33,8 +33,8 @@ pub(super) struct Conversation {
     /// none will arrive.
     flows: AtomicBool,
     /// Whether the peer's last message has arrived.
-    pub(super) all: AtomicBool,
-    over: AtomicBool,
+    pub(super) last_has_arrived: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 impl Conversation {
@@ -50,24 +50,24 @@ impl Conversation {
             operations: OnceLock::new(),
             record: Mutex::new(record),
             flows: AtomicBool::new(false),
-            all: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            last_has_arrived: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
         });
-        worker.told().open.push(Arc::clone(&conversation));
+        worker.state().open.push(Arc::clone(&conversation));
         conversation
     }
 
     /// Sends and receives until the connection has ended.
     pub(super) fn run(self: Arc<Self>, endpoint: Result<Endpoint, Error>) -> End {
         let end = match endpoint {
-            Ok(endpoint) => self.talk(endpoint),
+            Ok(endpoint) => self.exchange(endpoint),
             Err(error) => End::NotEstablished(error.to_string()),
         };
         self.end(&end);
         self.is_flowing();
         let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
-        self.worker.told().open.retain(is_other);
-        say(&Said::Record(self.record()));
+        self.worker.state().open.retain(is_other);
+        report(&Report::Record(self.record()));
         end
     }
 
@@ -78,21 +78,21 @@ impl Conversation {
                 (record.end, record.ended) = (end.clone(), clock_millis());
             }
         });
-        self.set(&self.over);
+        self.set(&self.has_ended);
     }
 
-    fn talk(self: &Arc<Self>, endpoint: Endpoint) -> End {
+    fn exchange(self: &Arc<Self>, endpoint: Endpoint) -> End {
         if self.plan.ending == Ending::Leave {
             // Count this connection as flowing now, because an idle connection receives no message
             // before the order to stop.
             self.is_flowing();
             if self.worker.side == Side::Server {
-                self.wait(|told| told.stop);
+                self.wait(|state| state.stop);
                 sender::send_all(self, &endpoint);
                 return End::Open;
             }
         }
-        if self.plan.talk == Talk::Operations {
+        if self.plan.traffic == Traffic::Operations {
             match Operations::offer(&endpoint) {
                 // The call succeeds, because no other thread sets this cell.
                 Ok(operations) => drop(self.operations.set(operations)),
@@ -149,10 +149,10 @@ impl Conversation {
     }
 
     /// Waits until `until` returns true, or until the connection has ended.
-    pub(super) fn wait(&self, until: impl Fn(&Told) -> bool) {
+    pub(super) fn wait(&self, until: impl Fn(&State) -> bool) {
         drop(
             self.worker
-                .wait(|told| until(told) || self.over.load(Relaxed)),
+                .wait(|state| until(state) || self.has_ended.load(Relaxed)),
         );
     }
 }

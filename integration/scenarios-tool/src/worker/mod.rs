@@ -1,7 +1,7 @@
 //! The worker: the process of one side, which runs that side's connections and writes their
 //! records.
 //!
-//! The worker prints one [`Said`] as JSON per line of stdout. It reads orders from stdin. The
+//! The worker prints one [`Report`] as JSON per line of stdout. It reads orders from stdin. The
 //! client receives the server's addresses as JSON. Both sides receive `go` after the first
 //! messages, and later `stop`. The server receives `over` after the client has ended. A side that
 //! hangs receives `quit`.
@@ -53,7 +53,7 @@ pub(crate) struct Order {
 
 /// A line that a worker prints to stdout.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Said {
+pub(crate) enum Report {
     /// The server listens on these addresses.
     Listens(Vec<SocketAddr>),
     /// All connections are established, and each has received a message. A server with restarts
@@ -75,8 +75,8 @@ struct Worker {
     /// The channels to the two threads that each read several connections: the first with `Select`,
     /// the second with `try_recv`.
     readers: [Sender<Job>; 2],
-    told: Mutex<Told>,
-    /// Notified when `told` changes, when a connection has received its last message, and when a
+    state: Mutex<State>,
+    /// Notified when `state` changes, when a connection has received its last message, and when a
     /// connection ends.
     changed: Condvar,
     /// The sender is dropped with the last reference to the worker. The receiver then wakes,
@@ -85,7 +85,7 @@ struct Worker {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct State {
     /// The addresses on which the server listens.
     addresses: Vec<SocketAddr>,
     /// Whether every connection has received its first message on both sides.
@@ -120,7 +120,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         seed: order.seed,
         side,
         readers: [selecting, trying],
-        told: Mutex::default(),
+        state: Mutex::default(),
         changed: Condvar::new(),
         _alive: alive,
     });
@@ -162,11 +162,11 @@ fn obey(worker: &Weak<Worker>) {
             return;
         };
         match &*line {
-            "go" => worker.change(|told| told.go = true),
-            "stop" => worker.change(|told| told.stop = true),
-            "over" => worker.change(|told| told.accepting = None),
+            "go" => worker.change(|state| state.go = true),
+            "stop" => worker.change(|state| state.stop = true),
+            "over" => worker.change(|state| state.accepting = None),
             line => match serde_json::from_str(line) {
-                Ok(addresses) => worker.change(|told| told.addresses = addresses),
+                Ok(addresses) => worker.change(|state| state.addresses = addresses),
                 Err(_) => worker.give_up(),
             },
         }
@@ -201,8 +201,8 @@ fn count(lab: &Lab) -> Result<Health> {
 }
 
 /// Prints a line for the conductor.
-pub(crate) fn say(said: &Said) {
-    let line = serde_json::to_string(said).expect("it has no map");
+pub(crate) fn report(report: &Report) {
+    let line = serde_json::to_string(report).expect("it has no map");
     let mut stdout = io::stdout().lock();
     // Ignore the error: writing fails only if the conductor has ended.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
@@ -210,44 +210,44 @@ pub(crate) fn say(said: &Said) {
 
 /// Reports a violation of the rules to the conductor.
 fn problem(text: String) {
-    say(&Said::Problem(text));
+    report(&Report::Problem(text));
 }
 
 impl Worker {
-    /// Counts one more connection that has received a message. Prints [`Said::Flowing`] if it was
+    /// Counts one more connection that has received a message. Prints [`Report::Flowing`] if it was
     /// the last one.
     fn flows(&self) {
-        let mut told = self.told();
-        told.flowing += 1;
-        if told.flowing == self.scenario.connections() {
-            if told.ends_when_flowing {
-                told.accepting = None;
+        let mut state = self.state();
+        state.flowing += 1;
+        if state.flowing == self.scenario.connections() {
+            if state.ends_when_flowing {
+                state.accepting = None;
             }
-            drop(told);
-            say(&Said::Flowing);
+            drop(state);
+            report(&Report::Flowing);
         }
     }
 
     /// Prints the records and plans of all open connections, and exits the process.
     fn give_up(&self) -> ! {
-        for conversation in &self.told().open {
+        for conversation in &self.state().open {
             problem(format!("open: {conversation}"));
         }
         process::exit(1);
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        lock(&self.told)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Told)) {
-        change(&mut self.told());
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
         self.changed.notify_all();
     }
 
     /// Waits until `until` returns true for the orders received so far.
-    fn wait(&self, until: impl Fn(&Told) -> bool) -> MutexGuard<'_, Told> {
-        let waited = self.changed.wait_while(self.told(), |told| !until(told));
+    fn wait(&self, until: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let waited = self.changed.wait_while(self.state(), |state| !until(state));
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,7 +11,7 @@ use super::conversation::Conversation;
 use crate::{
     plan::{Content, Ending},
     record::End,
-    scenario::{Reading, Talk},
+    scenario::{Reading, Traffic},
 };
 
 /// The pause of a slow reader after each message.
@@ -37,7 +37,7 @@ pub(super) struct Reader {
     content: Content,
     /// The held messages. Each has the number of the message whose arrival releases it. The order
     /// to stop releases all.
-    kept: Vec<(u64, Release)>,
+    held: Vec<(u64, Release)>,
 }
 
 impl Reader {
@@ -46,7 +46,7 @@ impl Reader {
             conversation: Arc::clone(conversation),
             endpoint,
             content: conversation.content(conversation.worker.side.other()),
-            kept: Vec::new(),
+            held: Vec::new(),
         }
     }
 
@@ -58,12 +58,12 @@ impl Reader {
             Reading::Selecting => worker.readers[0].clone(),
             Reading::Trying => worker.readers[1].clone(),
             Reading::Prompt | Reading::Slow | Reading::Keeping | Reading::Receiving => loop {
-                if self.conversation.worker.told().stop {
-                    self.kept.drain(..).for_each(|(_, release)| release());
+                if self.conversation.worker.state().stop {
+                    self.held.drain(..).for_each(|(_, release)| release());
                 }
                 let next = if reading == Reading::Receiving {
                     self.endpoint.recv().map(Completion::Received)
-                } else if self.kept.is_empty() {
+                } else if self.held.is_empty() {
                     self.endpoint.next_completion()
                 } else {
                     self.endpoint.next_completion_timeout(CHECK_INTERVAL)
@@ -131,7 +131,7 @@ impl Reader {
     /// Records the end. Other threads release the held messages within a second, so some messages
     /// outlive the connection.
     fn end(&mut self, end: End) -> End {
-        for (number, release) in self.kept.drain(..) {
+        for (number, release) in self.held.drain(..) {
             release_later(self.content.random(number, b't'), release);
         }
         self.conversation.end(&end);
@@ -149,7 +149,7 @@ impl Reader {
         let last = self.content.check(number, &message)?;
         conversation.write(|record| record.received += 1);
         if last {
-            conversation.set(&conversation.all);
+            conversation.set(&conversation.last_has_arrived);
         }
         conversation.is_flowing();
         let (content, holder) = (self.content, Arc::clone(conversation));
@@ -160,12 +160,12 @@ impl Reader {
             }
         });
         let half = conversation.half();
-        if conversation.plan.talk == Talk::Any {
+        if conversation.plan.traffic == Traffic::Any {
             self.keep_some(number, is_short, release);
-        } else if conversation.worker.side == Side::Server && !conversation.worker.told().stop {
+        } else if conversation.worker.side == Side::Server && !conversation.worker.state().stop {
             match half.reading {
                 Reading::Slow => thread::sleep(SLOW),
-                Reading::Keeping => self.kept.push((u64::MAX, release)),
+                Reading::Keeping => self.held.push((u64::MAX, release)),
                 _ => {}
             }
         }
@@ -175,7 +175,7 @@ impl Reader {
     /// Drops a message immediately, or holds it until a later message arrives, or holds it for up
     /// to a second.
     fn keep_some(&mut self, number: u64, is_short: bool, release: Release) {
-        let due = self.kept.extract_if(.., |(until, _)| *until <= number);
+        let due = self.held.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());
         let config = &self.conversation.half().config;
         // A shared receive queue guarantees only two receives per connection.
@@ -185,11 +185,11 @@ impl Reader {
         };
         // Leave one receive for the message whose arrival releases the held ones. Hold no large
         // message, because a single one can use up the memory for large messages.
-        let has_room = self.kept.len() + 1 < usize::from(window) && is_short;
+        let has_room = self.held.len() + 1 < usize::from(window) && is_short;
         let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
             0 => release_later(rng, release),
-            1 | 2 if has_room => self.kept.push((number + rng.u64(1..=16), release)),
+            1 | 2 if has_room => self.held.push((number + rng.u64(1..=16), release)),
             _ => {}
         }
     }

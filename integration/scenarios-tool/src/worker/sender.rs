@@ -6,7 +6,7 @@ use toolbox::TIME_LIMIT;
 use super::conversation::Conversation;
 use crate::{
     plan::{Content, Ending},
-    scenario::{Reading, Talk},
+    scenario::{Reading, Traffic},
 };
 
 /// The number of messages that each side sends after the order to stop.
@@ -15,13 +15,13 @@ const TAIL: u64 = 5;
 /// Sends all messages of this side, and ends the connection as planned.
 pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     let content = conversation.content(conversation.worker.side);
-    let waits = conversation.plan.talk == Talk::Idle;
+    let waits = conversation.plan.traffic == Traffic::Idle;
     let mut left = conversation.half().messages;
     for number in 0.. {
         if left.is_none() && number == 1 {
-            conversation.wait(|told| told.stop || told.go && !waits);
+            conversation.wait(|state| state.stop || state.go && !waits);
         }
-        if left.is_none() && number > 0 && conversation.worker.told().stop {
+        if left.is_none() && number > 0 && conversation.worker.state().stop {
             left = Some(TAIL);
         }
         if left == Some(0) {
@@ -58,7 +58,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         return;
     }
     if matches!(conversation.plan.ending, Ending::Close(_)) {
-        conversation.wait(|_| conversation.all.load(Relaxed));
+        conversation.wait(|_| conversation.last_has_arrived.load(Relaxed));
     }
     conversation.write(|record| record.ends = true);
     match conversation.plan.ending {
@@ -83,7 +83,7 @@ fn send(
     let takes_ids = match (conversation.half().reading, conversation.plan.ending) {
         (Reading::Receiving | Reading::Trying, _) => false,
         (_, Ending::Drop(by, _)) if by == conversation.worker.side => false,
-        _ => conversation.plan.talk != Talk::Operations,
+        _ => conversation.plan.traffic != Traffic::Operations,
     };
     let has_id = takes_ids && rng.u32(..4) > 0;
     conversation.write(|record| record.begun += 1);

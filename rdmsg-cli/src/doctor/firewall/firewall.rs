@@ -89,7 +89,7 @@ impl Firewall {
                     "cannot determine whether the firewall passes UDP port 4791",
                 )
                 .because(WHY)
-                .mend(as_root(&install))
+                .command(as_root(&install))
                 .hint("the doctor reads the firewall rules with `nft`");
                 return vec![finding];
             }
@@ -100,7 +100,7 @@ impl Firewall {
                 return vec![if nix::unistd::geteuid().is_root() {
                     finding
                 } else {
-                    finding.mend("sudo rdmsg doctor")
+                    finding.command("sudo rdmsg doctor")
                 }];
             }
         };
@@ -144,16 +144,16 @@ fn finding_of(verdict: Verdict<'_>, rules: &Ruleset) -> Option<Finding> {
             let finding = Finding::error(SUBJECT, what).because(WHY);
             Some(if chain.is_of_firewalld() {
                 finding
-                    .mend(as_root(&format!("firewall-cmd --add-port={PORT}/udp")))
+                    .command(as_root(&format!("firewall-cmd --add-port={PORT}/udp")))
                     .keep(as_root(&format!(
                         "firewall-cmd --permanent --add-port={PORT}/udp"
                     )))
             } else if rules.are_of_ufw() {
-                finding.mend(as_root(&format!("ufw allow {PORT}/udp")))
+                finding.command(as_root(&format!("ufw allow {PORT}/udp")))
             } else {
                 let insert = format!("nft insert rule {family} {table} {name}");
                 finding
-                    .mend(as_root(&format!("{insert} udp dport {PORT} accept")))
+                    .command(as_root(&format!("{insert} udp dport {PORT} accept")))
                     .hint("add the rule to /etc/nftables.conf, too, to keep it after a reboot")
             })
         }
@@ -188,7 +188,7 @@ mod tests {
         let findings = judged(&Firewall::Rules(Ruleset::parse(rules).unwrap()));
         assert_eq!(findings.len(), 1);
         assert_eq!(
-            findings[0].mend,
+            findings[0].commands,
             [as_root(
                 "nft insert rule inet filter input udp dport 4791 accept"
             )]
@@ -198,7 +198,7 @@ mod tests {
         let rules = Ruleset::parse(firewalld.as_bytes()).unwrap();
         let findings = judged(&Firewall::Rules(rules));
         assert_eq!(
-            findings[0].mend,
+            findings[0].commands,
             [as_root("firewall-cmd --add-port=4791/udp")]
         );
     }

@@ -29,10 +29,10 @@ pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
         Some(Line::Out(line)) => line,
         Some(Line::Err(_)) | None => anyhow::bail!("{}", process.finish(TIME_LIMIT)?),
     };
-    let place = line
+    let address = line
         .strip_prefix(LISTENS)
         .context("the copier does not listen")?;
-    Ok((process, place.parse()?))
+    Ok((process, address.parse()?))
 }
 
 /// Accepts connections until the process is killed. Connects to `target` for each accepted

@@ -3,7 +3,7 @@
 use std::{env, net::TcpListener, process::Command};
 
 use anyhow::{Context, Result, ensure};
-use toolbox::{BridgePair, Heard, Lab, Process, TIME_LIMIT, words};
+use toolbox::{BridgePair, Lab, Process, TIME_LIMIT, TextWait, words};
 
 /// The target: the time that the pair of bridges adds, as a multiple of the time without bridges.
 const TARGET: f64 = 2.0;
@@ -17,8 +17,8 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     let mut argv = vec!["redis-server", "--bind", "127.0.0.1", "--port", &port];
     argv.extend(no_files);
     let mut redis = Process::start(&argv)?;
-    let ready = redis.hear("Ready to accept connections", TIME_LIMIT);
-    ensure!(ready == Heard::Said, "redis-server does not start");
+    let ready = redis.wait_for_text("Ready to accept connections", TIME_LIMIT);
+    ensure!(ready == TextWait::Printed, "redis-server does not start");
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
     // The guest's clock jumps forward while no program runs, so a short timeout would expire too

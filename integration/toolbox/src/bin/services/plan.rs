@@ -95,13 +95,13 @@ fn line(text: &str) -> Result<Line> {
 /// afterwards.
 fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
-    let (place, text) = begun.split_once(' ').context(how.to_owned())?;
+    let (sign, text) = begun.split_once(' ').context(how.to_owned())?;
     let text = text.to_owned();
-    let begun = match place {
+    let begun = match sign {
         "says" => StartSign::Says(text),
         "there" => StartSign::There(text),
         "here" => StartSign::Here(text),
-        _ => bail!("unknown sign {place:?}"),
+        _ => bail!("unknown sign {sign:?}"),
     };
     Ok((begun, error.to_owned()))
 }

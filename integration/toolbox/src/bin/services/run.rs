@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use toolbox::{Deadline, Heard, Host, Process, network, words};
+use toolbox::{Deadline, Host, Process, TextWait, network, words};
 
 use crate::plan::{CERTIFICATE, Expected, Line, PAGE_FILE, StartSign, SuccessSign, services};
 
@@ -40,7 +40,7 @@ pub(crate) struct Run {
     /// The host on which the clients run.
     here: Host,
     /// The placeholders in the plan's commands, and their values.
-    places: [(&'static str, String); 8],
+    placeholders: [(&'static str, String); 8],
     /// The size of a page in bytes.
     page: u64,
     cuts: bool,
@@ -56,7 +56,7 @@ impl Run {
         Ok(Self {
             there: Host::connect(host)?,
             here: Host::here(),
-            places: [
+            placeholders: [
                 ("RDMSG", format!("{host}:{PORT}")),
                 ("TCP", format!("{host}:{TCP_PORT}")),
                 ("NEAR", NEAR.to_owned()),
@@ -74,9 +74,9 @@ impl Run {
 
     /// Runs all services, or only those with the given names. Returns the number of failed steps.
     pub(crate) fn all(mut self, only: &[String]) -> Result<u32> {
-        let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+        let is_requested = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
         let mut services = services()?;
-        services.retain(|(name, _)| wanted(name));
+        services.retain(|(name, _)| is_requested(name));
         ensure!(!services.is_empty(), "no service has this name");
         // Some clients copy a file. Write this file, and the expected checksum of the copy.
         fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
@@ -110,56 +110,56 @@ impl Run {
                     has_near = true;
                 }
                 Expected::Client(shows) => {
-                    let over = match &*line.command {
+                    let transport = match &*line.command {
                         _ if has_near => "bridge",
                         command if command.contains("RDMSG") => "RDMA",
                         command if command.contains("/tmp/sums") => "-",
                         _ => "TCP",
                     };
-                    let came = self.ask(&line.command, shows);
-                    self.tell(name, over, &line.command, came);
-                    if over != "TCP" {
-                        by_rdma = by_rdma.or(Some((over, &line.command, shows)));
+                    let result = self.ask(&line.command, shows);
+                    self.report(name, transport, &line.command, result);
+                    if transport != "TCP" {
+                        by_rdma = by_rdma.or(Some((transport, &line.command, shows)));
                     }
                 }
                 Expected::Cut(begun, error) if self.cuts => {
-                    let came = self.cut(&line.command, begun, error);
-                    self.tell(name, "cut", &line.command, came);
+                    let result = self.cut(&line.command, begun, error);
+                    self.report(name, "cut", &line.command, result);
                     // Check that the server still serves other clients.
-                    if let Some((over, next, shows)) = by_rdma {
-                        let came = self.ask(next, shows);
-                        self.tell(name, over, next, came);
+                    if let Some((transport, next, shows)) = by_rdma {
+                        let result = self.ask(next, shows);
+                        self.report(name, transport, next, result);
                     }
                 }
                 Expected::Cut(..) => {}
                 Expected::Outage(begun, text) => {
-                    let came = self.outage(&line.command, begun, text);
-                    self.tell(name, "outage", &line.command, came);
+                    let result = self.outage(&line.command, begun, text);
+                    self.report(name, "outage", &line.command, result);
                 }
             }
         }
         if has_near {
-            let came = terminate(&mut self.here);
-            self.tell(name, "-", "SIGTERM to the near bridge", came);
+            let result = terminate(&mut self.here);
+            self.report(name, "-", "SIGTERM to the near bridge", result);
         }
-        let came = terminate(&mut self.there);
-        self.tell(name, "-", "SIGTERM", came);
+        let result = terminate(&mut self.there);
+        self.report(name, "-", "SIGTERM", result);
         self.there.shell(end)?;
         Ok(())
     }
 
-    fn tell(&mut self, name: &str, over: &str, client: &str, came: Result<String>) {
-        let came = came.unwrap_or_else(|error| {
+    fn report(&mut self, name: &str, transport: &str, client: &str, result: Result<String>) {
+        let result = result.unwrap_or_else(|error| {
             self.failed += 1;
             format!("FAILED: {error:#}")
         });
-        row([name, over, client, &came]);
+        row([name, transport, client, &result]);
     }
 
     /// Returns `line` with the placeholders replaced by this run's values.
     fn filled(&self, line: &str) -> String {
-        let fill = |line: String, (place, value): &(&str, String)| line.replace(place, value);
-        self.places.iter().fold(line.to_owned(), fill)
+        let fill = |line: String, (name, value): &(&str, String)| line.replace(name, value);
+        self.placeholders.iter().fold(line.to_owned(), fill)
     }
 
     /// Splits a line into words. If the first word names a program of this repository, replaces it
@@ -180,7 +180,7 @@ impl Run {
             |test| format!("for i in $(seq 600); do {test} && exit; sleep 0.05; done; exit 1");
         match begun {
             StartSign::Says(text) => {
-                if client.hear(text, SERVER_LIMIT) != Heard::Said {
+                if client.wait_for_text(text, SERVER_LIMIT) != TextWait::Printed {
                     bail!(
                         "the client has not begun its work: {}",
                         client.finish(Duration::ZERO)?
@@ -219,8 +219,12 @@ impl Run {
         self.repair()?;
         let ended = ended?.context("the client still runs without a network")?;
         ensure!(!ended.succeeded(), "the client succeeded without a network");
-        let said = &ended.output;
-        ensure!(said.contains(error), "the client printed {:?}", said.trim());
+        let printed = &ended.output;
+        ensure!(
+            printed.contains(error),
+            "the client printed {:?}",
+            printed.trim()
+        );
         Ok(format!("{error:?}, {took:.1} s"))
     }
 
@@ -240,8 +244,8 @@ impl Run {
         let start = Instant::now();
         let ended = client.finish(CLIENT_LIMIT)?;
         ensure!(ended.succeeded(), "{ended}");
-        let said = ended.output.trim();
-        ensure!(said.contains(text), "the client printed {said:?}");
+        let printed = ended.output.trim();
+        ensure!(printed.contains(text), "the client printed {printed:?}");
         let took = start.elapsed().as_secs_f64();
         Ok(format!("ok, {took:.1} s after the repair"))
     }
@@ -252,8 +256,8 @@ impl Run {
         let client = Process::start(&self.argv(line)?);
         let ended = client.with_context(|| format!("cannot run {line}"))?;
         let ended = ended.finish(CLIENT_LIMIT)?;
-        let said = ended.output.trim();
-        ensure!(ended.succeeded(), "{:?}: {said}", ended.status);
+        let printed = ended.output.trim();
+        ensure!(ended.succeeded(), "{:?}: {printed}", ended.status);
         let (printed, took) = (ended.output, start.elapsed().as_secs_f64());
         match shows {
             SuccessSign::Text(text) => {
@@ -265,8 +269,8 @@ impl Run {
             }
             SuccessSign::Page => {
                 let count = self.page;
-                let came = fs::metadata(PAGE_FILE)?.len();
-                ensure!(came == count, "{came} bytes of {count} arrived");
+                let received = fs::metadata(PAGE_FILE)?.len();
+                ensure!(received == count, "{received} bytes of {count} arrived");
                 fs::remove_file(PAGE_FILE)?;
                 Ok(format!("{:.1} MB/s", count as f64 / 1e6 / took))
             }
@@ -290,7 +294,7 @@ impl Run {
 /// Starts a server, and waits until it prints that it listens.
 fn listen(host: &mut Host, argv: &[String]) -> Result<()> {
     host.start(argv)?;
-    if host.hear("listening on", SERVER_LIMIT)? != Heard::Said {
+    if host.wait_for_text("listening on", SERVER_LIMIT)? != TextWait::Printed {
         bail!(
             "{} does not listen: {}",
             argv[0],
@@ -309,6 +313,6 @@ fn terminate(host: &mut Host) -> Result<String> {
 }
 
 /// Prints a row of the table.
-fn row([service, over, client, result]: [&str; 4]) {
-    println!("{service:<12} {over:<6} {client:<70} {result}");
+fn row([service, transport, client, result]: [&str; 4]) {
+    println!("{service:<12} {transport:<6} {client:<70} {result}");
 }

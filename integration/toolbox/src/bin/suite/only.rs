@@ -11,7 +11,7 @@ pub(crate) struct Only {
     names: Vec<String>,
     /// Whether long tracks are also selected if their name is not given.
     all: bool,
-    /// All names passed to `takes` so far, for the error about an unknown name.
+    /// All names passed to `selects` so far, for the error about an unknown name.
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -25,16 +25,16 @@ impl Only {
     }
 
     /// Returns whether this name is selected. Remembers the name for `check`.
-    pub(crate) fn takes(&self, name: &str) -> bool {
+    pub(crate) fn selects(&self, name: &str) -> bool {
         self.known.borrow_mut().insert(name.to_owned());
-        self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
+        self.names.is_empty() || self.names.iter().any(|selected| selected == name)
     }
 
     /// Returns the selected test programs of a track.
     pub(crate) fn of<'a>(&self, track: &str, tests: &[&'a Test]) -> Vec<&'a Test> {
-        let whole = self.takes(track);
-        let wanted = |test: &&&Test| self.takes(&test.name) || whole;
-        tests.iter().filter(wanted).copied().collect()
+        let whole_track = self.selects(track);
+        let is_selected = |test: &&&Test| self.selects(&test.name) || whole_track;
+        tests.iter().filter(is_selected).copied().collect()
     }
 
     /// Returns the options that select the packages to build. The services are left out unless a
@@ -49,15 +49,15 @@ impl Only {
     }
 
     /// Returns whether long tests are selected, by `all` or by name.
-    pub(crate) fn takes_long(&self) -> bool {
+    pub(crate) fn selects_long(&self) -> bool {
         self.all || !self.names.is_empty()
     }
 
     /// Returns the selected tracks, with all of their steps.
     pub(crate) fn tracks(&self, tracks: Vec<Track>) -> Vec<Track> {
-        let wanted =
-            |track: &Track| self.takes(track.name) && (self.takes_long() || !track.is_long);
-        tracks.into_iter().filter(wanted).collect()
+        let is_selected =
+            |track: &Track| self.selects(track.name) && (self.selects_long() || !track.is_long);
+        tracks.into_iter().filter(is_selected).collect()
     }
 
     /// Fails if a selected name does not exist.

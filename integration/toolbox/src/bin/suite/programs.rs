@@ -16,22 +16,22 @@ use crate::only::Only;
 /// features and build again.
 pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = format!("cargo test {} --locked", only.packages());
-    if only.takes(track) {
+    if only.selects(track) {
         line += " --lib --bins";
     }
     let any: Vec<_> = built
         .iter()
         .filter(|test| !test.is_of_device && !ONLY_IN_LAB.contains(&&*test.name))
         .collect();
-    let wanted = only.of(track, &any);
-    for test in &wanted {
+    let selected = only.of(track, &any);
+    for test in &selected {
         let same = |other: &&Test| other.is_of_device && other.name == test.name;
         if built.iter().any(|other| same(&other)) {
             bail!("{} names tests with a device and without", test.name);
         }
         line += &format!(" --test {}", test.name);
     }
-    Ok((!wanted.is_empty()).then_some(line))
+    Ok((!selected.is_empty()).then_some(line))
 }
 
 /// A program of tests.

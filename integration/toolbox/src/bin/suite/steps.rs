@@ -72,9 +72,9 @@ fn reports_a_failure(line: &str) -> bool {
 
 impl Steps {
     pub(crate) fn new() -> Self {
-        let told = env::var(BEGAN).ok().and_then(|began| began.parse().ok());
+        let inherited = env::var(BEGAN).ok().and_then(|began| began.parse().ok());
         Self {
-            began: told.unwrap_or_else(now),
+            began: inherited.unwrap_or_else(now),
             repeated: AtomicU32::new(0),
         }
     }
@@ -180,8 +180,8 @@ impl Steps {
                 .flat_map(|lane| lane.expect("it does not panic"))
                 .collect()
         });
-        let told: Vec<_> = failures.iter().map(|error| format!("{error:#}")).collect();
-        ensure!(told.is_empty(), "{}", told.join("; "));
+        let messages: Vec<_> = failures.iter().map(|error| format!("{error:#}")).collect();
+        ensure!(messages.is_empty(), "{}", messages.join("; "));
         Ok(())
     }
 

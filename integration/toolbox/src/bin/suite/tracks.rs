@@ -101,7 +101,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
     };
     // Run these programs in a single boot, because they take only half the time of the other
     // programs.
-    let on_iwarp = on_iwarp("siw", &tests.on_iwarp(only.takes_long()));
+    let on_iwarp = on_iwarp("siw", &tests.on_iwarp(only.selects_long()));
     let mut tracks = Vec::new();
     if native {
         // Run the tests one after the other, because they count the objects of the only device.

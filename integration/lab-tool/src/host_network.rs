@@ -41,17 +41,17 @@ impl Driver {
         }
     }
 
-    /// Returns the place of host `index` out of `count` hosts. The devices are named after their
+    /// Returns the network of host `index` out of `count` hosts. The devices are named after their
     /// drivers.
-    pub(crate) fn place(self, index: usize, count: usize) -> Place {
+    pub(crate) fn host_network(self, index: usize, count: usize) -> HostNetwork {
         let names = self.each().iter().map(|driver| driver.name() + "0");
-        Place::new(index, count, names)
+        HostNetwork::new(index, count, names)
     }
 }
 
 /// The names and addresses that a host passes to its command.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct HostNetwork {
     pub(crate) host: &'static str,
     /// The name of each RDMA device, and the IPv4 address of its network device.
     pub(crate) devices: Vec<(String, Ipv4Addr)>,
@@ -63,8 +63,8 @@ pub(crate) struct Place {
     pub(crate) peer6: Option<Ipv6Addr>,
 }
 
-impl Place {
-    /// Returns the place of host `index` out of `count` hosts, with devices of these names. Each
+impl HostNetwork {
+    /// Returns the network of host `index` out of `count` hosts, with devices of these names. Each
     /// device is in a different network. A single host is its own peer.
     pub(crate) fn new(
         index: usize,
@@ -115,13 +115,13 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn place(index: usize, count: usize, devices: &[&str]) -> Place {
-        Place::new(index, count, devices.iter().map(|name| (*name).to_owned()))
+    fn host_network(index: usize, count: usize, devices: &[&str]) -> HostNetwork {
+        HostNetwork::new(index, count, devices.iter().map(|name| (*name).to_owned()))
     }
 
     #[test]
     fn two_hosts_are_each_others_peers() {
-        let [a, b] = [0, 1].map(|index| place(index, 2, &["rxe0"]));
+        let [a, b] = [0, 1].map(|index| host_network(index, 2, &["rxe0"]));
         assert_eq!((a.devices[0].1, a.addr6), (b.peer, b.peer6));
         assert_eq!((b.devices[0].1, b.addr6), (a.peer, a.peer6));
         assert_eq!(b.host, "b");
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn each_device_of_a_host_alone_has_an_address() {
-        let alone = place(0, 1, &["rxe0", "siw0"]);
+        let alone = host_network(0, 1, &["rxe0", "siw0"]);
         let devices = alone
             .devices
             .iter()
