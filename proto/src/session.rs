@@ -159,7 +159,7 @@ pub struct Session<M> {
     /// The number of messages sent over the current connection that were not known to be received
     /// when `next` was last 0. If this number plus `next` exceeds the length of the ring, the ring
     /// lacks the oldest of these messages. A correct peer has received them.
-    kept_before: u32,
+    kept_at_wrap: u32,
     /// Messages of earlier connections that must be resent, oldest first.
     again: VecDeque<Kept<M>>,
     /// Whether no new message may be sent: the session is suspended, or messages must be resent
@@ -181,7 +181,7 @@ impl<M> Default for Session<M> {
             front: 0,
             ring: Vec::new(),
             next: 0,
-            kept_before: 0,
+            kept_at_wrap: 0,
             again: VecDeque::new(),
             is_closed: false,
         }
@@ -217,7 +217,7 @@ impl<M: Default> Session<M> {
             self.ring.push(Kept::default());
         } else {
             self.confirm(known);
-            self.kept_before = self.kept();
+            self.kept_at_wrap = self.kept();
             self.next = 0;
         }
         let kept = &mut self.ring[self.next as usize];
@@ -228,7 +228,7 @@ impl<M: Default> Session<M> {
 
     /// Returns the number of messages sent over this connection that are not known to be received.
     fn kept(&self) -> u32 {
-        self.kept_before.wrapping_add(self.next)
+        self.kept_at_wrap.wrapping_add(self.next)
     }
 
     /// Discards all kept messages that are known to be received. `known` bounds the number of
@@ -248,7 +248,7 @@ impl<M: Default> Session<M> {
         let kept = known.messages.max(untaken);
         let kept = kept.min(before).min(self.ring.len() as u32);
         self.front = self.front.wrapping_add(before - kept);
-        self.kept_before = kept.wrapping_sub(self.next);
+        self.kept_at_wrap = kept.wrapping_sub(self.next);
     }
 
     /// Returns the indices of the kept messages in the ring, newest first.
@@ -275,7 +275,7 @@ impl<M: Default> Session<M> {
         let kept = self.kept();
         self.ring = Vec::new();
         self.next = 0;
-        self.kept_before = 0;
+        self.kept_at_wrap = 0;
         self.is_closed = true;
         kept as usize
     }
