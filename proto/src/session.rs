@@ -161,7 +161,7 @@ pub struct Session<M> {
     /// lacks the oldest of these messages. A correct peer has received them.
     kept_at_wrap: u32,
     /// Messages of earlier connections that must be resent, oldest first.
-    again: VecDeque<Kept<M>>,
+    to_resend: VecDeque<Kept<M>>,
     /// Whether no new message may be sent: the session is suspended, or messages must be resent
     /// first.
     is_closed: bool,
@@ -182,7 +182,7 @@ impl<M> Default for Session<M> {
             ring: Vec::new(),
             next: 0,
             kept_at_wrap: 0,
-            again: VecDeque::new(),
+            to_resend: VecDeque::new(),
             is_closed: false,
         }
     }
@@ -270,7 +270,7 @@ impl<M: Default> Session<M> {
         self.received = self.received.wrapping_add(received);
         self.confirm(known);
         for at in self.places() {
-            self.again.push_front(mem::take(&mut self.ring[at]));
+            self.to_resend.push_front(mem::take(&mut self.ring[at]));
         }
         let kept = self.kept();
         self.ring = Vec::new();
@@ -285,8 +285,8 @@ impl<M: Default> Session<M> {
     pub fn suspended_mut(
         &mut self,
     ) -> impl DoubleEndedIterator<Item = (&mut M, bool)> + ExactSizeIterator {
-        let again = self.again.iter_mut();
-        again.map(|kept| (&mut kept.message, kept.is_large))
+        let to_resend = self.to_resend.iter_mut();
+        to_resend.map(|kept| (&mut kept.message, kept.is_large))
     }
 
     /// Returns the epoch of the last attempt to resume, or 0 before the first attempt. The peer
@@ -312,7 +312,7 @@ impl<M: Default> Session<M> {
     /// Returns the total number of messages that this side has sent.
     #[must_use]
     pub fn sent(&self) -> u32 {
-        let unconfirmed = self.kept() as usize + self.again.len();
+        let unconfirmed = self.kept() as usize + self.to_resend.len();
         self.front.wrapping_add(unconfirmed as u32)
     }
 
@@ -338,7 +338,7 @@ impl<M: Default> Session<M> {
         //= PROTOCOL.md#sessions
         //# A number above that of the messages sent, or below that of the messages known to be
         //# received, is a violation.
-        let unconfirmed = self.kept() as usize + self.again.len();
+        let unconfirmed = self.kept() as usize + self.to_resend.len();
         if received.wrapping_sub(self.front) as usize > unconfirmed {
             return Err(Violation::new(
                 "received",
@@ -357,8 +357,8 @@ impl<M: Default> Session<M> {
         self.check_received(received)?;
         let count = received.wrapping_sub(self.front) as usize;
         self.front = received;
-        self.is_closed = count < self.again.len();
-        Ok(self.again.drain(..count).map(|kept| kept.message))
+        self.is_closed = count < self.to_resend.len();
+        Ok(self.to_resend.drain(..count).map(|kept| kept.message))
     }
 
     /// Returns whether new messages may be sent: the session has a connection, and no messages must
@@ -371,21 +371,21 @@ impl<M: Default> Session<M> {
 
     /// Returns whether messages must be resent before any new message.
     #[must_use]
-    pub fn repeats(&self) -> bool {
-        !self.again.is_empty()
+    pub fn has_messages_to_resend(&self) -> bool {
+        !self.to_resend.is_empty()
     }
 
     /// Removes and returns the next message to resend. The caller must either send and
     /// [keep](Self::keep) the message, or [put it back](Self::put_back).
     pub fn next_to_resend(&mut self) -> Option<M> {
-        let next = self.again.pop_front();
-        self.is_closed = self.repeats();
+        let next = self.to_resend.pop_front();
+        self.is_closed = self.has_messages_to_resend();
         next.map(|kept| kept.message)
     }
 
     /// Puts back a message that the caller could not send for lack of room.
     pub fn put_back(&mut self, message: M, is_large: bool) {
-        self.again.push_front(Kept { message, is_large });
+        self.to_resend.push_front(Kept { message, is_large });
         self.is_closed = true;
     }
 }

@@ -119,7 +119,7 @@ impl Core {
             _ if session.closing.is_some() => CloseReason::LocallyClosed,
             _ => CloseReason::PeerClosed,
         };
-        let delivered = !session.messages.repeats();
+        let delivered = !session.messages.has_messages_to_resend();
         for id in arrived {
             report(&mut self.completions, Completion::Sent(id));
         }

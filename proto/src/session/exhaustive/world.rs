@@ -226,7 +226,7 @@ impl World {
             Link::Attempt(_) | Link::Idle => return None,
         };
         let has_room = self.conns.get(&epoch)?.flows[at].available > 0;
-        let has_next = side.session.repeats() || side.sent < scope.messages[at];
+        let has_next = side.session.has_messages_to_resend() || side.sent < scope.messages[at];
         (has_room && has_next).then_some(epoch)
     }
 
@@ -531,7 +531,7 @@ impl World {
             let all = kept
                 .into_iter()
                 .rev()
-                .chain(session.again.iter().map(|kept| kept.message));
+                .chain(session.to_resend.iter().map(|kept| kept.message));
             if !all.eq(first as u8..self.sides[at].sent) {
                 return Err("the kept messages are not those from the oldest on");
             }
