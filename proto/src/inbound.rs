@@ -75,7 +75,7 @@ pub(super) enum Step {
 enum Demand {
     Nothing,
     /// Reserved memory for the message with this id and length in bytes.
-    Place {
+    Reservation {
         id: u32,
         len: u64,
     },
@@ -105,7 +105,7 @@ struct Large {
     /// The id, which the message receives when its memory is requested.
     id: Option<u32>,
     /// Whether memory is reserved for the message.
-    has_place: bool,
+    has_memory: bool,
     /// The number of bytes for which reads were posted, or which were copied.
     requested: u64,
     /// The number of bytes that have been read or copied.
@@ -134,7 +134,7 @@ impl Large {
             len,
             source,
             id: None,
-            has_place: false,
+            has_memory: false,
             requested: 0,
             completed: 0,
         }
@@ -267,7 +267,7 @@ impl Inbound {
                 self.demand = Demand::Nothing;
                 return Some(self.read(read));
             }
-            Demand::Place { .. } | Demand::Memory(_) | Demand::Copy(_) | Demand::Slot(_) => {
+            Demand::Reservation { .. } | Demand::Memory(_) | Demand::Copy(_) | Demand::Slot(_) => {
                 return None;
             }
             Demand::Nothing => {}
@@ -285,7 +285,7 @@ impl Inbound {
         let len = large.len;
         match (large.id, &large.source) {
             (_, Source::Memory { .. }) if !may_read => return None,
-            (Some(id), Source::Memory { addr, rkey }) if large.has_place => {
+            (Some(id), Source::Memory { addr, rkey }) if large.has_memory => {
                 let offset = large.requested;
                 self.demand = Demand::Memory(Read {
                     slot: u32::MAX,
@@ -299,7 +299,7 @@ impl Inbound {
                     rkey: *rkey,
                 });
             }
-            (Some(id), Source::Fragments { waiting, .. }) if large.has_place => {
+            (Some(id), Source::Fragments { waiting, .. }) if large.has_memory => {
                 let (buffer, len) = *waiting.front()?;
                 let offset = large.requested;
                 self.demand = Demand::Copy(FragmentCopy {
@@ -315,7 +315,7 @@ impl Inbound {
                 self.started = id.wrapping_add(1);
                 self.held += 1;
                 self.held_bytes = self.held_bytes.saturating_add(len);
-                self.demand = Demand::Place { id, len };
+                self.demand = Demand::Reservation { id, len };
             }
             (Some(_) | None, _) => return None,
         }
@@ -326,7 +326,7 @@ impl Inbound {
     pub(super) fn demanded(&self) -> Option<Step> {
         match self.demand {
             Demand::Nothing | Demand::Slot(_) => None,
-            Demand::Place { id, len } => Some(Step::Begin { id, len }),
+            Demand::Reservation { id, len } => Some(Step::Begin { id, len }),
             Demand::Memory(Read {
                 id, offset, len, ..
             }) => Some(Step::Prepare { id, offset, len }),
@@ -351,14 +351,14 @@ impl Inbound {
     }
 
     /// Records that memory is reserved for the large message with this id.
-    pub(super) fn placed(&mut self, id: u32) {
-        if !matches!(self.demand, Demand::Place { id: wanted, .. } if wanted == id) {
+    pub(super) fn memory_reserved(&mut self, id: u32) {
+        if !matches!(self.demand, Demand::Reservation { id: wanted, .. } if wanted == id) {
             debug_assert!(false, "the place was asked for");
             return;
         }
         self.demand = Demand::Nothing;
         if let Some(large) = self.started(id) {
-            large.has_place = true;
+            large.has_memory = true;
         }
     }
 

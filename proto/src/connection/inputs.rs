@@ -245,7 +245,7 @@ impl Connection {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
             transfer.timers.read_watchdog.memory_found();
-            transfer.inbound.placed(id);
+            transfer.inbound.memory_reserved(id);
             open.read_on(side, now);
         }
     }
