@@ -541,16 +541,16 @@ impl Connection {
     /// occupy too many receives. The stream buffer must have room for the copy in addition to
     /// `buffered`, the number of unread bytes in receives.
     ///
-    /// Too many means more than half of the receives, or more than three quarters if `comes` is
-    /// set: a reader will soon take the messages without a copy. The rest of the receives leaves
-    /// the peer credit for some messages.
+    /// Too many means more than half of the receives, or more than three quarters if
+    /// `reader_is_waiting` is set: a reader will soon take the messages without a copy. The rest of
+    /// the receives leaves the peer credit for some messages.
     ///
     /// The caller must then copy the message, release its receive immediately, and report the copy
     /// with [`copied`](Self::copied).
     #[inline]
-    pub fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
+    pub fn may_copy(&self, len: u32, buffered: u64, reader_is_waiting: bool) -> bool {
         let open = self.opened();
-        open.is_some_and(|open| open.transfer.may_copy(len, buffered, comes))
+        open.is_some_and(|open| open.transfer.may_copy(len, buffered, reader_is_waiting))
     }
 
     /// Records that a message of `len` bytes was copied. The copy counts as buffered until the call

@@ -264,9 +264,9 @@ impl Transfer {
 
     /// Returns whether the driver should copy a message of a byte stream: see
     /// [`may_copy`](super::Connection::may_copy).
-    pub(super) fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
+    pub(super) fn may_copy(&self, len: u32, buffered: u64, reader_is_waiting: bool) -> bool {
         let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
-        let enough = if comes {
+        let enough = if reader_is_waiting {
             receives - receives / 4
         } else {
             receives / 2
