@@ -60,14 +60,14 @@ pub(super) struct Progress {
     pub(super) bytes: u64,
     /// The number of bytes of incomplete messages that have arrived, or 0 if no other connection
     /// waits for memory.
-    pub(super) wanted: u64,
+    pub(super) contended_bytes: u64,
 }
 
 impl Progress {
     /// Returns whether the progress since `seen` is sufficient. `seen` was recorded half a timeout
     /// earlier.
     fn is_enough_since(&self, seen: Self) -> bool {
-        self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
+        self.chunks > seen.chunks && self.bytes - seen.bytes >= self.contended_bytes / 16
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
         Progress {
             chunks,
             bytes: chunks << 16,
-            wanted: 0,
+            contended_bytes: 0,
         }
     }
 
@@ -271,7 +271,7 @@ mod tests {
             for arrived in 1..=10 {
                 now += TIMEOUT / 2;
                 let progress = Progress {
-                    wanted: bytes,
+                    contended_bytes: bytes,
                     ..chunks(arrived)
                 };
                 verdict = read_watchdog.check(progress, true, now);

@@ -165,9 +165,9 @@ impl Connection {
 
     /// Records whether other connections wait for the memory that this connection's large messages
     /// use.
-    pub fn set_wanted(&mut self, wanted: bool) {
+    pub fn set_memory_contended(&mut self, contended: bool) {
         if let Some((open, _)) = self.open() {
-            open.transfer.is_wanted = wanted;
+            open.transfer.memory_is_contended = contended;
         }
     }
 

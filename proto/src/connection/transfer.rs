@@ -55,8 +55,8 @@ pub(super) struct Transfer {
     /// life after that check.
     pub(super) moved_is_fresh: bool,
     /// Whether other connections wait for the memory that this connection's large messages use, as
-    /// of the last call of [`set_wanted`](super::Connection::set_wanted).
-    pub(super) is_wanted: bool,
+    /// of the last call of [`set_memory_contended`](super::Connection::set_memory_contended).
+    pub(super) memory_is_contended: bool,
     /// The kinds of frames that this side still accepts from the peer.
     pub(super) accepts: Accepts,
     /// Whether the application has finished sending (half-close).
@@ -185,7 +185,7 @@ impl Transfer {
             activity: PeerActivity::default(),
             moved: MovedBytes::default(),
             moved_is_fresh: false,
-            is_wanted: false,
+            memory_is_contended: false,
             accepts: Accepts::Everything,
             finished: false,
             leave: Leave::No,
@@ -229,7 +229,7 @@ impl Transfer {
         Progress {
             chunks: inbound.chunks() + self.moved.read + self.activity.of_engine.chunks,
             bytes: inbound.bytes(),
-            wanted: if self.is_wanted {
+            contended_bytes: if self.memory_is_contended {
                 inbound.incomplete_bytes()
             } else {
                 0
