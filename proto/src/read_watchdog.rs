@@ -35,7 +35,7 @@ enum Watch {
         /// The progress at the last check.
         seen: Progress,
         /// Whether the progress in the last period was too small.
-        still: bool,
+        was_too_slow: bool,
     },
     /// The system has no memory for the next chunk or the next message.
     OutOfMemory {
@@ -117,7 +117,7 @@ impl ReadWatchdog {
                 self.watch = Watch::Reading {
                     check: now + self.timeout / 2,
                     seen,
-                    still: false,
+                    was_too_slow: false,
                 }
             }
             Watch::Reading { .. } => {}
@@ -165,17 +165,21 @@ impl ReadWatchdog {
     /// states whether reads are in progress.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {
-            Watch::Reading { check, seen, still } if check <= now => {
+            Watch::Reading {
+                check,
+                seen,
+                was_too_slow,
+            } if check <= now => {
                 self.watch = Watch::Off;
                 let too_little = !progress.is_enough_since(seen);
-                if reading && too_little && still {
+                if reading && too_little && was_too_slow {
                     return Verdict::Stalled;
                 }
                 if reading {
                     self.watch = Watch::Reading {
                         check: now + self.timeout / 2,
                         seen: progress,
-                        still: too_little,
+                        was_too_slow: too_little,
                     };
                 }
                 Verdict::Fine
