@@ -290,7 +290,7 @@ impl Open {
             transfer.counters.bytes_received += u64::from(rest);
         }
         transfer.inbound.fragment(buffer, len, rest);
-        transfer.unended += u32::from(rest > len);
+        transfer.incomplete_frames += u32::from(rest > len);
         self.watch_fragments(now);
         self.read_on(side, now);
         self.grant_if_due(side);

@@ -78,7 +78,7 @@ impl Connection {
             let messages = transfer
                 .recv_credit
                 .received()
-                .wrapping_sub(transfer.unended);
+                .wrapping_sub(transfer.incomplete_frames);
             messages.wrapping_sub(undelivered as u32)
         })
     }

@@ -66,7 +66,7 @@ pub(super) struct Transfer {
     /// Whether the peer's Leave has arrived.
     pub(super) peer_leaves: bool,
     /// The number of data frames from the peer that did not complete a message.
-    pub(super) unended: u32,
+    pub(super) incomplete_frames: u32,
     /// The resources that refused sends need: the minimum of each. `None` if no send was refused as
     /// blocked since the last [`Event::Writable`](crate::Event::Writable).
     blocked: Option<MissingResources>,
@@ -190,7 +190,7 @@ impl Transfer {
             finished: false,
             leave: Leave::No,
             peer_leaves: false,
-            unended: 0,
+            incomplete_frames: 0,
             blocked: None,
             control: ControlQueue::default(),
             greeting: None,
