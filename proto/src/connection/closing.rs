@@ -349,13 +349,13 @@ impl Open {
         now: impl Clock,
     ) {
         let reason = self.failure_of(work, status, vendor_err);
-        let of_the_key = matches!(reason, CloseReason::ProtocolViolation(_));
+        let is_key_violation = matches!(reason, CloseReason::ProtocolViolation(_));
         match &self.phase {
-            Phase::Established if of_the_key => self.suspect(side, reason, now.now()),
+            Phase::Established if is_key_violation => self.suspect(side, reason, now.now()),
             // The peer has disconnected, or its process has probably ended. In both cases its
             // memory was released, so the refused READ is not a violation.
             Phase::Draining(draining)
-                if of_the_key && draining.reason == CloseReason::PeerDisconnected => {}
+                if is_key_violation && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Greeting(_) | Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
                 self.fail(side, reason, now.now());
             }
