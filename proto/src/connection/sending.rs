@@ -82,7 +82,7 @@ impl Open {
     pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) -> bool {
         let transfer = &mut self.transfer;
         transfer.recv_credit.release(side.account.as_deref());
-        let is_quiet = transfer.recv_credit.is_ample()
+        let is_quiet = transfer.recv_credit.needs_no_grant()
             && !transfer.inbound.report_due()
             && self.is_established();
         if !is_quiet {
