@@ -353,7 +353,7 @@ impl Inbound {
     /// Records that memory is reserved for the large message with this id.
     pub(super) fn memory_reserved(&mut self, id: u32) {
         if !matches!(self.demand, Demand::Reservation { id: wanted, .. } if wanted == id) {
-            debug_assert!(false, "the place was asked for");
+            debug_assert!(false, "the memory was asked for");
             return;
         }
         self.demand = Demand::Nothing;
