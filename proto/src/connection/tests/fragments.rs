@@ -128,7 +128,7 @@ fn fragments_wait_in_their_receives_for_memory() {
     assert_eq!(pair.sides[B].conn.held_messages(), 0);
     assert!(pair.sides[A].ended.is_none(), "not all has been received");
     pair.sides[B].lacks_memory = false;
-    pair.feed(B);
+    pair.restore_memory(B);
     pair.run_until_idle();
     pair.finish();
     assert_eq!(pair.sides[B].received, 2);
