@@ -32,7 +32,7 @@ pub(super) enum Act {
     RepeatRequest(usize),
     /// Another host that knows the session's identity sends a request to resume the session, while
     /// both sides use their connection.
-    Stranger,
+    ForgedRequest,
     /// The side considers the connection of its attempt established.
     Establish(usize),
     /// The active side checks another path to the peer with a request that has the epoch of its
@@ -110,7 +110,7 @@ pub(super) struct World {
     cuts: u8,
     suspicions: u8,
     trials: u8,
-    strangers: u8,
+    forged_requests: u8,
     /// Whether the passive side has refused a request because its connection worked. If so, the
     /// passive side gives up the connection at the next request, unless the active side answers
     /// Pings over the connection.
@@ -197,7 +197,7 @@ impl World {
             cuts: scope.cuts,
             suspicions: scope.suspicions,
             trials: scope.trials,
-            strangers: scope.strangers,
+            forged_requests: scope.forged_requests,
             is_doubted: false,
         }
     }
@@ -283,8 +283,8 @@ impl World {
                 acts.extend([Act::LoseRequest(index), Act::RepeatRequest(index)]);
             }
         }
-        if self.strangers > 0 && self.answers() {
-            acts.push(Act::Stranger);
+        if self.forged_requests > 0 && self.answers() {
+            acts.push(Act::ForgedRequest);
         }
         acts
     }
@@ -341,8 +341,8 @@ impl World {
                 let (epoch, received) = self.requests.remove(index);
                 self.answer(epoch, received, scope)?;
             }
-            Act::Stranger => {
-                self.strangers -= 1;
+            Act::ForgedRequest => {
+                self.forged_requests -= 1;
                 let received = self.sides[P].session.front;
                 self.answer(u32::MAX, received, scope)?;
             }
