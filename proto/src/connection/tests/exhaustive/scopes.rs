@@ -165,6 +165,7 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "everything takes too long" => Send 1 1, Wait 3 0, Close 1 1;
     "A is killed with large messages both ways" window 2, slots 2
         => Large 1 1, Kill 1 0, Close 1 1;
-    "there is no memory on either side" window 2, slots 2 => Large 1 1, LoseMemory 1 1, RestoreMemory 1 1;
+    "there is no memory on either side" window 2, slots 2
+        => Large 1 1, LoseMemory 1 1, RestoreMemory 1 1;
 };
 pub(super) use scopes;
