@@ -44,7 +44,7 @@ pub(super) struct Keepalive {
     /// peer gives signs of life.
     silent: Option<Instant>,
     /// The number of retransmissions before the current silence was detected.
-    repeated_before: u64,
+    retransmissions_before: u64,
     /// The state of the silence after its timeout has passed.
     overtime: Overtime,
     /// The timeout while this connection or its path is suspected: after the loss of a port, and
@@ -80,9 +80,9 @@ pub struct MovedBytes {
     pub acknowledged: u64,
     /// The time until the kernel next retransmits bytes that the peer's system has not
     /// acknowledged. `None` if all bytes are acknowledged.
-    pub repeats_in: Option<Duration>,
+    pub retransmits_in: Option<Duration>,
     /// The number of retransmissions by the kernel.
-    pub repeated: u64,
+    pub retransmissions: u64,
 }
 
 /// The state of a silence after its timeout has passed.
@@ -92,12 +92,12 @@ enum Overtime {
     None,
     /// The check waits for a retransmission. `acknowledged` is the number of bytes that the peer's
     /// system had acknowledged when this wait began.
-    Repeating {
+    AwaitsRetransmission {
         acknowledged: u64,
     },
     /// The peer's system has acknowledged the retransmitted bytes, and the second timeout is
     /// running.
-    Spent,
+    SecondTimeout,
 }
 
 /// The counters of signs of life from a connection's peer.
@@ -133,7 +133,7 @@ impl Keepalive {
             deadline: now + interval / 2,
             activity,
             silent: None,
-            repeated_before: 0,
+            retransmissions_before: 0,
             overtime: Overtime::None,
             suspected: None,
             turn: number,
@@ -184,7 +184,7 @@ impl Keepalive {
             }
             self.suspected = Some(self.timeout);
             self.silent = Some(now);
-            self.repeated_before = moved.repeated;
+            self.retransmissions_before = moved.retransmissions;
             self.deadline = next.min(now + self.timeout);
             return Check::Probe;
         }
@@ -198,7 +198,7 @@ impl Keepalive {
         };
         let new = self.silent.replace(since) != Some(since);
         if new {
-            self.repeated_before = moved.repeated;
+            self.retransmissions_before = moved.retransmissions;
         }
         let end = since + timeout;
         if end > now {
@@ -238,30 +238,33 @@ impl Keepalive {
 
     fn check_in_overtime(&mut self, moved: MovedBytes, now: Instant) -> Check {
         let acknowledged = moved.acknowledged;
-        match (self.overtime, moved.repeats_in) {
+        match (self.overtime, moved.retransmits_in) {
             (Overtime::None, Some(wait)) if wait <= self.timeout => {
-                self.overtime = Overtime::Repeating { acknowledged };
+                self.overtime = Overtime::AwaitsRetransmission { acknowledged };
                 self.deadline = now + wait + ANSWER;
                 Check::Alive
             }
             // The network works again, but the peer's own bytes might still wait for their
             // retransmission.
             (
-                Overtime::Repeating {
+                Overtime::AwaitsRetransmission {
                     acknowledged: before,
                 },
                 _,
-            ) if acknowledged > before => self.begin_again(now),
-            (Overtime::None, None) if moved.repeated > self.repeated_before => {
-                self.begin_again(now)
+            ) if acknowledged > before => self.start_second_timeout(now),
+            (Overtime::None, None) if moved.retransmissions > self.retransmissions_before => {
+                self.start_second_timeout(now)
             }
-            (Overtime::None | Overtime::Repeating { .. } | Overtime::Spent, _) => Check::Dead,
+            (
+                Overtime::None | Overtime::AwaitsRetransmission { .. } | Overtime::SecondTimeout,
+                _,
+            ) => Check::Dead,
         }
     }
 
     /// Starts the second and last timeout of this silence.
-    fn begin_again(&mut self, now: Instant) -> Check {
-        self.overtime = Overtime::Spent;
+    fn start_second_timeout(&mut self, now: Instant) -> Check {
+        self.overtime = Overtime::SecondTimeout;
         self.silent = Some(now);
         self.deadline = now + self.timeout.min(self.interval / 2);
         Check::Alive
