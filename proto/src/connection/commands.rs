@@ -7,7 +7,7 @@ use super::{
     open::Open,
     setup::Setup,
     side::Side,
-    transfer::{Transfer, Way},
+    transfer::{SendMethod, Transfer},
 };
 use crate::{
     BatchRoom, Clock, CloseReason, ControlRefused, Descriptor, SendRefused, Transmit,
@@ -243,17 +243,17 @@ impl Connection {
 
     /// Returns how a message of `len` bytes would be sent now.
     #[inline]
-    pub fn way(&self, len: usize) -> Way {
+    pub fn send_method(&self, len: usize) -> SendMethod {
         self.opened()
-            .map_or(Way::Frame, |open| open.transfer.way(len))
+            .map_or(SendMethod::Frame, |open| open.transfer.send_method(len))
     }
 
     /// Assigns a slot and a header to the part of a message of `len` bytes that begins at `offset`.
     /// Returns the frame and the length of the part.
     ///
     /// Before the first part, the caller has checked that [`way`](Self::way) returns
-    /// [`Way::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller must post all
-    /// parts immediately.
+    /// [`SendMethod::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller must
+    /// post all parts immediately.
     pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_fragment(len, offset))

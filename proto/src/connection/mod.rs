@@ -23,7 +23,7 @@ mod transfer;
 pub use self::{
     commands::{Flush, Proof, Releasing},
     keepalive::{Activity, MovedBytes},
-    transfer::Way,
+    transfer::SendMethod,
 };
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub(super) struct Transfer {
 
 /// The way in which a message of a certain length is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SendMethod {
     /// The message is sent in a single frame.
     Frame,
     /// The message is sent in this number of frames.
@@ -329,29 +329,29 @@ impl Transfer {
 
     /// Returns how a message of `len` bytes would be sent now.
     #[inline]
-    pub(super) fn way(&self, len: usize) -> Way {
+    pub(super) fn send_method(&self, len: usize) -> SendMethod {
         //= PROTOCOL.md#hello
         //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
         //# must be sent in Fragments or announced (see [Large messages](#large-messages)).
         if self.is_eager(len) {
-            return Way::Frame;
+            return SendMethod::Frame;
         }
         let count = (len as u64).div_ceil(self.negotiated.send_eager.into());
         //= PROTOCOL.md#frames
         //# The first must not be sent before there are credits for all of them.
         if count <= u64::from(self.most_fragments.min(self.send_credit.available())) {
-            Way::Fragments(count as u32)
+            SendMethod::Fragments(count as u32)
         } else {
-            Way::Announcement
+            SendMethod::Announcement
         }
     }
 
     pub(super) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
-        self.check_room(len as u64, self.way(len))
+        self.check_room(len as u64, self.send_method(len))
     }
 
     #[inline(never)]
-    fn check_room(&mut self, len: u64, way: Way) -> Result<(), SendRefused> {
+    fn check_room(&mut self, len: u64, method: SendMethod) -> Result<(), SendRefused> {
         //= PROTOCOL.md#hello
         //# One longer than the receiver's largest message must not be sent at all.
         if len > self.negotiated.send_limit {
@@ -359,10 +359,10 @@ impl Transfer {
                 limit: self.negotiated.send_limit,
             });
         }
-        let lack = match way {
-            Way::Frame => MissingResources::SLOT,
-            Way::Fragments(slots) => MissingResources { slots, exposed: 0 },
-            Way::Announcement => MissingResources {
+        let lack = match method {
+            SendMethod::Frame => MissingResources::SLOT,
+            SendMethod::Fragments(slots) => MissingResources { slots, exposed: 0 },
+            SendMethod::Announcement => MissingResources {
                 exposed: len,
                 ..MissingResources::SLOT
             },
@@ -480,7 +480,7 @@ impl Transfer {
     }
 
     /// Sends the part of a message of `len` bytes that begins at `offset`. Returns the frame and
-    /// the length of the part. The caller has checked with `way` and `may_send` that credits and
+    /// the length of the part. The caller has checked with `method` and `may_send` that credits and
     /// slots for all parts are available.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
         let rest = len - offset;
@@ -496,7 +496,7 @@ impl Transfer {
     }
 
     pub(super) fn send_large(&mut self, len: u64) -> Result<Transmit, SendRefused> {
-        self.check_room(len, Way::Announcement)?;
+        self.check_room(len, SendMethod::Announcement)?;
         self.send_credit.take(1);
         self.outbound.expose(len);
         self.counters.messages_sent += 1;
