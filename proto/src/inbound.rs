@@ -51,7 +51,7 @@ pub(super) struct Inbound {
     /// The number of bytes of a byte stream that were copied and that the application has not read.
     copied: u64,
     /// The maximum value of `held`.
-    most_held: u32,
+    max_held: u32,
     /// The maximum of `held_bytes` + `copied`. A single message may exceed this maximum.
     limit: u64,
 }
@@ -156,9 +156,9 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Creates an empty queue. The queue holds at most `most_held` large messages with a total of
+    /// Creates an empty queue. The queue holds at most `max_held` large messages with a total of
     /// `limit` bytes at a time, and reads them in chunks of at most `longest_chunk` bytes.
-    pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
+    pub(super) fn new(max_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
             incomplete: 0,
@@ -174,7 +174,7 @@ impl Inbound {
             held: 0,
             held_bytes: 0,
             copied: 0,
-            most_held: most_held.into(),
+            max_held: max_held.into(),
             limit,
         }
     }
@@ -276,7 +276,7 @@ impl Inbound {
             return None;
         }
         let alone = self.held == 0 && self.copied == 0;
-        let (may_hold_more, room) = (self.held < self.most_held, self.room());
+        let (may_hold_more, room) = (self.held < self.max_held, self.room());
         let may_read = has_slot && self.reads.len() < self.pace.depth();
         let large = self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.requested < large.len => Some(large),
@@ -508,7 +508,7 @@ impl Inbound {
     /// Returns whether the application should copy the next large message out of its memory,
     /// because the application holds more than half of the maximum number of large messages.
     pub(super) fn may_copy_large(&self) -> bool {
-        2 * self.held > self.most_held
+        2 * self.held > self.max_held
     }
 
     /// Records that `len` bytes of a byte stream were copied.

@@ -34,7 +34,7 @@ pub(super) struct Transfer {
     /// Whether the peer accepts several messages in one frame.
     pub(super) takes_batches: bool,
     /// The maximum number of frames in which one message is sent.
-    most_fragments: u32,
+    max_fragments: u32,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
@@ -161,15 +161,15 @@ impl Transfer {
             hello: *hello,
             negotiated: Negotiated::new(params, hello),
             takes_batches: hello.features & BATCHES != 0,
-            most_fragments: if hello.features & FRAGMENTS == 0 || has_session {
+            max_fragments: if hello.features & FRAGMENTS == 0 || has_session {
                 1
             } else {
-                params.most_fragments.min(params.send_slots)
+                params.max_fragments.min(params.send_slots)
             },
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit,
-            ring: SendRing::new(params.send_slots, params.most_unsignalled),
+            ring: SendRing::new(params.send_slots, params.max_unsignalled),
             outbound: Outbound::new(params.outbound_limit()),
             inbound: Inbound::new(params.window, params.inbound_limit(), params.longest_chunk),
             timers: Tracked::new(Timers {
@@ -339,7 +339,7 @@ impl Transfer {
         let count = (len as u64).div_ceil(self.negotiated.send_eager.into());
         //= PROTOCOL.md#frames
         //# The first must not be sent before there are credits for all of them.
-        if count <= u64::from(self.most_fragments.min(self.send_credit.available())) {
+        if count <= u64::from(self.max_fragments.min(self.send_credit.available())) {
             SendMethod::Fragments(count as u32)
         } else {
             SendMethod::Announcement
