@@ -69,7 +69,7 @@ pub(super) struct Transfer {
     pub(super) incomplete_frames: u32,
     /// The resources that refused sends need: the minimum of each. `None` if no send was refused as
     /// blocked since the last [`Event::Writable`](crate::Event::Writable).
-    blocked: Option<MissingResources>,
+    blocked: Option<RequiredResources>,
     pub(super) control: ControlQueue,
     /// A Request or an Answer that must be sent before everything else: its kind, argument and
     /// private data.
@@ -91,14 +91,14 @@ pub enum SendMethod {
 /// The resources that a send needs in addition to a credit.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
-struct MissingResources {
+struct RequiredResources {
     /// The number of free slots of the send ring.
     slots: u32,
     /// The number of additional bytes to expose to the peer.
     exposed: u64,
 }
 
-impl MissingResources {
+impl RequiredResources {
     const SLOT: Self = Self {
         slots: 1,
         exposed: 0,
@@ -359,37 +359,37 @@ impl Transfer {
                 limit: self.negotiated.send_limit,
             });
         }
-        let lack = match method {
-            SendMethod::Frame => MissingResources::SLOT,
-            SendMethod::Fragments(slots) => MissingResources { slots, exposed: 0 },
-            SendMethod::Announcement => MissingResources {
+        let required = match method {
+            SendMethod::Frame => RequiredResources::SLOT,
+            SendMethod::Fragments(slots) => RequiredResources { slots, exposed: 0 },
+            SendMethod::Announcement => RequiredResources {
                 exposed: len,
-                ..MissingResources::SLOT
+                ..RequiredResources::SLOT
             },
         };
         //= PROTOCOL.md#credits
         //# A side must not send data frame number *n* before it has received a grant of at least
         //# *n*. The numbers begin at 1; a Rendezvous and a Fragment count once, a Batch once for
         //# each message.
-        if self.send_credit.available() == 0 || !self.has(lack) {
-            self.block(lack);
+        if self.send_credit.available() == 0 || !self.has(required) {
+            self.block(required);
             return Err(SendRefused::Blocked);
         }
         Ok(())
     }
 
-    fn has(&self, lack: MissingResources) -> bool {
-        self.ring.room_for_data() >= lack.slots
-            && (lack.exposed == 0 || self.outbound.has_room_for(lack.exposed))
+    fn has(&self, required: RequiredResources) -> bool {
+        self.ring.room_for_data() >= required.slots
+            && (required.exposed == 0 || self.outbound.has_room_for(required.exposed))
     }
 
     /// Records that a send was refused, and the resources that it needs.
     #[cold]
-    fn block(&mut self, lack: MissingResources) {
+    fn block(&mut self, required: RequiredResources) {
         self.counters.stalls += 1;
-        let least = self.blocked.map_or(lack, |other| MissingResources {
-            slots: other.slots.min(lack.slots),
-            exposed: other.exposed.min(lack.exposed),
+        let least = self.blocked.map_or(required, |other| RequiredResources {
+            slots: other.slots.min(required.slots),
+            exposed: other.exposed.min(required.exposed),
         });
         self.blocked = Some(least);
     }
@@ -405,7 +405,7 @@ impl Transfer {
     fn take_room(&mut self) -> bool {
         let writable = self
             .blocked
-            .is_some_and(|lack| self.send_credit.available() > 0 && self.has(lack));
+            .is_some_and(|required| self.send_credit.available() > 0 && self.has(required));
         if writable {
             self.blocked = None;
         }
@@ -415,7 +415,7 @@ impl Transfer {
     /// Returns whether a refused send waits for slots that no completion will free, because none of
     /// the frames in flight is signalled.
     pub(super) fn lacks_completion(&self) -> bool {
-        let lacks_slots = |lack: MissingResources| self.ring.room_for_data() < lack.slots;
+        let lacks_slots = |required: RequiredResources| self.ring.room_for_data() < required.slots;
         self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
     }
 
@@ -434,7 +434,7 @@ impl Transfer {
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         debug_assert!(self.is_eager(len), "a frame has room for the message");
         self.send_at_once(len).ok_or_else(|| {
-            self.block(MissingResources::SLOT);
+            self.block(RequiredResources::SLOT);
             SendRefused::Blocked
         })
     }
@@ -507,7 +507,7 @@ impl Transfer {
 
     pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         if !self.ring.has_room_for_data() || (takes_receive && self.send_credit.available() == 0) {
-            self.block(MissingResources::SLOT);
+            self.block(RequiredResources::SLOT);
             return Err(SendRefused::Blocked);
         }
         //= PROTOCOL.md#credits
