@@ -26,7 +26,7 @@ pub struct Account {
     free: AtomicU32,
     /// The number of free receives that are reserved for future connections. Negative if the
     /// present connections' minimums add up to more than half of all receives.
-    kept: AtomicI32,
+    reserved: AtomicI32,
 }
 
 impl Account {
@@ -35,7 +35,7 @@ impl Account {
         Self {
             total,
             free: AtomicU32::new(total),
-            kept: AtomicI32::new((total / 2).cast_signed()),
+            reserved: AtomicI32::new((total / 2).cast_signed()),
         }
     }
 
@@ -55,10 +55,11 @@ impl Account {
                 free.checked_sub(need)
             })
             .is_ok();
-        // `free` decreases before `kept` does, so a concurrent `trade` sees too few spare receives,
-        // never too many.
+        // `free` decreases before `reserved` does, so a concurrent `trade` sees too few spare
+        // receives, never too many.
         if opened {
-            self.kept.fetch_sub(need.cast_signed(), Ordering::Relaxed);
+            self.reserved
+                .fetch_sub(need.cast_signed(), Ordering::Relaxed);
         }
         opened
     }
@@ -67,9 +68,9 @@ impl Account {
     /// reserves the connection's minimum for future connections again.
     pub fn close(&self, window: u16, count: u32) {
         let need = Self::least(window).cast_signed();
-        // `kept` increases before `free` does, so a concurrent `trade` sees too few spare receives,
-        // never too many.
-        self.kept.fetch_add(need, Ordering::Relaxed);
+        // `reserved` increases before `free` does, so a concurrent `trade` sees too few spare
+        // receives, never too many.
+        self.reserved.fetch_add(need, Ordering::Relaxed);
         self.give(count);
     }
 
@@ -92,8 +93,8 @@ impl Account {
     pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
-            let kept = self.kept.load(Ordering::Relaxed).max(0).cast_unsigned();
-            let spare = (free + given).saturating_sub(kept);
+            let reserved = self.reserved.load(Ordering::Relaxed).max(0).cast_unsigned();
+            let spare = (free + given).saturating_sub(reserved);
             // Each call reserves at most a quarter of the room, because otherwise the number of
             // receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
@@ -131,7 +132,7 @@ impl Clone for Account {
         Self {
             total: self.total,
             free: AtomicU32::new(self.free()),
-            kept: AtomicI32::new(self.kept.load(Ordering::Relaxed)),
+            reserved: AtomicI32::new(self.reserved.load(Ordering::Relaxed)),
         }
     }
 }
@@ -139,7 +140,7 @@ impl Clone for Account {
 #[cfg(test)]
 impl std::hash::Hash for Account {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.free(), self.kept.load(Ordering::Relaxed)).hash(state);
+        (self.free(), self.reserved.load(Ordering::Relaxed)).hash(state);
     }
 }
 
