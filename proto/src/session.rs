@@ -205,14 +205,14 @@ impl<M: Default> Session<M> {
                 write(&mut kept.message);
                 self.next += 1;
             }
-            None => self.turn(is_large, known(), write),
+            None => self.keep_at_ring_end(is_large, known(), write),
         }
     }
 
     /// Keeps a message when `next` has reached the end of the ring: extends the ring, or continues
     /// at its beginning.
     #[cold]
-    fn turn(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
+    fn keep_at_ring_end(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
         if self.ring.len() < known.most as usize {
             self.ring.push(Kept::default());
         } else {
@@ -237,8 +237,8 @@ impl<M: Default> Session<M> {
         let untaken = match known.large.checked_sub(1) {
             None => 0,
             Some(newer) => {
-                let places = (1..).zip(self.places());
-                let mut large = places.filter(|(_, at)| self.ring[*at].is_large);
+                let indices = (1..).zip(self.kept_indices());
+                let mut large = indices.filter(|(_, at)| self.ring[*at].is_large);
                 large
                     .nth(newer as usize)
                     .map_or(u32::MAX, |(count, _)| count)
@@ -252,7 +252,7 @@ impl<M: Default> Session<M> {
     }
 
     /// Returns the indices of the kept messages in the ring, newest first.
-    fn places(&self) -> impl Iterator<Item = usize> + use<M> {
+    fn kept_indices(&self) -> impl Iterator<Item = usize> + use<M> {
         let (next, len) = (self.next as usize, self.ring.len());
         (0..next)
             .rev()
@@ -269,7 +269,7 @@ impl<M: Default> Session<M> {
     pub fn suspend(&mut self, received: u32, known: Unconfirmed) -> usize {
         self.received = self.received.wrapping_add(received);
         self.confirm(known);
-        for at in self.places() {
+        for at in self.kept_indices() {
             self.to_resend.push_front(mem::take(&mut self.ring[at]));
         }
         let kept = self.kept();
