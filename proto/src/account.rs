@@ -186,7 +186,11 @@ mod tests {
         }
         assert!(!account.open(64), "one more finds nothing");
         account.close(64, 17);
-        assert_eq!(account.trade(0, 0, 64), 0, "nothing of what is kept again");
+        assert_eq!(
+            account.trade(0, 0, 64),
+            0,
+            "nothing of what is reserved again"
+        );
         assert!(account.open(64));
     }
 

@@ -480,8 +480,8 @@ impl Transfer {
     }
 
     /// Sends the part of a message of `len` bytes that begins at `offset`. Returns the frame and
-    /// the length of the part. The caller has checked with `method` and `may_send` that credits and
-    /// slots for all parts are available.
+    /// the length of the part. The caller has checked with `send_method` and `may_send` that
+    /// credits and slots for all parts are available.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
         let rest = len - offset;
         if offset == 0 {

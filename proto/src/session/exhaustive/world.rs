@@ -519,7 +519,7 @@ impl World {
         for at in [A, P] {
             let Side { session, .. } = &self.sides[at];
             let kept: Vec<_> = session
-                .places()
+                .kept_indices()
                 .map(|at| session.ring[at].message)
                 .collect();
             let forgotten = session.kept() - kept.len() as u32;
