@@ -42,7 +42,7 @@ pub(super) struct Keepalive {
     activity: PeerActivity,
     /// The time of the check that detected the current silence and sent a Ping. `None` while the
     /// peer gives signs of life.
-    silent: Option<Instant>,
+    silent_since: Option<Instant>,
     /// The number of retransmissions before the current silence was detected.
     retransmissions_before: u64,
     /// The state of the silence after its timeout has passed.
@@ -53,7 +53,7 @@ pub(super) struct Keepalive {
     suspected: Option<Duration>,
     /// The number of checks, which starts at the connection's number. Connections with different
     /// numbers therefore send their Pings at different checks.
-    turn: u64,
+    check_count: u64,
 }
 
 /// Counters of signs of life from a peer.
@@ -105,7 +105,7 @@ enum Overtime {
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct PeerActivity {
     /// The number of signs of life on this connection.
-    pub(super) here: u64,
+    pub(super) on_connection: u64,
     /// The signs of life on all connections to the peer's engine, as of the last call of
     /// [`set_engine_activity`](super::Connection::set_engine_activity).
     pub(super) of_engine: Activity,
@@ -132,11 +132,11 @@ impl Keepalive {
             timeout,
             deadline: now + interval / 2,
             activity,
-            silent: None,
+            silent_since: None,
             retransmissions_before: 0,
             overtime: Overtime::None,
             suspected: None,
-            turn: number,
+            check_count: number,
         }
     }
 
@@ -147,9 +147,9 @@ impl Keepalive {
     /// Completes the check if the peer gives signs of life and no Ping is due. Returns whether the
     /// check is complete.
     fn passes(&mut self, activity: PeerActivity, now: Instant) -> bool {
-        let here = activity.here != self.activity.here;
+        let here = activity.on_connection != self.activity.on_connection;
         let elsewhere = activity != self.activity && self.suspected.is_none();
-        let passes = here || (elsewhere && !self.has_turn());
+        let passes = here || (elsewhere && !self.must_ping_here());
         if passes {
             self.check(activity, MovedBytes::default(), now);
         }
@@ -158,8 +158,8 @@ impl Keepalive {
 
     /// Returns whether this connection must ping a peer that gives signs of life on other
     /// connections only.
-    fn has_turn(&self) -> bool {
-        self.turn.is_multiple_of(CHECKS_PER_PING)
+    fn must_ping_here(&self) -> bool {
+        self.check_count.is_multiple_of(CHECKS_PER_PING)
     }
 
     fn check(&mut self, activity: PeerActivity, moved: MovedBytes, now: Instant) -> Check {
@@ -167,36 +167,36 @@ impl Keepalive {
         let next = now + self.interval / 2;
         //= PROTOCOL.md#keepalive
         //# A side that probes sends a Ping after a silence.
-        let here = activity.here != before.here;
+        let here = activity.on_connection != before.on_connection;
         if here || (activity != before && self.suspected.is_none()) {
             self.suspected = None;
-            self.silent = None;
+            self.silent_since = None;
             self.overtime = Overtime::None;
             self.deadline = next;
             // A peer that is alive on other connections can have lost this connection. Only an
             // unanswered Ping reveals the loss, because some drivers retry a send forever. Only
             // some checks send this Ping, because such a loss is rare and the peer can have many
             // connections.
-            let probes = !here && self.has_turn();
-            self.turn = self.turn.wrapping_add(1);
+            let probes = !here && self.must_ping_here();
+            self.check_count = self.check_count.wrapping_add(1);
             if !probes {
                 return Check::Alive;
             }
             self.suspected = Some(self.timeout);
-            self.silent = Some(now);
+            self.silent_since = Some(now);
             self.retransmissions_before = moved.retransmissions;
             self.deadline = next.min(now + self.timeout);
             return Check::Probe;
         }
         let timeout = self.suspected.unwrap_or(self.timeout);
         let late = now.saturating_duration_since(self.deadline);
-        let since = match self.silent {
+        let since = match self.silent_since {
             Some(since) if late <= (timeout / 4).max(TOLERANCE) => since,
             // This check is late because this side was busy, so the peer's answer might be unread.
             // Therefore the timeout restarts.
             Some(_) | None => now,
         };
-        let new = self.silent.replace(since) != Some(since);
+        let new = self.silent_since.replace(since) != Some(since);
         if new {
             self.retransmissions_before = moved.retransmissions;
         }
@@ -215,15 +215,15 @@ impl Keepalive {
             return;
         }
         let before = std::mem::replace(&mut self.activity, activity);
-        let since = match self.silent {
-            Some(since) if activity.here == before.here => since,
+        let since = match self.silent_since {
+            Some(since) if activity.on_connection == before.on_connection => since,
             Some(_) | None => now,
         };
         let timeout = self
             .timeout
             .min(now.saturating_duration_since(since) + timeout);
         self.suspected = Some(timeout);
-        self.silent = Some(since);
+        self.silent_since = Some(since);
         self.overtime = Overtime::None;
         self.deadline = since + timeout;
     }
@@ -231,7 +231,7 @@ impl Keepalive {
     /// Stops the suspicion, and ends the current silence.
     pub(super) fn trust(&mut self, now: Instant) {
         if self.suspected.take().is_some() {
-            self.silent = None;
+            self.silent_since = None;
             self.deadline = now + self.interval / 2;
         }
     }
@@ -265,7 +265,7 @@ impl Keepalive {
     /// Starts the second and last timeout of this silence.
     fn start_second_timeout(&mut self, now: Instant) -> Check {
         self.overtime = Overtime::SecondTimeout;
-        self.silent = Some(now);
+        self.silent_since = Some(now);
         self.deadline = now + self.timeout.min(self.interval / 2);
         Check::Alive
     }
@@ -357,7 +357,7 @@ impl Open {
         let before = std::mem::replace(&mut transfer.moved, moved);
         let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
         if known && moved.signs > before.signs {
-            transfer.activity.here += 1;
+            transfer.activity.on_connection += 1;
         }
         // If another thread changes the counters while the caller reads them, `signs` can be lower
         // than before.

@@ -187,7 +187,7 @@ impl Open {
     pub(super) fn activity(&self) -> Activity {
         let transfer = &self.transfer;
         Activity {
-            signs: transfer.activity.here,
+            signs: transfer.activity.on_connection,
             chunks: transfer.inbound.chunks() + transfer.moved.read,
         }
     }

@@ -18,7 +18,7 @@ impl Open {
     pub(super) fn on_read(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
         let transfer = &mut self.transfer;
         // The completion is a sign of life from the peer's host.
-        transfer.activity.here += 1;
+        transfer.activity.on_connection += 1;
         transfer.inbound.chunk_completed(now.now());
         // The completion also frees the slots of all earlier work requests.
         transfer.sent(slot, true);

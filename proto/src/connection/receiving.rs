@@ -79,7 +79,7 @@ impl Open {
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);
-        transfer.activity.here += 1;
+        transfer.activity.on_connection += 1;
         transfer.counters.messages_received += 1;
         transfer.counters.bytes_received += u64::from(header.len);
         Some(header.len)
@@ -137,7 +137,7 @@ impl Open {
         incoming: Incoming,
         now: impl Clock,
     ) -> Result<(), Violation> {
-        self.transfer.activity.here += 1;
+        self.transfer.activity.on_connection += 1;
         if !self.was_established() {
             check_greets(&incoming)?;
         }

@@ -648,7 +648,7 @@ impl Transfer {
         // have stopped, so only a Pong is a sign of life. The receipt of data is a sign of life,
         // because the device receives data only while the library grants credit.
         if self.ring.complete(slot) && acknowledges {
-            self.activity.here += 1;
+            self.activity.on_connection += 1;
         }
         self.control.acknowledged(slot);
     }
