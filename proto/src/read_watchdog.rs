@@ -214,12 +214,12 @@ mod tests {
         }
     }
 
-    /// Calls `check` at each deadline, until the verdict is not `Fine`. `came(n)` returns how many
-    /// chunks have arrived by check `n`. This function returns the number of checks, the last
+    /// Calls `check` at each deadline, until the verdict is not `Fine`. `arrived(n)` returns how
+    /// many chunks have arrived by check `n`. This function returns the number of checks, the last
     /// verdict, and the time of that verdict.
     fn checks(
         read_watchdog: &mut ReadWatchdog,
-        came: impl Fn(u32) -> u64,
+        arrived: impl Fn(u32) -> u64,
         reading: bool,
     ) -> (u32, Verdict, Instant) {
         let mut last = Instant::now();
@@ -228,7 +228,7 @@ mod tests {
                 return (count, Verdict::Fine, last);
             };
             last = now;
-            let verdict = read_watchdog.check(chunks(came(count)), reading, now);
+            let verdict = read_watchdog.check(chunks(arrived(count)), reading, now);
             if verdict != Verdict::Fine {
                 return (count + 1, verdict, last);
             }
@@ -259,9 +259,9 @@ mod tests {
     fn slow_reads_with_progress_do_not_time_out() {
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         read_watchdog.read_posted(chunks(0), Instant::now());
-        let came = |check: u32| u64::from(check.div_ceil(2));
-        assert_eq!(checks(&mut read_watchdog, came, true).1, Verdict::Fine);
-        assert_eq!(checks(&mut read_watchdog, came, false).1, Verdict::Fine);
+        let arrived = |check: u32| u64::from(check.div_ceil(2));
+        assert_eq!(checks(&mut read_watchdog, arrived, true).1, Verdict::Fine);
+        assert_eq!(checks(&mut read_watchdog, arrived, false).1, Verdict::Fine);
         assert_eq!(read_watchdog.deadline(), None, "until the next one");
     }
 
