@@ -319,11 +319,11 @@ impl Inbound {
             }
             (Some(_) | None, _) => return None,
         }
-        self.demanded()
+        self.pending_step()
     }
 
     /// Returns the step that the driver was asked to perform and has not reported as completed.
-    pub(super) fn demanded(&self) -> Option<Step> {
+    pub(super) fn pending_step(&self) -> Option<Step> {
         match self.demand {
             Demand::Nothing | Demand::Slot(_) => None,
             Demand::Reservation { id, len } => Some(Step::Begin { id, len }),

@@ -96,7 +96,7 @@ impl Open {
     /// released memory.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
         let is_connected = self.is_connected();
-        if let Some(step) = self.transfer.inbound.demanded()
+        if let Some(step) = self.transfer.inbound.pending_step()
             && (is_connected || matches!(step, Step::Copy(_)))
         {
             self.transfer.timers.read_watchdog.retrying();
