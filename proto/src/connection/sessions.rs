@@ -105,7 +105,7 @@ impl Connection {
     pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.recv_credit.withhold(held);
-            open.promise(side, now);
+            open.grant_or_delay(side, now);
         }
     }
 
