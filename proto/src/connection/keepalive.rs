@@ -288,20 +288,20 @@ enum ProbeState {
     #[default]
     Idle,
     /// A Ping must be sent as soon as a slot is free.
-    Wanted,
+    Due,
     /// A Ping was sent and is unanswered.
     Sent,
     /// A Ping was sent and is unanswered, and another Ping must follow it.
-    SentAndWanted,
+    SentAndDue,
 }
 
 impl Probe {
     /// Requests a sign of life from the peer. An unanswered Ping that was sent before suffices.
-    pub(super) fn wanted(&mut self) {
+    pub(super) fn request(&mut self) {
         //= PROTOCOL.md#credits
         //# | Ping or Leave | 1 | the next one is sent after the pong of the one before |
         if self.state == ProbeState::Idle {
-            self.state = ProbeState::Wanted;
+            self.state = ProbeState::Due;
         }
     }
 
@@ -309,12 +309,12 @@ impl Probe {
     /// after the Pong for this Ping.
     pub(super) fn request_pong(&mut self) -> u64 {
         match self.state {
-            ProbeState::Idle | ProbeState::Wanted => {
-                self.state = ProbeState::Wanted;
+            ProbeState::Idle | ProbeState::Due => {
+                self.state = ProbeState::Due;
                 self.answered + 1
             }
-            ProbeState::Sent | ProbeState::SentAndWanted => {
-                self.state = ProbeState::SentAndWanted;
+            ProbeState::Sent | ProbeState::SentAndDue => {
+                self.state = ProbeState::SentAndDue;
                 self.answered + 2
             }
         }
@@ -322,19 +322,19 @@ impl Probe {
 
     /// Returns whether a Ping is due. If so, the caller must send it.
     pub(super) fn take(&mut self) -> bool {
-        let wanted = self.state == ProbeState::Wanted;
-        if wanted {
+        let is_due = self.state == ProbeState::Due;
+        if is_due {
             self.state = ProbeState::Sent;
         }
-        wanted
+        is_due
     }
 
     /// Handles a Pong. Returns false if there was no unanswered Ping.
     pub(super) fn answer(&mut self) -> bool {
         self.state = match self.state {
-            ProbeState::Idle | ProbeState::Wanted => return false,
+            ProbeState::Idle | ProbeState::Due => return false,
             ProbeState::Sent => ProbeState::Idle,
-            ProbeState::SentAndWanted => ProbeState::Wanted,
+            ProbeState::SentAndDue => ProbeState::Due,
         };
         self.answered += 1;
         true
@@ -400,7 +400,7 @@ impl Open {
         match check {
             Check::Alive => {}
             Check::Probe => {
-                transfer.probe.wanted();
+                transfer.probe.request();
                 self.send_control(side);
             }
             Check::Dead => self.notify_and_disconnect(
