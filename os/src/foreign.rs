@@ -170,7 +170,7 @@ pub fn collects() -> bool {
 }
 
 /// Adds a foreign call to the list of the calling thread, which must be collecting.
-pub fn leave(foreign_call: Arc<dyn ForeignCall>) {
+pub fn defer(foreign_call: Arc<dyn ForeignCall>) {
     FOREIGN_CALLS.with_borrow_mut(|foreign_calls| foreign_calls.push(foreign_call));
 }
 
@@ -193,7 +193,7 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     }
 
     if collects() {
-        leave(Arc::new(Once(Mutex::new(Some(code)))));
+        defer(Arc::new(Once(Mutex::new(Some(code)))));
     } else {
         let _ = call(code);
     }
@@ -321,7 +321,7 @@ pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
         }
     });
     if is_first {
-        leave(Arc::new(Writer));
+        defer(Arc::new(Writer));
     }
 }
 

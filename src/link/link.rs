@@ -414,7 +414,7 @@ impl Link {
                 .pending_work
                 .add(|pending_work| pending_work.add(deferred))
         {
-            foreign::leave(Arc::<Self>::clone(self));
+            foreign::defer(Arc::<Self>::clone(self));
         }
     }
 

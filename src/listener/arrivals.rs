@@ -123,7 +123,7 @@ impl<T> Arrivals<T> {
         if !foreign::collects() {
             self.tasks.wake();
         } else if self.tasks.wakers.is_awaited(u8::MAX) && self.tasks.pending_work.add(|()| ()) {
-            foreign::leave(Arc::<Tasks>::clone(&self.tasks));
+            foreign::defer(Arc::<Tasks>::clone(&self.tasks));
         }
     }
 
