@@ -239,7 +239,7 @@ impl Poller {
             // This notice wakes no thread: the engine handles it together with the other notices of
             // the next few milliseconds. Otherwise a thread that polls many connections in turn
             // would wake the engine's thread once for each connection.
-            self.line.leave(NoticeKind::Acquired);
+            self.line.send_deferrable(NoticeKind::Acquired);
         }
     }
 

@@ -63,9 +63,9 @@ impl Line {
 
     /// Sends a notice that is not urgent. Wakes the engine's thread only if that thread does not
     /// soon read its mailbox without a wake-up.
-    pub fn leave(&self, kind: NoticeKind) {
+    pub fn send_deferrable(&self, kind: NoticeKind) {
         let key = self.key;
-        self.notices.leave(Notice { key, kind });
+        self.notices.send_deferrable(Notice { key, kind });
     }
 
     /// Calls the mailbox's reader, if the engine has no thread. The caller holds no lock.

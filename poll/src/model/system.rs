@@ -175,7 +175,7 @@ impl Line {
         SYSTEM.change(|state| state.notices.push(kind));
     }
 
-    pub(crate) fn leave(&self, kind: NoticeKind) {
+    pub(crate) fn send_deferrable(&self, kind: NoticeKind) {
         if self.0 != Some(Mistake::LostRenewal) {
             self.send(kind);
         }

@@ -126,7 +126,7 @@ impl<T> Mailbox<T> {
 
     /// Queues a letter that is not urgent. Wakes the reading thread only if that thread does not
     /// soon read the queue without a wake-up.
-    pub fn leave(&self, letter: T) {
+    pub fn send_deferrable(&self, letter: T) {
         if self.queue(letter) == Some(false) {
             self.wake();
         }
@@ -253,12 +253,12 @@ mod tests {
     fn deferrable_letter_wakes_unexpected_reader_only() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.expect();
-        mailbox.leave(1);
+        mailbox.send_deferrable(1);
         assert!(!wakes(&mailbox));
         assert!(mailbox.end_expectation(), "there is a letter");
         assert_eq!(mailbox.take(), Some(1));
         assert!(!mailbox.end_expectation());
-        mailbox.leave(2);
+        mailbox.send_deferrable(2);
         assert!(wakes(&mailbox));
     }
 
@@ -310,7 +310,7 @@ mod tests {
         mailbox.expect();
         mailbox.abandon();
         assert!(!mailbox.send(1));
-        mailbox.leave(2);
+        mailbox.send_deferrable(2);
         assert!(!mailbox.end_expectation());
         assert_eq!(mailbox.take(), None);
     }
