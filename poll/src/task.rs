@@ -75,7 +75,7 @@ impl Poller {
         self.tasks.wait(seat, awaited, cx.waker());
         match ready() {
             Some(value) => {
-                self.tasks.leave(seat);
+                self.tasks.unregister(seat);
                 Poll::Ready(value)
             }
             None => Poll::Pending,
@@ -161,7 +161,7 @@ impl Poller {
                         }
                         // The runtime called the waker of the watch before this task had registered
                         // its own waker.
-                        self.tasks.leave(who.0);
+                        self.tasks.unregister(who.0);
                         progress = Progress::Nothing;
                     }
                     Poll::Ready(Err(error)) => {

@@ -83,8 +83,8 @@ impl Tasks {
 
     /// Removes the waker in this seat.
     #[inline]
-    pub fn leave(&self, seat: Seat) {
-        self.wakers.leave(seat);
+    pub fn unregister(&self, seat: Seat) {
+        self.wakers.unregister(seat);
     }
 
     /// Registers the waker in this seat for the next event of the kind `awaited`.

@@ -236,7 +236,7 @@ impl Endpoint {
     }
 
     pub(crate) fn leave_seat(&self, seat: Seat) {
-        self.inner.link.poller.tasks.leave(seat);
+        self.inner.link.poller.tasks.unregister(seat);
     }
 }
 

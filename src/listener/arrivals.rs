@@ -141,7 +141,7 @@ impl<T> Arrivals<T> {
 
     /// Removes the task in this seat.
     pub(super) fn leave(&self, seat: Seat) {
-        self.tasks.wakers.leave(seat);
+        self.tasks.wakers.unregister(seat);
     }
 
     fn is_ready(&self) -> bool {

@@ -18,7 +18,7 @@ const BATCH: usize = 4;
 ///
 /// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each of
 /// these calls may poll or drop a task, and therefore call [`wait`](Self::wait) or
-/// [`leave`](Self::leave).
+/// [`leave`](Self::unregister).
 #[derive(Debug)]
 pub struct Wakers {
     /// The union of the events that tasks await. `wake` returns after one load if no task awaits
@@ -109,7 +109,7 @@ impl Wakers {
     }
 
     /// Removes the registration in this seat.
-    pub fn leave(&self, seat: Seat) {
+    pub fn unregister(&self, seat: Seat) {
         if self.awaited.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -246,7 +246,7 @@ mod tests {
         }
         let own = wakers.seat();
         wakers.wait(own, 1, &Waker::from(Arc::clone(&counts[2])));
-        wakers.leave(own);
+        wakers.unregister(own);
         wakers.wake(1).unwrap();
         assert_eq!(seen(&counts), [0, 1, 0]);
     }
@@ -270,7 +270,7 @@ mod tests {
             again.0.wake(1).unwrap();
             assert_eq!(again.1.load(Ordering::SeqCst), round);
         }
-        again.0.leave(Seat::common(1));
+        again.0.unregister(Seat::common(1));
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
 
         impl Drop for Leaves {
             fn drop(&mut self) {
-                self.0.leave(self.1);
+                self.0.unregister(self.1);
             }
         }
 
@@ -293,7 +293,7 @@ mod tests {
         wakers.wait(Seat::common(1), 1, &waker());
         wakers.wake(1).unwrap();
         wakers.wait(Seat::common(1), 1, &waker());
-        wakers.leave(Seat::common(1));
+        wakers.unregister(Seat::common(1));
     }
 
     /// A waker that panics when it is called or dropped.
