@@ -18,7 +18,7 @@ const BATCH: usize = 4;
 ///
 /// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each of
 /// these calls may poll or drop a task, and therefore call [`wait`](Self::wait) or
-/// [`leave`](Self::unregister).
+/// [`unregister`](Self::unregister).
 #[derive(Debug)]
 pub struct Wakers {
     /// The union of the events that tasks await. `wake` returns after one load if no task awaits

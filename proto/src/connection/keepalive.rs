@@ -48,7 +48,7 @@ pub(super) struct Keepalive {
     /// The state of the silence after its timeout has passed.
     overtime: Overtime,
     /// The timeout while this connection or its path is suspected: after the loss of a port, and
-    /// after a Ping in this connection's turn. During this time only signs of life on this
+    /// after a Ping that `must_ping_here` required. During this time only signs of life on this
     /// connection count. `None` if there is no suspicion.
     suspected: Option<Duration>,
     /// The number of checks, which starts at the connection's number. Connections with different
