@@ -150,9 +150,9 @@ impl Attended {
             let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
-            // `relax` runs before `holds_back`. If a message is held back after this check,
-            // `note_held_back` therefore sets the flag again and notifies the engine.
-            who.poller().relax();
+            // `clear_held_back` runs before `holds_back`. If a message is held back after this
+            // check, `note_held_back` therefore sets the flag again and notifies the engine.
+            who.poller().clear_held_back();
             if !who.holds_back() {
                 return false;
             }

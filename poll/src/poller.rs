@@ -343,8 +343,8 @@ impl Poller {
     /// whether a message is still held back, and if so calls
     /// [`note_held_again`](Self::note_held_again).
     #[inline]
-    pub fn relax(&self) {
-        self.word.relax();
+    pub fn clear_held_back(&self) {
+        self.word.clear_held_back();
     }
 
     /// Sets the flag of [`note_held_back`](Self::note_held_back) without sending a notice. Only the

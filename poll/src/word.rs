@@ -368,7 +368,7 @@ impl Word {
     }
 
     #[inline]
-    pub(super) fn relax(&self) {
+    pub(super) fn clear_held_back(&self) {
         self.0.fetch_and(!HELD_BACK, Ordering::AcqRel);
     }
 }
