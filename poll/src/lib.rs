@@ -98,5 +98,5 @@ pub use self::{
 #[cfg(not(loom))]
 pub use self::{
     registration::{Epolls, FdEvents, Registration},
-    sys::Line,
+    sys::NoticeSender,
 };

@@ -13,7 +13,7 @@ use rdma_status::OsError;
 use super::{
     registration::{LoopFd, Registration},
     spin::{Polling, SpinRecord},
-    sys::{Alarm, Condvar, Line, Mutex, lock, park},
+    sys::{Alarm, Condvar, Mutex, NoticeSender, lock, park},
     tasks::Tasks,
     word::{HeldBack, Owner, OwnerCheck, Reliance, Resigned, Visit, Word},
 };
@@ -32,7 +32,7 @@ pub struct Poller {
     pub tasks: Tasks,
     pub(super) policy: Policy,
     /// Sends notices to the engine's thread.
-    pub(super) line: Line,
+    pub(super) notice_sender: NoticeSender,
     /// The number of calls of `wake` while a follower was registered.
     wakes: Mutex<u64>,
     changed: Condvar,
@@ -102,7 +102,7 @@ impl fmt::Debug for Poller {
 
 impl Poller {
     /// Creates the poller of a connection that the engine owns.
-    pub fn new(polling: Polling, line: Line) -> Self {
+    pub fn new(polling: Polling, notice_sender: NoticeSender) -> Self {
         Self {
             word: Word::new(),
             tasks: Tasks::default(),
@@ -111,7 +111,7 @@ impl Poller {
                 record: SpinRecord::default(),
                 large: SpinRecord::default(),
             },
-            line,
+            notice_sender,
             wakes: Mutex::new(0),
             changed: Condvar::new(),
             alarm: OnceLock::new(),
@@ -182,7 +182,7 @@ impl Poller {
         rdmsg_os::debug!(
             Connection,
             "{}: the runtime cannot watch the events, so the engine's thread polls: {error}",
-            self.line
+            self.notice_sender
         );
     }
 
@@ -193,7 +193,7 @@ impl Poller {
             error!(
                 Connection,
                 "{}: cannot watch completion events, so waiting threads poll instead: {error}",
-                self.line
+                self.notice_sender
             );
         }
     }
@@ -239,7 +239,7 @@ impl Poller {
             // This notice wakes no thread: the engine handles it together with the other notices of
             // the next few milliseconds. Otherwise a thread that polls many connections in turn
             // would wake the engine's thread once for each connection.
-            self.line.send_deferrable(NoticeKind::Acquired);
+            self.notice_sender.send_deferrable(NoticeKind::Acquired);
         }
     }
 
@@ -310,7 +310,7 @@ impl Poller {
 
     /// Asks the engine's thread to become the owner.
     pub fn call_engine(&self) {
-        self.line.send(NoticeKind::TakeOver);
+        self.notice_sender.send(NoticeKind::TakeOver);
     }
 
     /// Asks the engine's thread to become the owner if an event loop or a runtime is the owner.
@@ -329,7 +329,7 @@ impl Poller {
     pub fn note_held_back(&self) {
         match self.word.note_held_back() {
             HeldBack::Known => {}
-            HeldBack::Tell => self.line.send(NoticeKind::HeldBack),
+            HeldBack::Tell => self.notice_sender.send(NoticeKind::HeldBack),
         }
     }
 

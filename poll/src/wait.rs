@@ -246,11 +246,11 @@ impl Poller {
         let slept = match value {
             Some(_) => Ok(Woken::Event),
             // If the engine has no thread, this thread handles the deadlines of the connection.
-            None => alarm.sleep_until_event(self.line.shorten(deadline.left())),
+            None => alarm.sleep_until_event(self.notice_sender.shorten(deadline.left())),
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
         if value.is_none() {
-            self.line.serve_due();
+            self.notice_sender.serve_due();
             *value = ready();
         }
         self.judge(slept, value, deadline)

@@ -10,7 +10,9 @@ use loom::{
     thread::{self, JoinHandle},
 };
 
-use super::system::{self, AtomicU64, CompletionEvents, Input, Line, Ordering, Registration, lock};
+use super::system::{
+    self, AtomicU64, CompletionEvents, Input, NoticeSender, Ordering, Registration, lock,
+};
 use crate::{
     Answers, Attended, AttendedConnection, Awaited, Completions, Deadline, Events, NoticeKind,
     Owner, Poller, Polling, Progress,
@@ -48,7 +50,7 @@ struct Device {
 
 impl Connection {
     pub(crate) fn new(mistake: Option<Mistake>) -> Arc<Self> {
-        let poller = Poller::new(Polling::Event, Line(mistake));
+        let poller = Poller::new(Polling::Event, NoticeSender(mistake));
         poller.prepare().unwrap();
         let mut registration = Registration;
         registration

@@ -168,9 +168,9 @@ impl LoopFd {
 
 /// Sends notices to the engine's thread.
 #[derive(Debug)]
-pub struct Line(pub(crate) Option<Mistake>);
+pub struct NoticeSender(pub(crate) Option<Mistake>);
 
-impl Line {
+impl NoticeSender {
     pub(crate) fn send(&self, kind: NoticeKind) {
         SYSTEM.change(|state| state.notices.push(kind));
     }
@@ -189,7 +189,7 @@ impl Line {
     pub(crate) fn serve_due(&self) {}
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for NoticeSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("conn")
     }
