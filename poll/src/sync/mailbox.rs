@@ -27,7 +27,7 @@ pub struct Mailbox<T> {
 }
 
 /// The interval at which a waiting thread checks for expired deadlines of a [`Reader`].
-const LOOK: Duration = Duration::from_millis(20);
+const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Handles the letters of mailboxes without a thread of its own: the thread that sends a letter
 /// calls the reader.
@@ -149,12 +149,15 @@ impl<T> Mailbox<T> {
     }
 
     /// Returns `left`. If the mailbox has a reader instead of a thread, the result is at most
-    /// `LOOK`, and the caller calls [`serve_due`](Self::serve_due) after a sleep of this time.
+    /// `DEADLINE_CHECK_INTERVAL`, and the caller calls [`serve_due`](Self::serve_due) after a sleep
+    /// of this time.
     pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         if self.reader.is_none() {
             return left;
         }
-        Some(left.map_or(LOOK, |left| left.min(LOOK)))
+        Some(left.map_or(DEADLINE_CHECK_INTERVAL, |left| {
+            left.min(DEADLINE_CHECK_INTERVAL)
+        }))
     }
 
     /// Calls the reader if one of its deadlines has passed. The caller holds no lock.
@@ -295,8 +298,14 @@ mod tests {
         assert!(!mailbox.is_empty());
         assert_eq!(mailbox.take(), Some(1));
         assert!(mailbox.is_empty());
-        assert_eq!(mailbox.shorten(Some(10 * LOOK)), Some(LOOK));
-        assert_eq!(mailbox.shorten(Some(LOOK / 2)), Some(LOOK / 2));
+        assert_eq!(
+            mailbox.shorten(Some(10 * DEADLINE_CHECK_INTERVAL)),
+            Some(DEADLINE_CHECK_INTERVAL)
+        );
+        assert_eq!(
+            mailbox.shorten(Some(DEADLINE_CHECK_INTERVAL / 2)),
+            Some(DEADLINE_CHECK_INTERVAL / 2)
+        );
         mailbox.serve_due();
         assert_eq!(counter.0.load(Ordering::Relaxed), 2);
         drop(counter);
