@@ -149,7 +149,7 @@ impl Poller {
                     // the engine's thread takes over. The runtime reports only changes, so it may
                     // never report another event. Or it reports the end of the stream at every
                     // poll, which would keep the task awake.
-                    Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
+                    Poll::Ready(Ok(())) | Poll::Pending if self.flush_acks_and_check_end(queue) => {
                         self.pause_runtime();
                         return None;
                     }
@@ -185,7 +185,7 @@ impl Poller {
     /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, because the task waits
     /// next. Returns whether the events stay readable because the connection is about to end. If
     /// so, the runtime reports no further change.
-    fn is_silent(&self, queue: &impl Completions) -> bool {
+    fn flush_acks_and_check_end(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;
         }

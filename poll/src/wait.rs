@@ -227,7 +227,7 @@ impl Poller {
             queue.poll(1, Answers::MayWait);
             *value = ready();
         }
-        self.judge(slept, value, deadline)
+        self.sleep_result(slept, value, deadline)
     }
 
     /// Does the same as [`sleep`](Self::sleep) from [`Leader::fall_asleep`] on, while no event
@@ -253,11 +253,11 @@ impl Poller {
             self.notice_sender.serve_due();
             *value = ready();
         }
-        self.judge(slept, value, deadline)
+        self.sleep_result(slept, value, deadline)
     }
 
     /// Returns the result of a sleep. `value` is the result of `ready` after the sleep.
-    fn judge<T>(
+    fn sleep_result<T>(
         &self,
         slept: Result<Woken, OsError>,
         value: &Option<T>,
