@@ -29,21 +29,21 @@ pub struct Mailbox<T> {
 /// The interval at which a waiting thread checks for expired deadlines of a [`Reader`].
 const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Handles the letters of mailboxes without a thread of its own: the thread that sends a letter
+/// Handles the messages of mailboxes without a thread of its own: the thread that sends a message
 /// calls the reader.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Takes the letters and acts on them. When the call returns, this thread or another thread has
-    /// acted on each letter that was sent before the call. This does not hold if other threads send
-    /// letters faster than they are handled. The caller holds no lock.
+    /// Takes the messages and acts on them. When the call returns, this thread or another thread
+    /// has acted on each message that was sent before the call. This does not hold if other threads
+    /// send messages faster than they are handled. The caller holds no lock.
     fn serve(&self);
 
-    /// Returns the time at which [`serve`](Self::serve) must be called even if no letter arrives.
+    /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives.
     fn due(&self) -> Option<Instant>;
 }
 
 #[derive(Debug)]
 struct Queue<T> {
-    letters: VecDeque<T>,
+    messages: VecDeque<T>,
     /// Whether the reading thread will soon read the queue without a wake-up.
     is_expected: bool,
 }
@@ -85,7 +85,7 @@ impl<T> Mailbox<T> {
     pub fn new() -> Result<Arc<Self>, OsError> {
         Ok(Arc::new(Self {
             queue: Mutex::new(Some(Queue {
-                letters: VecDeque::with_capacity(64),
+                messages: VecDeque::with_capacity(64),
                 is_expected: false,
             })),
             waker: Some(eventfd()?),
@@ -93,11 +93,11 @@ impl<T> Mailbox<T> {
         }))
     }
 
-    /// Creates a mailbox without an eventfd. `reader` handles its letters while the reader exists.
+    /// Creates a mailbox without an eventfd. `reader` handles its messages while the reader exists.
     pub fn with_reader(reader: Weak<dyn Reader>) -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(Some(Queue {
-                letters: VecDeque::new(),
+                messages: VecDeque::new(),
                 is_expected: false,
             })),
             waker: None,
@@ -105,7 +105,7 @@ impl<T> Mailbox<T> {
         })
     }
 
-    /// Returns a mailbox that refuses all letters.
+    /// Returns a mailbox that refuses all messages.
     pub fn closed() -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(None),
@@ -114,30 +114,30 @@ impl<T> Mailbox<T> {
         })
     }
 
-    /// Queues a letter and wakes the reading thread. Returns `false` if the reading thread has
+    /// Queues a message and wakes the reading thread. Returns `false` if the reading thread has
     /// ended.
-    pub fn send(&self, letter: T) -> bool {
-        let is_read = self.queue(letter).is_some();
+    pub fn send(&self, message: T) -> bool {
+        let is_read = self.queue(message).is_some();
         if is_read {
             self.wake();
         }
         is_read
     }
 
-    /// Queues a letter that is not urgent. Wakes the reading thread only if that thread does not
+    /// Queues a message that is not urgent. Wakes the reading thread only if that thread does not
     /// soon read the queue without a wake-up.
-    pub fn send_deferrable(&self, letter: T) {
-        if self.queue(letter) == Some(false) {
+    pub fn send_deferrable(&self, message: T) {
+        if self.queue(message) == Some(false) {
             self.wake();
         }
     }
 
-    /// Queues a letter. Returns whether the reading thread will soon read the queue without a
+    /// Queues a message. Returns whether the reading thread will soon read the queue without a
     /// wake-up, or `None` if that thread has ended.
-    fn queue(&self, letter: T) -> Option<bool> {
+    fn queue(&self, message: T) -> Option<bool> {
         let mut queue = lock(&self.queue);
         let queue = queue.as_mut()?;
-        queue.letters.push_back(letter);
+        queue.messages.push_back(message);
         Some(queue.is_expected)
     }
 
@@ -190,21 +190,21 @@ impl<T> Mailbox<T> {
     /// and the reading thread must read the queue once more.
     pub fn end_expectation(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
-            queue.is_expected &= !queue.letters.is_empty();
+            queue.is_expected &= !queue.messages.is_empty();
             queue.is_expected
         })
     }
 
-    /// Takes the next letter.
+    /// Takes the next message.
     pub fn take(&self) -> Option<T> {
-        lock(&self.queue).as_mut()?.letters.pop_front()
+        lock(&self.queue).as_mut()?.messages.pop_front()
     }
 
-    /// Whether no letter waits.
+    /// Whether no message waits.
     pub fn is_empty(&self) -> bool {
         lock(&self.queue)
             .as_ref()
-            .is_none_or(|queue| queue.letters.is_empty())
+            .is_none_or(|queue| queue.messages.is_empty())
     }
 
     /// Returns whether the reading thread is still running.
@@ -212,8 +212,8 @@ impl<T> Mailbox<T> {
         lock(&self.queue).is_some()
     }
 
-    /// Drops the letters in the mailbox, and refuses later letters. A thread that waits for a reply
-    /// to a dropped letter is woken by the drop and receives no reply.
+    /// Drops the messages in the mailbox, and refuses later messages. A thread that waits for a
+    /// reply to a dropped message is woken by the drop and receives no reply.
     pub fn abandon(&self) {
         let left = lock(&self.queue).take();
         drop(left);
@@ -253,12 +253,12 @@ mod tests {
     }
 
     #[test]
-    fn deferrable_letter_wakes_unexpected_reader_only() {
+    fn deferrable_message_wakes_unexpected_reader() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.expect();
         mailbox.send_deferrable(1);
         assert!(!wakes(&mailbox));
-        assert!(mailbox.end_expectation(), "there is a letter");
+        assert!(mailbox.end_expectation(), "there is a message");
         assert_eq!(mailbox.take(), Some(1));
         assert!(!mailbox.end_expectation());
         mailbox.send_deferrable(2);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn urgent_letter_wakes_expected_reader() {
+    fn urgent_message_wakes_expected_reader() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.expect();
         assert!(mailbox.send(1));
