@@ -204,16 +204,17 @@ impl Poller {
     /// thread becomes the owner. The engine's thread then stops polling until a check finds that no
     /// thread has polled.
     #[inline]
-    pub fn visit_as_thread(&self) {
-        let visit = self.word.visit_as_thread();
+    pub fn count_poll_as_thread(&self) {
+        let visit = self.word.count_poll_as_thread();
         self.visited(visit);
     }
 
     /// Counts a poll by a thread that waits and does not lead yet. Returns false if the thread must
-    /// call [`visit_as_thread`](Self::visit_as_thread), because threads may not be the only owner.
+    /// call [`count_poll_as_thread`](Self::count_poll_as_thread), because threads may not be the
+    /// only owner.
     #[inline]
-    pub fn visit_as_owner(&self) -> bool {
-        self.word.visit_as_owner()
+    pub fn count_poll_as_owner(&self) -> bool {
+        self.word.count_poll_as_owner()
     }
 
     /// Counts a poll by an event loop or a runtime. If none of the users in `but` relies on the
@@ -223,8 +224,8 @@ impl Poller {
     /// Returns whether this call has made the loop the owner. If so, the caller requests an event,
     /// because a thread of the previous owner may have taken the last event.
     #[inline]
-    pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> bool {
-        let visit = self.word.visit_as_loop(but);
+    pub(super) fn count_poll_as_loop(&self, but: &[Reliance]) -> bool {
+        let visit = self.word.count_poll_as_loop(but);
         self.visited(visit);
         matches!(visit, Visit::Acquired { .. })
     }

@@ -115,7 +115,7 @@ impl Poller {
         if !self.tasks.are_in_runtime() {
             return None;
         }
-        let acquired = self.visit_as_loop(ELSEWHERE);
+        let acquired = self.count_poll_as_loop(ELSEWHERE);
         // If a poll costs a system call, the task polls only after the runtime has reported an
         // event. After a poll that finds nothing, `ready` need not be called here: either another
         // poll follows, or `wait_seated` calls `ready` after it has registered the waker.

@@ -79,7 +79,7 @@ impl Poller {
             Polling::Busy => Duration::MAX,
             Polling::Adaptive { .. } | Polling::Event => Duration::ZERO,
         };
-        self.visit_as_thread();
+        self.count_poll_as_thread();
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() || queue.was_polled() {
@@ -148,7 +148,7 @@ impl Poller {
             if deadline.is_past(now) {
                 return None;
             }
-            self.visit_as_thread();
+            self.count_poll_as_thread();
             if matches!(progress, Progress::Some | Progress::More) {
                 continue;
             }
@@ -219,7 +219,7 @@ impl Poller {
             events.sleep_until_event(alarm, deadline.left())
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
-        self.visit_as_thread();
+        self.count_poll_as_thread();
         if !stays_readable {
             events.clear();
         }

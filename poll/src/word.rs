@@ -206,7 +206,7 @@ impl Word {
     /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on it,
     /// threads become the owner.
     #[inline]
-    pub(super) fn visit_as_thread(&self) -> Visit {
+    pub(super) fn count_poll_as_thread(&self) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & (OWNER | ATTENDED) == THREADS | ATTENDED {
             return Visit::Known;
@@ -223,7 +223,7 @@ impl Word {
     /// Counts a poll by a thread that waits. Returns true if threads are the owner, the engine
     /// checks them, and no user relies on the engine.
     #[inline]
-    pub(super) fn visit_as_owner(&self) -> bool {
+    pub(super) fn count_poll_as_owner(&self) -> bool {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         word & (OWNER | ATTENDED | RELIANCE) == THREADS | ATTENDED
     }
@@ -231,7 +231,7 @@ impl Word {
     /// Counts a poll by an event loop or a runtime. The loop becomes the owner if none of the users
     /// in `but` relies on the engine.
     #[inline]
-    pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> Visit {
+    pub(super) fn count_poll_as_loop(&self, but: &[Reliance]) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & OWNER == LOOP {
             return Visit::Known;
@@ -394,17 +394,20 @@ mod tests {
     #[test]
     fn thread_visits_as_owner_only_if_nobody_relies() {
         let word = Word::new();
-        assert!(!word.visit_as_owner(), "the engine is the owner");
-        assert_eq!(word.visit_as_thread(), Visit::Acquired { tell: true });
-        assert!(word.visit_as_owner());
+        assert!(!word.count_poll_as_owner(), "the engine is the owner");
+        assert_eq!(word.count_poll_as_thread(), Visit::Acquired { tell: true });
+        assert!(word.count_poll_as_owner());
         word.rely(Reliance::Group);
-        assert!(!word.visit_as_owner(), "a group relies on the engine");
+        assert!(!word.count_poll_as_owner(), "a group relies on the engine");
         word.stop_relying(Reliance::Group);
         let seen = word.visits();
-        assert!(word.visit_as_owner());
+        assert!(word.count_poll_as_owner());
         assert_eq!(word.check_owner(seen), OwnerCheck::Visited(seen + 1));
         word.fall_asleep();
         assert_eq!(word.check_owner(seen + 1), OwnerCheck::Left);
-        assert!(!word.visit_as_owner(), "the engine has stopped its checks");
+        assert!(
+            !word.count_poll_as_owner(),
+            "the engine has stopped its checks"
+        );
     }
 }

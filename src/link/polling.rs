@@ -160,7 +160,7 @@ impl Link {
 
     /// Polls the completion queue once, in a thread that is likely to poll again soon.
     pub(crate) fn poll_again(self: &Arc<Self>) {
-        self.poller.visit_as_thread();
+        self.poller.count_poll_as_thread();
         self.poll_once();
     }
 
@@ -181,7 +181,7 @@ impl Link {
     /// `handoff`, unless the channel contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
-        if self.is_over_tcp() || !self.poller.visit_as_owner() {
+        if self.is_over_tcp() || !self.poller.count_poll_as_owner() {
             return false;
         }
         let queue = self.queue(Some(handoff));
