@@ -163,7 +163,7 @@ impl Attended {
                     return true;
                 }
                 OwnerCheck::Expired => expired.push(*key),
-                OwnerCheck::Left | OwnerCheck::Owned => {}
+                OwnerCheck::Asleep | OwnerCheck::Owned => {}
             }
             seen.remove(key);
             false
@@ -207,7 +207,7 @@ impl Attended {
                     expired.push(*key);
                     false
                 }
-                OwnerCheck::Left | OwnerCheck::Owned => false,
+                OwnerCheck::Asleep | OwnerCheck::Owned => false,
             }
         });
         for key in pending {

@@ -63,7 +63,7 @@ pub enum OwnerCheck {
     Visited(u32),
     /// A thread of the application sleeps in the kernel. The engine stops its checks, because that
     /// thread notifies the engine when it wakes up.
-    Left,
+    Asleep,
     /// The owner has not polled since the last check, so the engine is now the owner.
     Expired,
     /// The engine was already the owner.
@@ -277,7 +277,7 @@ impl Word {
         loop {
             let (new, look) = match owner(word) {
                 Owner::Engine => return OwnerCheck::Owned,
-                Owner::Threads if word & ASLEEP != 0 => (word & !ATTENDED, OwnerCheck::Left),
+                Owner::Threads if word & ASLEEP != 0 => (word & !ATTENDED, OwnerCheck::Asleep),
                 Owner::Threads | Owner::Loop if visits(word) != seen => {
                     return OwnerCheck::Visited(visits(word));
                 }
@@ -404,7 +404,7 @@ mod tests {
         assert!(word.count_poll_as_owner());
         assert_eq!(word.check_owner(seen), OwnerCheck::Visited(seen + 1));
         word.fall_asleep();
-        assert_eq!(word.check_owner(seen + 1), OwnerCheck::Left);
+        assert_eq!(word.check_owner(seen + 1), OwnerCheck::Asleep);
         assert!(
             !word.count_poll_as_owner(),
             "the engine has stopped its checks"
