@@ -97,7 +97,7 @@ impl Poller {
             return Ok(value);
         }
         let value = self.sleep_until(leader, queue, deadline, ready);
-        self.rearm_for_owner(&queue.without_handoff());
+        self.rearm_for_owner(&queue.delivering_to_channel());
         value
     }
 

@@ -425,7 +425,7 @@ impl Completions for Queue<'_> {
         self.link.is_over_tcp()
     }
 
-    fn without_handoff(&self) -> Self {
+    fn delivering_to_channel(&self) -> Self {
         self.link.queue(None)
     }
 

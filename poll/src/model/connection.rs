@@ -265,7 +265,7 @@ impl Completions for &Connection {
         false
     }
 
-    fn without_handoff(&self) -> Self {
+    fn delivering_to_channel(&self) -> Self {
         self
     }
 
