@@ -183,7 +183,7 @@ impl Connection {
                 self.poller.expire();
                 self.take_over();
             }
-            NoticeKind::Drive | NoticeKind::Feed | NoticeKind::Poll => {
+            NoticeKind::Drive | NoticeKind::RetryMemory | NoticeKind::Poll => {
                 unreachable!("no poller sends it")
             }
         }

@@ -64,7 +64,7 @@ pub enum NoticeKind {
     /// Execute the queued outputs of the connection's state machine, and set its timer.
     Drive,
     /// Try again to allocate memory for the connection, because memory may be available now.
-    Feed,
+    RetryMemory,
     /// Check every 10 ms whether the connection's new owner polls. The owner is now a thread or an
     /// event loop of the application.
     Acquired,
