@@ -55,8 +55,8 @@ pub trait AttendedConnection {
 impl Attended {
     /// Adds a connection to the table. The engine's thread calls this method when it handles the
     /// notice that the connection's new owner sent.
-    pub fn attend(&mut self, key: u64, who: &impl AttendedConnection) {
-        let poller = who.poller();
+    pub fn attend(&mut self, key: u64, connection: &impl AttendedConnection) {
+        let poller = connection.poller();
         let held_back = poller.is_held_back();
         match poller.owner() {
             // The engine became the owner after the notice was sent.
@@ -154,17 +154,17 @@ impl Attended {
     ) {
         let seen = &mut self.seen;
         self.held_back.retain(|key| {
-            let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
+            let (Some(connection), Some(count)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
             // `clear_held_back` runs before `holds_back`. If a message is held back after this
             // check, `note_held_back` therefore sets the flag again and notifies the engine.
-            who.poller().clear_held_back();
-            if !who.holds_back() {
+            connection.poller().clear_held_back();
+            if !connection.holds_back() {
                 return false;
             }
-            who.poller().note_held_again();
-            match who.poller().check_owner(*count) {
+            connection.poller().note_held_again();
+            match connection.poller().check_owner(*count) {
                 OwnerCheck::Visited(now) => {
                     *count = now;
                     return true;
@@ -183,8 +183,8 @@ impl Attended {
         due: &mut Vec<u64>,
     ) {
         for key in mem::take(&mut self.busy) {
-            if let (Some(who), false) = (find(key), self.seen.contains_key(&key)) {
-                who.poller().expire();
+            if let (Some(connection), false) = (find(key), self.seen.contains_key(&key)) {
+                connection.poller().expire();
             }
             due.push(key);
         }
