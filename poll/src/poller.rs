@@ -232,11 +232,11 @@ impl Poller {
 
     #[inline]
     fn visited(&self, visit: Visit) {
-        let Visit::Acquired { tell } = visit else {
+        let Visit::Acquired { notify_engine } = visit else {
             return;
         };
         self.follow_owner();
-        if tell {
+        if notify_engine {
             // This notice wakes no thread: the engine handles it together with the other notices of
             // the next few milliseconds. Otherwise a thread that polls many connections in turn
             // would wake the engine's thread once for each connection.
@@ -330,7 +330,7 @@ impl Poller {
     pub fn note_held_back(&self) {
         match self.word.note_held_back() {
             HeldBack::Known => {}
-            HeldBack::Tell => self.notice_sender.send(NoticeKind::HeldBack),
+            HeldBack::NotifyEngine => self.notice_sender.send(NoticeKind::HeldBack),
         }
     }
 

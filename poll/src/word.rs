@@ -47,12 +47,12 @@ pub enum Reliance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visit {
     /// The visitor was already the owner.
-    Known,
+    AlreadyOwner,
     /// The visitor became the owner. The caller moves the events to the new owner's epoll and, if
-    /// `tell` is set, notifies the engine.
-    Acquired { tell: bool },
+    /// `notify_engine` is set, notifies the engine.
+    Acquired { notify_engine: bool },
     /// The visitor polls, and the owner does not change.
-    Guest,
+    NotOwner,
 }
 
 /// The result of the engine's check whether the owner still polls.
@@ -94,7 +94,7 @@ pub(crate) enum HeldBack {
     /// to poll.
     Known,
     /// The caller must notify the engine.
-    Tell,
+    NotifyEngine,
 }
 
 #[derive(Debug)]
@@ -209,7 +209,7 @@ impl Word {
     pub(super) fn count_poll_as_thread(&self) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & (OWNER | ATTENDED) == THREADS | ATTENDED {
-            return Visit::Known;
+            return Visit::AlreadyOwner;
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIANCE == 0 => Some(word | THREADS | ATTENDED),
@@ -234,7 +234,7 @@ impl Word {
     pub(super) fn count_poll_as_loop(&self, but: &[Reliance]) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & OWNER == LOOP {
-            return Visit::Known;
+            return Visit::AlreadyOwner;
         }
         let relied = but.iter().fold(0, |all, one| all | *one as u64);
         self.acquire(word.wrapping_add(VISIT), |word| {
@@ -250,10 +250,10 @@ impl Word {
         let mut word = seen;
         loop {
             let Some(new) = next(word) else {
-                return Visit::Guest;
+                return Visit::NotOwner;
             };
             if new == word {
-                return Visit::Known;
+                return Visit::AlreadyOwner;
             }
             match self
                 .0
@@ -261,7 +261,7 @@ impl Word {
             {
                 Ok(_) => {
                     return Visit::Acquired {
-                        tell: new & (ATTENDED | HELD_BACK) != 0,
+                        notify_engine: new & (ATTENDED | HELD_BACK) != 0,
                     };
                 }
                 Err(now) => word = now,
@@ -357,7 +357,7 @@ impl Word {
             // wakes up and polls when room becomes available.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,
-            Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::Tell,
+            Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::NotifyEngine,
             Owner::Threads | Owner::Loop => HeldBack::Known,
         }
     }
@@ -395,7 +395,12 @@ mod tests {
     fn thread_visits_as_owner_only_if_nobody_relies() {
         let word = Word::new();
         assert!(!word.count_poll_as_owner(), "the engine is the owner");
-        assert_eq!(word.count_poll_as_thread(), Visit::Acquired { tell: true });
+        assert_eq!(
+            word.count_poll_as_thread(),
+            Visit::Acquired {
+                notify_engine: true
+            }
+        );
         assert!(word.count_poll_as_owner());
         word.rely(Reliance::Group);
         assert!(!word.count_poll_as_owner(), "a group relies on the engine");
