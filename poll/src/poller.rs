@@ -289,24 +289,24 @@ impl Poller {
         self.word.visits()
     }
 
-    /// Records that the user `who` relies on the engine's thread. If the user did not rely on that
-    /// thread before, asks the engine to become the owner.
-    pub fn rely(&self, who: Reliance) {
-        if self.word.rely(who) {
+    /// Records that the user `reliance` relies on the engine's thread. If the user did not rely on
+    /// that thread before, asks the engine to become the owner.
+    pub fn rely(&self, reliance: Reliance) {
+        if self.word.rely(reliance) {
             self.call_engine();
         }
     }
 
-    /// Records that the user `who` no longer relies on the engine's thread.
+    /// Records that the user `reliance` no longer relies on the engine's thread.
     #[inline]
-    pub fn stop_relying(&self, who: Reliance) {
-        self.word.stop_relying(who);
+    pub fn stop_relying(&self, reliance: Reliance) {
+        self.word.stop_relying(reliance);
     }
 
-    /// Returns whether the user `who` relies on the engine's thread.
+    /// Returns whether the user `reliance` relies on the engine's thread.
     #[inline]
-    pub fn relies(&self, who: Reliance) -> bool {
-        self.word.relies(who)
+    pub fn relies(&self, reliance: Reliance) -> bool {
+        self.word.relies(reliance)
     }
 
     /// Asks the engine's thread to become the owner.

@@ -316,24 +316,24 @@ impl Word {
 
     // Methods that record which users rely on the engine:
 
-    /// Records that the user `who` relies on the engine. Returns true if the user did not rely on
-    /// the engine before.
+    /// Records that the user `reliance` relies on the engine. Returns true if the user did not rely
+    /// on the engine before.
     #[inline]
-    pub(super) fn rely(&self, who: Reliance) -> bool {
-        let bit = who as u64;
+    pub(super) fn rely(&self, reliance: Reliance) -> bool {
+        let bit = reliance as u64;
         // A task calls this method in each poll. The load makes all calls after the first cheaper.
         self.0.load(Ordering::Relaxed) & bit == 0
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
     #[inline]
-    pub(super) fn stop_relying(&self, who: Reliance) {
-        self.0.fetch_and(!(who as u64), Ordering::AcqRel);
+    pub(super) fn stop_relying(&self, reliance: Reliance) {
+        self.0.fetch_and(!(reliance as u64), Ordering::AcqRel);
     }
 
     #[inline]
-    pub(super) fn relies(&self, who: Reliance) -> bool {
-        self.0.load(Ordering::Relaxed) & who as u64 != 0
+    pub(super) fn relies(&self, reliance: Reliance) -> bool {
+        self.0.load(Ordering::Relaxed) & reliance as u64 != 0
     }
 
     /// Returns whether a user other than waiting threads needs an event for each new completion.
