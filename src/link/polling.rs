@@ -21,7 +21,7 @@ use super::{
 use crate::{
     interest::Interest,
     os::ShortGuard,
-    poll::Seat,
+    poll::WaiterId,
     poll::{
         Answers, AttendedConnection, Awaited, Completions, Deadline, Poller, Progress, Reliance,
         TimedOut,
@@ -209,11 +209,12 @@ impl Link {
     pub(crate) fn poll_task<T>(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
-        who: (Seat, Awaited),
+        waiter: (WaiterId, Awaited),
         handoff: Option<&Handoff>,
         ready: impl FnMut() -> Option<T>,
     ) -> Poll<T> {
-        self.poller.poll_task(&self.queue(handoff), cx, who, ready)
+        self.poller
+            .poll_task(&self.queue(handoff), cx, waiter, ready)
     }
 
     /// Polls once for a nonblocking call: see [`Poller::try_once`].

@@ -115,10 +115,10 @@ impl Connection {
         let executor = std::sync::Arc::new(Executor::default());
         let waker = Waker::from(std::sync::Arc::clone(&executor));
         let mut cx = Context::from_waker(&waker);
-        let who = (Awaited::Arrival.common(), Awaited::Arrival);
+        let waiter = (Awaited::Arrival.common(), Awaited::Arrival);
         while self
             .poller
-            .poll_task(&self, &mut cx, who, || self.take())
+            .poll_task(&self, &mut cx, waiter, || self.take())
             .is_pending()
         {
             executor.wait();
