@@ -13,7 +13,7 @@ pub(super) struct Sending {
     /// window.
     windows: VecDeque<Window>,
     /// The index in this side's table at which the peer stores its next window.
-    place: u32,
+    table_index: u32,
 }
 
 impl Sending {
@@ -26,7 +26,7 @@ impl Sending {
             next: 0,
             limit: credits,
             windows: [first].into_iter().filter(|it| it.length > 0).collect(),
-            place: 1,
+            table_index: 1,
         }
     }
 
@@ -64,10 +64,10 @@ impl Sending {
         self.limit = limit;
         // If all windows are in use, the peer cannot have announced another one.
         if self.windows.len() < WINDOWS as usize
-            && let Some(window) = take(self.place)
+            && let Some(window) = take(self.table_index)
         {
             self.windows.push_back(window);
-            self.place = (self.place + 1) % WINDOWS;
+            self.table_index = (self.table_index + 1) % WINDOWS;
         }
     }
 }
