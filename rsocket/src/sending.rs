@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn windows_are_filled_in_turn() {
         let mut sending = Sending::new(100, window(1000, 10));
-        sending.allowed(100, |place| {
-            assert_eq!(place, 1);
+        sending.allowed(100, |table_index| {
+            assert_eq!(table_index, 1);
             Some(window(2000, 5))
         });
         assert_eq!(sending.room(4), Some(window(1000, 4)));
@@ -143,8 +143,8 @@ mod tests {
         assert_eq!(sending.room(100), Some(window(2000, 5)));
         sending.wrote(5);
         assert_eq!(sending.room(1), None);
-        sending.allowed(100, |place| {
-            assert_eq!(place, 0);
+        sending.allowed(100, |table_index| {
+            assert_eq!(table_index, 0);
             Some(window(1000, 10))
         });
         assert_eq!(sending.room(usize::MAX), Some(window(1000, 10)));

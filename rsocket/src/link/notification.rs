@@ -107,11 +107,7 @@ impl Notification {
 
     /// Returns the word with which the peer notified this side, from the completion of the receive
     /// `number`. Returns `None` if the message does not consist of one word.
-    pub(super) fn received_word(
-        &self,
-        completion: &WorkCompletion,
-        number: u32,
-    ) -> Option<u32> {
+    pub(super) fn received_word(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
         match self {
             Self::Immediate => completion.imm_data(),
             Self::Message(memory) => {
