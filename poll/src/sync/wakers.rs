@@ -153,15 +153,15 @@ impl Wakers {
             {
                 let mut waiting = lock(&self.waiting);
                 unseen = unseen.min(waiting.len());
-                let mut places = woken.iter_mut();
+                let mut slots = woken.iter_mut();
                 let mut at = 0;
                 while at < unseen {
                     if waiting[at].awaited & happened == 0 {
                         at += 1;
                         continue;
                     }
-                    let Some(place) = places.next() else { break };
-                    *place = Some(waiting.remove(at).waker);
+                    let Some(slot) = slots.next() else { break };
+                    *slot = Some(waiting.remove(at).waker);
                     unseen -= 1;
                 }
                 if at == unseen {
