@@ -555,7 +555,7 @@ impl Config {
         if let Some(count) = self.shared_receive {
             // Half of the pool is reserved for new connections. It must suffice for one connection
             // with the largest window.
-            let least = 2 * Account::least(u16::MAX);
+            let least = 2 * Account::min_receives(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }
         if let Some(eager_size) = self.eager_size {

@@ -41,14 +41,14 @@ impl Account {
 
     /// Returns the minimum number of receives of a connection with this window: for control frames
     /// and for data frames.
-    pub fn least(window: u16) -> u32 {
+    pub fn min_receives(window: u16) -> u32 {
         CONTROL_RECEIVES + u32::from(floor(window))
     }
 
     /// Reserves the minimum number of receives for a new connection with this window. Returns
     /// false, and reserves nothing, if too few receives are free.
     pub fn open(&self, window: u16) -> bool {
-        let need = Self::least(window);
+        let need = Self::min_receives(window);
         let opened = self
             .free
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
@@ -67,7 +67,7 @@ impl Account {
     /// Frees the `count` receives that were promised to the peer of an ended connection, and
     /// reserves the connection's minimum for future connections again.
     pub fn close(&self, window: u16, count: u32) {
-        let need = Self::least(window).cast_signed();
+        let need = Self::min_receives(window).cast_signed();
         // `reserved` increases before `free` does, so a concurrent `trade` sees too few spare
         // receives, never too many.
         self.reserved.fetch_add(need, Ordering::Relaxed);
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(account.free(), 4);
         assert!(!account.open(64));
         assert_eq!(account.free(), 4);
-        account.give(Account::least(64));
+        account.give(Account::min_receives(64));
         assert!(account.open(64));
     }
 
@@ -168,8 +168,8 @@ mod tests {
     /// state these numbers.
     #[test]
     fn connection_keeps_its_written_receives() {
-        assert_eq!(Account::least(2), 17);
-        assert_eq!(Account::least(8192), 17);
+        assert_eq!(Account::min_receives(2), 17);
+        assert_eq!(Account::min_receives(8192), 17);
     }
 
     #[test]
