@@ -139,7 +139,7 @@ pub struct Unconfirmed {
     /// messages, and all messages behind it, have not been received.
     pub large: u32,
     /// The maximum number of unconfirmed messages that is possible with a correct peer.
-    pub most: u32,
+    pub max_messages: u32,
 }
 
 /// One side of a session. The side keeps its unconfirmed messages as values of type `M`.
@@ -152,7 +152,7 @@ pub struct Session<M> {
     /// The number of the oldest kept message, or of the next message if none is kept.
     front: u32,
     /// The last messages sent over the current connection. When the ring has reached its maximum
-    /// length, [`Unconfirmed::most`], the next message overwrites the oldest one.
+    /// length, [`Unconfirmed::max_messages`], the next message overwrites the oldest one.
     ring: Vec<Kept<M>>,
     /// The index in `ring` at which the next message is stored.
     next: u32,
@@ -213,7 +213,7 @@ impl<M: Default> Session<M> {
     /// at its beginning.
     #[cold]
     fn keep_at_ring_end(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
-        if self.ring.len() < known.most as usize {
+        if self.ring.len() < known.max_messages as usize {
             self.ring.push(Kept::default());
         } else {
             self.confirm(known);

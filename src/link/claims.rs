@@ -179,7 +179,7 @@ mod tests {
         let one = Unconfirmed {
             messages: 1,
             large: 0,
-            most: 1,
+            max_messages: 1,
         };
         session.messages.keep(false, || one, |_| ());
         session.messages.suspend(0, one);

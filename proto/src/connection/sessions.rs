@@ -122,7 +122,7 @@ impl Connection {
             // The peer posts the receive of a Rendezvous again immediately, so its credit returns
             // before the large message is read. The credits of other messages return only after
             // their delivery.
-            most: transfer.send_credit.window() + LARGE_IN_FLIGHT,
+            max_messages: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }
 }

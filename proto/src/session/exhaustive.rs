@@ -231,7 +231,7 @@ fn wrong_numbers_and_old_epochs_are_refused() {
     let known = Unconfirmed {
         messages: 3,
         large: 0,
-        most: 4,
+        max_messages: 4,
     };
     for number in 0..5 {
         session.keep(false, || known, |kept| *kept = number);
@@ -258,7 +258,7 @@ fn grants_without_reads_fill_no_memory() {
     let known = Unconfirmed {
         messages: 1,
         large: 1,
-        most: 5,
+        max_messages: 5,
     };
     let mut session = Session::default();
     for number in 0..1000 {

@@ -130,14 +130,14 @@ impl Flow {
             Some(Mistake::TrustDevice) => (0, 0),
             _ => (scope.window - self.available, self.untaken),
         };
-        let most = match scope.mistake {
+        let max_messages = match scope.mistake {
             Some(Mistake::KeepWindow) => scope.window.into(),
             _ => u32::from(scope.window) + scope.most_large(),
         };
         Unconfirmed {
             messages: messages.into(),
             large: large.into(),
-            most,
+            max_messages,
         }
     }
 }
