@@ -47,14 +47,14 @@ use super::{
 /// A `Connection` does no I/O and reads no clock. Its driver
 ///
 /// 1. creates a `Connection` with [`connect`](Self::connect), or with
-/// [`requested`](Self::requested) for a CONNECT_REQUEST event;
+///    [`requested`](Self::requested) for a CONNECT_REQUEST event;
 /// 2. passes inputs to the `Connection`: commands ([`accept`](Self::accept), [`send`](Self::send),
-/// [`release`](Self::release), [`close`](Self::close) …), connection manager events, completions,
-/// and [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout) has
-/// passed;
+///    [`release`](Self::release), [`close`](Self::close) …), connection manager events,
+///    completions, and [`handle_timeout`](Self::handle_timeout) when
+///    [`next_timeout`](Self::next_timeout) has passed;
 /// 3. after each input, calls [`poll_output`](Self::poll_output) until it returns `None`, and
-/// performs the outputs in order before anything else. A frame that `send` returns must be posted
-/// before the outputs.
+///    performs the outputs in order before anything else. A frame that `send` returns must be
+///    posted before the outputs.
 ///
 /// The driver passes the completions of one queue in order. Completions and connection manager
 /// events can overtake each other. The driver passes all available completions before it calls
