@@ -555,7 +555,7 @@ impl Config {
         if let Some(count) = self.shared_receive {
             // Half of the pool is reserved for new connections. It must suffice for one connection
             // with the largest window.
-            let least = 2 * Account::least(u16::MAX);
+            let least = 2 * Account::min_receives(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }
         if let Some(eager_size) = self.eager_size {
@@ -599,7 +599,7 @@ impl Config {
     /// Returns the parameters for the state machine of the protocol. The engine sets `engine` and
     /// `number`.
     pub(crate) fn params(&self, transport: Transport) -> proto::Params {
-        let (eager_size, most_fragments, most_unsignalled) = match transport {
+        let (eager_size, max_fragments, max_unsignalled) = match transport {
             Transport::Rdma => (EAGER_OVER_RDMA, FRAGMENTS_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
             Transport::Tcp | Transport::Memory => {
                 (EAGER_OVER_TCP, FRAGMENTS_OVER_TCP, UNSIGNALLED_OVER_TCP)
@@ -614,8 +614,8 @@ impl Config {
             longest_chunk: LONGEST_CHUNK,
             read_timeout: self.read_timeout,
             send_slots: u32::from(self.send_depth),
-            most_fragments,
-            most_unsignalled,
+            max_fragments,
+            max_unsignalled,
             // Delayed grants need a timer, and connections within the process have none.
             delays_grants: transport != Transport::Memory,
             connect_timeout: self.connect_timeout,

@@ -21,7 +21,7 @@ use crate::{
     engine::{Engine, ListenerItem, Queue},
     error::Error,
     local::Local,
-    poll::Seat,
+    poll::WaiterId,
     transport_choice::Transport,
 };
 
@@ -231,20 +231,20 @@ impl Listener {
     /// # }
     /// ```
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Endpoint, Error>> {
-        self.poll_accept_seated(cx, Seat::common(1))
+        self.poll_accept_as(cx, WaiterId::common(1))
     }
 
-    pub(crate) fn poll_accept_seated(
+    pub(crate) fn poll_accept_as(
         &self,
         cx: &Context<'_>,
-        seat: Seat,
+        waiter_id: WaiterId,
     ) -> Poll<Result<Endpoint, Error>> {
         let mut accepted = self.try_accept().transpose();
         if accepted.is_none() {
-            self.arrivals().wait(seat, cx.waker());
+            self.arrivals().wait(waiter_id, cx.waker());
             accepted = self.try_accept().transpose();
             if accepted.is_some() {
-                self.arrivals().leave(seat);
+                self.arrivals().unregister(waiter_id);
             }
         }
         accepted.map_or(Poll::Pending, Poll::Ready)
@@ -257,16 +257,16 @@ impl Listener {
         ended.filter(|error| !matches!(error, Error::ListenerClosed))
     }
 
-    /// Returns a seat for a task that waits in a separate future. The future must
-    /// [leave](Self::leave_seat) it.
+    /// Returns a waiter id for a task that waits in a separate future. The future must
+    /// [unregister](Self::unregister_waiter) it.
     #[cfg(feature = "tokio")]
-    pub(crate) fn seat(&self) -> Seat {
-        self.arrivals().seat()
+    pub(crate) fn new_waiter_id(&self) -> WaiterId {
+        self.arrivals().new_waiter_id()
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn leave_seat(&self, seat: Seat) {
-        self.arrivals().leave(seat);
+    pub(crate) fn unregister_waiter(&self, waiter_id: WaiterId) {
+        self.arrivals().unregister(waiter_id);
     }
 
     /// Returns the established connections as a channel, for [`crossbeam_channel::select!`].

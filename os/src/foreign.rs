@@ -170,7 +170,7 @@ pub fn collects() -> bool {
 }
 
 /// Adds a foreign call to the list of the calling thread, which must be collecting.
-pub fn leave(foreign_call: Arc<dyn ForeignCall>) {
+pub fn defer(foreign_call: Arc<dyn ForeignCall>) {
     FOREIGN_CALLS.with_borrow_mut(|foreign_calls| foreign_calls.push(foreign_call));
 }
 
@@ -193,7 +193,7 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     }
 
     if collects() {
-        leave(Arc::new(Once(Mutex::new(Some(code)))));
+        defer(Arc::new(Once(Mutex::new(Some(code)))));
     } else {
         let _ = call(code);
     }
@@ -247,23 +247,23 @@ impl<T: Default> PendingWork<T> {
 }
 
 /// A log line that an engine's thread has collected.
-struct Line {
+struct LogLine {
     level: Level,
     target: Target,
-    place: &'static Location<'static>,
+    caller: &'static Location<'static>,
     text: String,
 }
 
 /// Lines from all engines' threads that have not been passed to the logger yet, and the number of
 /// lines that were dropped because [`MAX_LINES`] were already pending.
 #[derive(Default)]
-struct Lines(VecDeque<Line>, usize);
+struct LogLines(VecDeque<LogLine>, usize);
 
 /// The maximum number of pending lines. A slow logger still receives every line of a burst; only a
 /// blocked logger loses lines.
 const MAX_LINES: usize = 4096;
 
-static LINES: PerProcess<PendingWork<Lines>> = PerProcess::new(PendingWork::default);
+static LINES: PerProcess<PendingWork<LogLines>> = PerProcess::new(PendingWork::default);
 
 /// Waits until the logger has received all lines of the engines' threads, for at most the time
 /// `bound`.
@@ -276,15 +276,15 @@ struct Writer;
 
 impl ForeignCall for Writer {
     fn run(self: Arc<Self>) {
-        while let Some(Lines(lines, lost)) = LINES.get().next() {
-            for Line {
+        while let Some(LogLines(lines, lost)) = LINES.get().next() {
+            for LogLine {
                 level,
                 target,
-                place,
+                caller,
                 text,
             } in lines
             {
-                write(level, target, place, format_args!("{text}"));
+                write(level, target, caller, format_args!("{text}"));
             }
             if lost > 0 {
                 warn!(
@@ -303,17 +303,17 @@ pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {
         return;
     }
-    let place = Location::caller();
+    let caller = Location::caller();
     if !collects() {
-        return write(level, target, place, text);
+        return write(level, target, caller, text);
     }
     let text = text.to_string();
-    let is_first = LINES.get().add(|Lines(lines, lost)| {
+    let is_first = LINES.get().add(|LogLines(lines, lost)| {
         if lines.len() < MAX_LINES {
-            lines.push_back(Line {
+            lines.push_back(LogLine {
                 level,
                 target,
-                place,
+                caller,
                 text,
             });
         } else {
@@ -321,19 +321,19 @@ pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
         }
     });
     if is_first {
-        leave(Arc::new(Writer));
+        defer(Arc::new(Writer));
     }
 }
 
-fn write(level: Level, target: Target, place: &'static Location<'_>, text: fmt::Arguments<'_>) {
+fn write(level: Level, target: Target, caller: &'static Location<'_>, text: fmt::Arguments<'_>) {
     // If the logger panics, the line is lost.
     let _ = call(|| {
         let line = Record::builder()
             .level(level)
             .target(target.name())
             .module_path(Some(target.name()))
-            .file_static(Some(place.file()))
-            .line(Some(place.line()))
+            .file_static(Some(caller.file()))
+            .line(Some(caller.line()))
             .args(text)
             .build();
         log::logger().log(&line);

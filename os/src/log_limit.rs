@@ -19,9 +19,9 @@ pub struct LogLimit(Mutex<Recent>);
 #[derive(Debug)]
 struct Recent {
     /// The time at which a line last passed.
-    passed: Option<Instant>,
+    last_passed: Option<Instant>,
     /// The number of lines that were suppressed after the last line passed.
-    held: u64,
+    suppressed: u64,
 }
 
 /// The number of lines that were suppressed before the current line. Its `Display` text is appended
@@ -33,8 +33,8 @@ impl Default for LogLimit {
     /// Creates a limit that lets the first line pass.
     fn default() -> Self {
         let recent = Recent {
-            passed: None,
-            held: 0,
+            last_passed: None,
+            suppressed: 0,
         };
         Self(Mutex::new(recent))
     }
@@ -45,12 +45,12 @@ impl LogLimit {
     pub fn pass(&self, now: Instant) -> Option<SuppressedLines> {
         let mut recent = lock(&self.0);
         let is_early = |passed| now.saturating_duration_since(passed) < PERIOD;
-        if recent.passed.is_some_and(is_early) {
-            recent.held += 1;
+        if recent.last_passed.is_some_and(is_early) {
+            recent.suppressed += 1;
             return None;
         }
-        recent.passed = Some(now);
-        Some(SuppressedLines(std::mem::take(&mut recent.held)))
+        recent.last_passed = Some(now);
+        Some(SuppressedLines(std::mem::take(&mut recent.suppressed)))
     }
 }
 

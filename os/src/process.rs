@@ -33,7 +33,7 @@ use crate::lock;
 /// The number of forks between the first process that used this crate and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-static WATCHED: Once = Once::new();
+static FORK_HANDLERS: Once = Once::new();
 
 /// The descriptors that a child replaces after a fork.
 static UNSHARED: Mutex<DescriptorSet> = Mutex::new(DescriptorSet(Vec::new()));
@@ -53,7 +53,7 @@ pub struct Process(u32);
 impl Process {
     /// Returns the identifier of the calling process. The first call starts counting forks.
     pub fn this() -> Self {
-        WATCHED.call_once(|| {
+        FORK_HANDLERS.call_once(|| {
             // SAFETY: the three handlers take no arguments and are functions of this crate, so they
             // stay loaded while the crate is loaded.
             let ret =

@@ -13,11 +13,11 @@ use super::{
 /// program that mixes `recv` with `select!` may see a message up to two intervals after its
 /// arrival. While a program polls often, the engine's thread runs once per interval instead of once
 /// per message.
-const ROUND: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval at which the engine's thread checks connections that hold back a message. It is shorter
-/// than `ROUND` because the message is not sent before the connection's next poll.
-const HELD_BACK_ROUND: Duration = Duration::from_millis(1);
+/// than `CHECK_INTERVAL` because the message is not sent before the connection's next poll.
+const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The connections that threads or event loops of the application poll. The engine's thread checks
 /// all of them with one timer.
@@ -38,9 +38,9 @@ pub struct Attended {
     /// check.
     loops: bool,
     /// The time of the next check of all connections in the table.
-    round: Option<Instant>,
+    next_full_check: Option<Instant>,
     /// The time of the next check of the connections in `held_back` and `busy`.
-    soon: Option<Instant>,
+    next_quick_check: Option<Instant>,
 }
 
 /// The methods of a connection that [`Attended`] calls.
@@ -55,8 +55,8 @@ pub trait AttendedConnection {
 impl Attended {
     /// Adds a connection to the table. The engine's thread calls this method when it handles the
     /// notice that the connection's new owner sent.
-    pub fn attend(&mut self, key: u64, who: &impl AttendedConnection) {
-        let poller = who.poller();
+    pub fn attend(&mut self, key: u64, connection: &impl AttendedConnection) {
+        let poller = connection.poller();
         let held_back = poller.is_held_back();
         match poller.owner() {
             // The engine became the owner after the notice was sent.
@@ -68,10 +68,11 @@ impl Attended {
         // finds a visit, so the connection stays in the table for at least one interval.
         self.seen.insert(key, poller.visits().wrapping_sub(1));
         let now = Instant::now();
-        self.round.get_or_insert(now + ROUND);
+        self.next_full_check.get_or_insert(now + CHECK_INTERVAL);
         if held_back {
             self.held_back.insert(key);
-            self.soon.get_or_insert(now + HELD_BACK_ROUND);
+            self.next_quick_check
+                .get_or_insert(now + QUICK_CHECK_INTERVAL);
         }
     }
 
@@ -79,7 +80,8 @@ impl Attended {
     /// method at the first event of such a connection after a check that found none.
     pub fn expect_loops(&mut self) {
         self.loops = true;
-        self.round.get_or_insert_with(|| Instant::now() + ROUND);
+        self.next_full_check
+            .get_or_insert_with(|| Instant::now() + CHECK_INTERVAL);
     }
 
     /// Removes a connection that the engine owns or that has ended.
@@ -93,13 +95,16 @@ impl Attended {
     /// connection again within 1 ms.
     pub fn poll_soon(&mut self, key: u64) {
         self.busy.insert(key);
-        self.soon
-            .get_or_insert_with(|| Instant::now() + HELD_BACK_ROUND);
+        self.next_quick_check
+            .get_or_insert_with(|| Instant::now() + QUICK_CHECK_INTERVAL);
     }
 
     /// Returns the time of the next check, or `None` if no check is scheduled.
     pub fn next(&self) -> Option<Instant> {
-        [self.round, self.soon].into_iter().flatten().min()
+        [self.next_full_check, self.next_quick_check]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Checks the connections whose check is due. Returns the keys of the connections that the
@@ -114,16 +119,17 @@ impl Attended {
         pending: impl FnOnce() -> Vec<u64>,
     ) -> Vec<u64> {
         let mut expired = Vec::new();
-        if self.soon.is_some_and(|at| at <= now) {
+        if self.next_quick_check.is_some_and(|at| at <= now) {
             self.check_held_back(&find, &mut expired);
-            self.soon = (!self.held_back.is_empty()).then(|| now + HELD_BACK_ROUND);
+            self.next_quick_check =
+                (!self.held_back.is_empty()).then(|| now + QUICK_CHECK_INTERVAL);
             self.check_busy(&find, &mut expired);
         }
-        if self.round.is_some_and(|at| at <= now) {
+        if self.next_full_check.is_some_and(|at| at <= now) {
             let pending = if self.loops { pending() } else { Vec::new() };
             self.check_all(&find, &pending, &mut expired);
             let more = self.loops || !self.seen.is_empty();
-            self.round = more.then(|| now + ROUND);
+            self.next_full_check = more.then(|| now + CHECK_INTERVAL);
         }
         expired
     }
@@ -137,7 +143,8 @@ impl Attended {
 
     /// Schedules one more check, even if the table is empty.
     pub fn add_check(&mut self) {
-        self.round.get_or_insert_with(|| Instant::now() + ROUND);
+        self.next_full_check
+            .get_or_insert_with(|| Instant::now() + CHECK_INTERVAL);
     }
 
     fn check_held_back<'a, A: AttendedConnection + 'a>(
@@ -147,23 +154,23 @@ impl Attended {
     ) {
         let seen = &mut self.seen;
         self.held_back.retain(|key| {
-            let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
+            let (Some(connection), Some(count)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
-            // `relax` runs before `holds_back`. If a message is held back after this check,
-            // `note_held_back` therefore sets the flag again and notifies the engine.
-            who.poller().relax();
-            if !who.holds_back() {
+            // `clear_held_back` runs before `holds_back`. If a message is held back after this
+            // check, `note_held_back` therefore sets the flag again and notifies the engine.
+            connection.poller().clear_held_back();
+            if !connection.holds_back() {
                 return false;
             }
-            who.poller().note_held_again();
-            match who.poller().check_owner(*count) {
+            connection.poller().note_held_again();
+            match connection.poller().check_owner(*count) {
                 OwnerCheck::Visited(now) => {
                     *count = now;
                     return true;
                 }
                 OwnerCheck::Expired => expired.push(*key),
-                OwnerCheck::Left | OwnerCheck::Owned => {}
+                OwnerCheck::Asleep | OwnerCheck::Owned => {}
             }
             seen.remove(key);
             false
@@ -176,8 +183,8 @@ impl Attended {
         due: &mut Vec<u64>,
     ) {
         for key in mem::take(&mut self.busy) {
-            if let (Some(who), false) = (find(key), self.seen.contains_key(&key)) {
-                who.poller().expire();
+            if let (Some(connection), false) = (find(key), self.seen.contains_key(&key)) {
+                connection.poller().expire();
             }
             due.push(key);
         }
@@ -207,7 +214,7 @@ impl Attended {
                     expired.push(*key);
                     false
                 }
-                OwnerCheck::Left | OwnerCheck::Owned => false,
+                OwnerCheck::Asleep | OwnerCheck::Owned => false,
             }
         });
         for key in pending {

@@ -48,7 +48,7 @@ pub trait Completions {
 
     /// Returns a handle of the same queue for a thread that receives no message itself. A poll
     /// through this handle puts all messages into the connection's channel.
-    fn without_handoff(&self) -> Self
+    fn delivering_to_channel(&self) -> Self
     where
         Self: Sized;
 

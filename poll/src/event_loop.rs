@@ -27,13 +27,13 @@ impl Poller {
     ) -> Option<T> {
         let is_loop = self.relies(Reliance::Readable);
         if is_loop {
-            self.visit_as_thread();
+            self.count_poll_as_thread();
         }
         if let Some(value) = ready() {
             return Some(value);
         }
         if !is_loop {
-            self.visit_as_thread();
+            self.count_poll_as_thread();
         }
         queue.poll(1, Answers::AtOnce);
         if let Some(value) = ready() {
@@ -50,7 +50,7 @@ impl Poller {
                 return None;
             }
             // The result is ignored, because `arm_and_poll` below requests an event in any case.
-            let _ = self.visit_as_loop(&[Reliance::Peer, Reliance::Group, Reliance::Tasks]);
+            let _ = self.count_poll_as_loop(&[Reliance::Peer, Reliance::Group, Reliance::Tasks]);
             if self.owner() != Owner::Loop {
                 return None;
             }

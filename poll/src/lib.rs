@@ -89,7 +89,7 @@ pub use self::{
     deadline::Deadline,
     poller::Poller,
     spin::Polling,
-    sync::{Mailbox, Notice, NoticeKind, Reader, Readiness, Seat, Wakers, eventfd},
+    sync::{Mailbox, Notice, NoticeKind, Reader, Readiness, WaiterId, Wakers, eventfd},
     sys::{Alarm, Woken},
     tasks::{Awaited, Tasks},
     wait::TimedOut,
@@ -98,5 +98,5 @@ pub use self::{
 #[cfg(not(loom))]
 pub use self::{
     registration::{Epolls, FdEvents, Registration},
-    sys::Line,
+    sys::NoticeSender,
 };

@@ -13,7 +13,7 @@ use rdma_status::OsError;
 use super::{
     registration::{LoopFd, Registration},
     spin::{Polling, SpinRecord},
-    sys::{Alarm, Condvar, Line, Mutex, lock, park},
+    sys::{Alarm, Condvar, Mutex, NoticeSender, lock, park},
     tasks::Tasks,
     word::{HeldBack, Owner, OwnerCheck, Reliance, Resigned, Visit, Word},
 };
@@ -32,7 +32,7 @@ pub struct Poller {
     pub tasks: Tasks,
     pub(super) policy: Policy,
     /// Sends notices to the engine's thread.
-    pub(super) line: Line,
+    pub(super) notice_sender: NoticeSender,
     /// The number of calls of `wake` while a follower was registered.
     wakes: Mutex<u64>,
     changed: Condvar,
@@ -102,7 +102,7 @@ impl fmt::Debug for Poller {
 
 impl Poller {
     /// Creates the poller of a connection that the engine owns.
-    pub fn new(polling: Polling, line: Line) -> Self {
+    pub fn new(polling: Polling, notice_sender: NoticeSender) -> Self {
         Self {
             word: Word::new(),
             tasks: Tasks::default(),
@@ -111,7 +111,7 @@ impl Poller {
                 record: SpinRecord::default(),
                 large: SpinRecord::default(),
             },
-            line,
+            notice_sender,
             wakes: Mutex::new(0),
             changed: Condvar::new(),
             alarm: OnceLock::new(),
@@ -182,7 +182,7 @@ impl Poller {
         rdmsg_os::debug!(
             Connection,
             "{}: the runtime cannot watch the events, so the engine's thread polls: {error}",
-            self.line
+            self.notice_sender
         );
     }
 
@@ -193,7 +193,7 @@ impl Poller {
             error!(
                 Connection,
                 "{}: cannot watch completion events, so waiting threads poll instead: {error}",
-                self.line
+                self.notice_sender
             );
         }
     }
@@ -204,16 +204,17 @@ impl Poller {
     /// thread becomes the owner. The engine's thread then stops polling until a check finds that no
     /// thread has polled.
     #[inline]
-    pub fn visit_as_thread(&self) {
-        let visit = self.word.visit_as_thread();
+    pub fn count_poll_as_thread(&self) {
+        let visit = self.word.count_poll_as_thread();
         self.visited(visit);
     }
 
     /// Counts a poll by a thread that waits and does not lead yet. Returns false if the thread must
-    /// call [`visit_as_thread`](Self::visit_as_thread), because threads may not be the only owner.
+    /// call [`count_poll_as_thread`](Self::count_poll_as_thread), because threads may not be the
+    /// only owner.
     #[inline]
-    pub fn visit_as_owner(&self) -> bool {
-        self.word.visit_as_owner()
+    pub fn count_poll_as_owner(&self) -> bool {
+        self.word.count_poll_as_owner()
     }
 
     /// Counts a poll by an event loop or a runtime. If none of the users in `but` relies on the
@@ -223,23 +224,23 @@ impl Poller {
     /// Returns whether this call has made the loop the owner. If so, the caller requests an event,
     /// because a thread of the previous owner may have taken the last event.
     #[inline]
-    pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> bool {
-        let visit = self.word.visit_as_loop(but);
+    pub(super) fn count_poll_as_loop(&self, but: &[Reliance]) -> bool {
+        let visit = self.word.count_poll_as_loop(but);
         self.visited(visit);
         matches!(visit, Visit::Acquired { .. })
     }
 
     #[inline]
     fn visited(&self, visit: Visit) {
-        let Visit::Acquired { tell } = visit else {
+        let Visit::Acquired { notify_engine } = visit else {
             return;
         };
         self.follow_owner();
-        if tell {
+        if notify_engine {
             // This notice wakes no thread: the engine handles it together with the other notices of
             // the next few milliseconds. Otherwise a thread that polls many connections in turn
             // would wake the engine's thread once for each connection.
-            self.line.leave(NoticeKind::Acquired);
+            self.notice_sender.send_deferrable(NoticeKind::Acquired);
         }
     }
 
@@ -288,29 +289,29 @@ impl Poller {
         self.word.visits()
     }
 
-    /// Records that the user `who` relies on the engine's thread. If the user did not rely on that
-    /// thread before, asks the engine to become the owner.
-    pub fn rely(&self, who: Reliance) {
-        if self.word.rely(who) {
+    /// Records that the user `reliance` relies on the engine's thread. If the user did not rely on
+    /// that thread before, asks the engine to become the owner.
+    pub fn rely(&self, reliance: Reliance) {
+        if self.word.rely(reliance) {
             self.call_engine();
         }
     }
 
-    /// Records that the user `who` no longer relies on the engine's thread.
+    /// Records that the user `reliance` no longer relies on the engine's thread.
     #[inline]
-    pub fn stop_relying(&self, who: Reliance) {
-        self.word.stop_relying(who);
+    pub fn stop_relying(&self, reliance: Reliance) {
+        self.word.stop_relying(reliance);
     }
 
-    /// Returns whether the user `who` relies on the engine's thread.
+    /// Returns whether the user `reliance` relies on the engine's thread.
     #[inline]
-    pub fn relies(&self, who: Reliance) -> bool {
-        self.word.relies(who)
+    pub fn relies(&self, reliance: Reliance) -> bool {
+        self.word.relies(reliance)
     }
 
     /// Asks the engine's thread to become the owner.
     pub fn call_engine(&self) {
-        self.line.send(NoticeKind::TakeOver);
+        self.notice_sender.send(NoticeKind::TakeOver);
     }
 
     /// Asks the engine's thread to become the owner if an event loop or a runtime is the owner.
@@ -329,7 +330,7 @@ impl Poller {
     pub fn note_held_back(&self) {
         match self.word.note_held_back() {
             HeldBack::Known => {}
-            HeldBack::Tell => self.line.send(NoticeKind::HeldBack),
+            HeldBack::NotifyEngine => self.notice_sender.send(NoticeKind::HeldBack),
         }
     }
 
@@ -343,8 +344,8 @@ impl Poller {
     /// whether a message is still held back, and if so calls
     /// [`note_held_again`](Self::note_held_again).
     #[inline]
-    pub fn relax(&self) {
-        self.word.relax();
+    pub fn clear_held_back(&self) {
+        self.word.clear_held_back();
     }
 
     /// Sets the flag of [`note_held_back`](Self::note_held_back) without sending a notice. Only the

@@ -43,12 +43,12 @@ pub enum Woken {
 
 /// Sends notices about one connection to the engine's thread.
 #[derive(Debug)]
-pub struct Line {
+pub struct NoticeSender {
     key: u64,
     notices: Arc<Mailbox<Notice>>,
 }
 
-impl Line {
+impl NoticeSender {
     /// Creates a sender of notices about one connection. `key` is the connection's number, unique
     /// in the process.
     pub fn new(key: u64, notices: Arc<Mailbox<Notice>>) -> Self {
@@ -63,9 +63,9 @@ impl Line {
 
     /// Sends a notice that is not urgent. Wakes the engine's thread only if that thread does not
     /// soon read its mailbox without a wake-up.
-    pub fn leave(&self, kind: NoticeKind) {
+    pub fn send_deferrable(&self, kind: NoticeKind) {
         let key = self.key;
-        self.notices.leave(Notice { key, kind });
+        self.notices.send_deferrable(Notice { key, kind });
     }
 
     /// Calls the mailbox's reader, if the engine has no thread. The caller holds no lock.
@@ -89,7 +89,7 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for NoticeSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "conn {}", self.key)
     }

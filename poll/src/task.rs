@@ -18,7 +18,7 @@ use super::{
     tasks::Awaited,
     word::Reliance,
 };
-use crate::sync::Seat;
+use crate::sync::WaiterId;
 
 /// The maximum number of queue polls in one poll of a task, so that other tasks of the runtime also
 /// run.
@@ -41,14 +41,14 @@ impl Poller {
         &self,
         queue: &impl Completions,
         cx: &mut Context<'_>,
-        who: (Seat, Awaited),
+        waiter: (WaiterId, Awaited),
         mut ready: impl FnMut() -> Option<T>,
     ) -> Poll<T> {
         if let Some(value) = ready() {
             return Poll::Ready(value);
         }
         #[cfg(feature = "tokio")]
-        if let Some(polled) = self.poll_in_runtime(queue, cx, who, &mut ready) {
+        if let Some(polled) = self.poll_in_runtime(queue, cx, waiter, &mut ready) {
             return polled;
         }
         self.rely(Reliance::Tasks);
@@ -61,21 +61,21 @@ impl Poller {
         if let Some(value) = ready() {
             return Poll::Ready(value);
         }
-        self.wait_seated(cx, who, &mut ready)
+        self.wait_as(cx, waiter, &mut ready)
     }
 
     /// Registers the task's waker, then calls `ready` once more. Removes the waker if `ready`
     /// returns a value.
-    pub(super) fn wait_seated<T>(
+    pub(super) fn wait_as<T>(
         &self,
         cx: &Context<'_>,
-        (seat, awaited): (Seat, Awaited),
+        (waiter_id, awaited): (WaiterId, Awaited),
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Poll<T> {
-        self.tasks.wait(seat, awaited, cx.waker());
+        self.tasks.wait(waiter_id, awaited, cx.waker());
         match ready() {
             Some(value) => {
-                self.tasks.leave(seat);
+                self.tasks.unregister(waiter_id);
                 Poll::Ready(value)
             }
             None => Poll::Pending,
@@ -109,16 +109,16 @@ impl Poller {
         &self,
         queue: &impl Completions,
         cx: &Context<'_>,
-        who: (Seat, Awaited),
+        waiter: (WaiterId, Awaited),
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Poll<T>> {
         if !self.tasks.are_in_runtime() {
             return None;
         }
-        let acquired = self.visit_as_loop(ELSEWHERE);
+        let acquired = self.count_poll_as_loop(ELSEWHERE);
         // If a poll costs a system call, the task polls only after the runtime has reported an
         // event. After a poll that finds nothing, `ready` need not be called here: either another
-        // poll follows, or `wait_seated` calls `ready` after it has registered the waker.
+        // poll follows, or `wait_as` calls `ready` after it has registered the waker.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
             progress = if acquired {
@@ -149,19 +149,19 @@ impl Poller {
                     // the engine's thread takes over. The runtime reports only changes, so it may
                     // never report another event. Or it reports the end of the stream at every
                     // poll, which would keep the task awake.
-                    Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
+                    Poll::Ready(Ok(())) | Poll::Pending if self.flush_acks_and_check_end(queue) => {
                         self.pause_runtime();
                         return None;
                     }
                     Poll::Ready(Ok(())) => {}
                     Poll::Pending => {
-                        let waits = self.wait_seated(cx, who, ready);
+                        let waits = self.wait_as(cx, waiter, ready);
                         if waits.is_ready() || watch.calls() == calls {
                             return Some(waits);
                         }
                         // The runtime called the waker of the watch before this task had registered
                         // its own waker.
-                        self.tasks.leave(who.0);
+                        self.tasks.unregister(waiter.0);
                         progress = Progress::Nothing;
                     }
                     Poll::Ready(Err(error)) => {
@@ -185,7 +185,7 @@ impl Poller {
     /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, because the task waits
     /// next. Returns whether the events stay readable because the connection is about to end. If
     /// so, the runtime reports no further change.
-    fn is_silent(&self, queue: &impl Completions) -> bool {
+    fn flush_acks_and_check_end(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;
         }

@@ -14,7 +14,7 @@ use rdmsg_os::lock;
 
 #[cfg(feature = "tokio")]
 use super::runtime_watch::RuntimeWatch;
-use crate::sync::{Seat, Wakers};
+use crate::sync::{WaiterId, Wakers};
 #[cfg(feature = "tokio")]
 use ::tokio::runtime::Handle;
 
@@ -67,29 +67,29 @@ impl Awaited {
         arrival | room | Self::Answer as u8
     }
 
-    /// Returns the seat shared by tasks that have no seat of their own.
+    /// Returns the waiter id shared by tasks that have no waiter id of their own.
     #[inline]
-    pub const fn common(self) -> Seat {
-        Seat::common(self as u8)
+    pub const fn common(self) -> WaiterId {
+        WaiterId::common(self as u8)
     }
 }
 
 impl Tasks {
-    /// Returns a new seat, which the future of a waiting task stores.
+    /// Returns a new waiter id, which the future of a waiting task stores.
     #[inline]
-    pub fn seat(&self) -> Seat {
-        self.wakers.seat()
+    pub fn new_waiter_id(&self) -> WaiterId {
+        self.wakers.new_waiter_id()
     }
 
-    /// Removes the waker in this seat.
+    /// Removes the waker with this waiter id.
     #[inline]
-    pub fn leave(&self, seat: Seat) {
-        self.wakers.leave(seat);
+    pub fn unregister(&self, waiter_id: WaiterId) {
+        self.wakers.unregister(waiter_id);
     }
 
-    /// Registers the waker in this seat for the next event of the kind `awaited`.
-    pub(super) fn wait(&self, seat: Seat, awaited: Awaited, waker: &Waker) {
-        self.wakers.wait(seat, awaited as u8, waker);
+    /// Registers the waker with this waiter id for the next event of the kind `awaited`.
+    pub(super) fn wait(&self, waiter_id: WaiterId, awaited: Awaited, waker: &Waker) {
+        self.wakers.wait(waiter_id, awaited as u8, waker);
     }
 
     /// Returns whether a task awaits an event in the set `happened`.

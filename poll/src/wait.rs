@@ -79,7 +79,7 @@ impl Poller {
             Polling::Busy => Duration::MAX,
             Polling::Adaptive { .. } | Polling::Event => Duration::ZERO,
         };
-        self.visit_as_thread();
+        self.count_poll_as_thread();
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() || queue.was_polled() {
@@ -97,7 +97,7 @@ impl Poller {
             return Ok(value);
         }
         let value = self.sleep_until(leader, queue, deadline, ready);
-        self.rearm_for_owner(&queue.without_handoff());
+        self.rearm_for_owner(&queue.delivering_to_channel());
         value
     }
 
@@ -148,7 +148,7 @@ impl Poller {
             if deadline.is_past(now) {
                 return None;
             }
-            self.visit_as_thread();
+            self.count_poll_as_thread();
             if matches!(progress, Progress::Some | Progress::More) {
                 continue;
             }
@@ -219,7 +219,7 @@ impl Poller {
             events.sleep_until_event(alarm, deadline.left())
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
-        self.visit_as_thread();
+        self.count_poll_as_thread();
         if !stays_readable {
             events.clear();
         }
@@ -227,7 +227,7 @@ impl Poller {
             queue.poll(1, Answers::MayWait);
             *value = ready();
         }
-        self.judge(slept, value, deadline)
+        self.sleep_result(slept, value, deadline)
     }
 
     /// Does the same as [`sleep`](Self::sleep) from [`Leader::fall_asleep`] on, while no event
@@ -246,18 +246,18 @@ impl Poller {
         let slept = match value {
             Some(_) => Ok(Woken::Event),
             // If the engine has no thread, this thread handles the deadlines of the connection.
-            None => alarm.sleep_until_event(self.line.shorten(deadline.left())),
+            None => alarm.sleep_until_event(self.notice_sender.shorten(deadline.left())),
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
         if value.is_none() {
-            self.line.serve_due();
+            self.notice_sender.serve_due();
             *value = ready();
         }
-        self.judge(slept, value, deadline)
+        self.sleep_result(slept, value, deadline)
     }
 
     /// Returns the result of a sleep. `value` is the result of `ready` after the sleep.
-    fn judge<T>(
+    fn sleep_result<T>(
         &self,
         slept: Result<Woken, OsError>,
         value: &Option<T>,

@@ -47,12 +47,12 @@ pub enum Reliance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visit {
     /// The visitor was already the owner.
-    Known,
+    AlreadyOwner,
     /// The visitor became the owner. The caller moves the events to the new owner's epoll and, if
-    /// `tell` is set, notifies the engine.
-    Acquired { tell: bool },
+    /// `notify_engine` is set, notifies the engine.
+    Acquired { notify_engine: bool },
     /// The visitor polls, and the owner does not change.
-    Guest,
+    NotOwner,
 }
 
 /// The result of the engine's check whether the owner still polls.
@@ -63,7 +63,7 @@ pub enum OwnerCheck {
     Visited(u32),
     /// A thread of the application sleeps in the kernel. The engine stops its checks, because that
     /// thread notifies the engine when it wakes up.
-    Left,
+    Asleep,
     /// The owner has not polled since the last check, so the engine is now the owner.
     Expired,
     /// The engine was already the owner.
@@ -94,7 +94,7 @@ pub(crate) enum HeldBack {
     /// to poll.
     Known,
     /// The caller must notify the engine.
-    Tell,
+    NotifyEngine,
 }
 
 #[derive(Debug)]
@@ -206,10 +206,10 @@ impl Word {
     /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on it,
     /// threads become the owner.
     #[inline]
-    pub(super) fn visit_as_thread(&self) -> Visit {
+    pub(super) fn count_poll_as_thread(&self) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & (OWNER | ATTENDED) == THREADS | ATTENDED {
-            return Visit::Known;
+            return Visit::AlreadyOwner;
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIANCE == 0 => Some(word | THREADS | ATTENDED),
@@ -223,7 +223,7 @@ impl Word {
     /// Counts a poll by a thread that waits. Returns true if threads are the owner, the engine
     /// checks them, and no user relies on the engine.
     #[inline]
-    pub(super) fn visit_as_owner(&self) -> bool {
+    pub(super) fn count_poll_as_owner(&self) -> bool {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         word & (OWNER | ATTENDED | RELIANCE) == THREADS | ATTENDED
     }
@@ -231,10 +231,10 @@ impl Word {
     /// Counts a poll by an event loop or a runtime. The loop becomes the owner if none of the users
     /// in `but` relies on the engine.
     #[inline]
-    pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> Visit {
+    pub(super) fn count_poll_as_loop(&self, but: &[Reliance]) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & OWNER == LOOP {
-            return Visit::Known;
+            return Visit::AlreadyOwner;
         }
         let relied = but.iter().fold(0, |all, one| all | *one as u64);
         self.acquire(word.wrapping_add(VISIT), |word| {
@@ -250,10 +250,10 @@ impl Word {
         let mut word = seen;
         loop {
             let Some(new) = next(word) else {
-                return Visit::Guest;
+                return Visit::NotOwner;
             };
             if new == word {
-                return Visit::Known;
+                return Visit::AlreadyOwner;
             }
             match self
                 .0
@@ -261,7 +261,7 @@ impl Word {
             {
                 Ok(_) => {
                     return Visit::Acquired {
-                        tell: new & (ATTENDED | HELD_BACK) != 0,
+                        notify_engine: new & (ATTENDED | HELD_BACK) != 0,
                     };
                 }
                 Err(now) => word = now,
@@ -277,7 +277,7 @@ impl Word {
         loop {
             let (new, look) = match owner(word) {
                 Owner::Engine => return OwnerCheck::Owned,
-                Owner::Threads if word & ASLEEP != 0 => (word & !ATTENDED, OwnerCheck::Left),
+                Owner::Threads if word & ASLEEP != 0 => (word & !ATTENDED, OwnerCheck::Asleep),
                 Owner::Threads | Owner::Loop if visits(word) != seen => {
                     return OwnerCheck::Visited(visits(word));
                 }
@@ -316,24 +316,24 @@ impl Word {
 
     // Methods that record which users rely on the engine:
 
-    /// Records that the user `who` relies on the engine. Returns true if the user did not rely on
-    /// the engine before.
+    /// Records that the user `reliance` relies on the engine. Returns true if the user did not rely
+    /// on the engine before.
     #[inline]
-    pub(super) fn rely(&self, who: Reliance) -> bool {
-        let bit = who as u64;
+    pub(super) fn rely(&self, reliance: Reliance) -> bool {
+        let bit = reliance as u64;
         // A task calls this method in each poll. The load makes all calls after the first cheaper.
         self.0.load(Ordering::Relaxed) & bit == 0
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
     #[inline]
-    pub(super) fn stop_relying(&self, who: Reliance) {
-        self.0.fetch_and(!(who as u64), Ordering::AcqRel);
+    pub(super) fn stop_relying(&self, reliance: Reliance) {
+        self.0.fetch_and(!(reliance as u64), Ordering::AcqRel);
     }
 
     #[inline]
-    pub(super) fn relies(&self, who: Reliance) -> bool {
-        self.0.load(Ordering::Relaxed) & who as u64 != 0
+    pub(super) fn relies(&self, reliance: Reliance) -> bool {
+        self.0.load(Ordering::Relaxed) & reliance as u64 != 0
     }
 
     /// Returns whether a user other than waiting threads needs an event for each new completion.
@@ -357,7 +357,7 @@ impl Word {
             // wakes up and polls when room becomes available.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,
-            Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::Tell,
+            Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::NotifyEngine,
             Owner::Threads | Owner::Loop => HeldBack::Known,
         }
     }
@@ -368,7 +368,7 @@ impl Word {
     }
 
     #[inline]
-    pub(super) fn relax(&self) {
+    pub(super) fn clear_held_back(&self) {
         self.0.fetch_and(!HELD_BACK, Ordering::AcqRel);
     }
 }
@@ -394,17 +394,25 @@ mod tests {
     #[test]
     fn thread_visits_as_owner_only_if_nobody_relies() {
         let word = Word::new();
-        assert!(!word.visit_as_owner(), "the engine is the owner");
-        assert_eq!(word.visit_as_thread(), Visit::Acquired { tell: true });
-        assert!(word.visit_as_owner());
+        assert!(!word.count_poll_as_owner(), "the engine is the owner");
+        assert_eq!(
+            word.count_poll_as_thread(),
+            Visit::Acquired {
+                notify_engine: true
+            }
+        );
+        assert!(word.count_poll_as_owner());
         word.rely(Reliance::Group);
-        assert!(!word.visit_as_owner(), "a group relies on the engine");
+        assert!(!word.count_poll_as_owner(), "a group relies on the engine");
         word.stop_relying(Reliance::Group);
         let seen = word.visits();
-        assert!(word.visit_as_owner());
+        assert!(word.count_poll_as_owner());
         assert_eq!(word.check_owner(seen), OwnerCheck::Visited(seen + 1));
         word.fall_asleep();
-        assert_eq!(word.check_owner(seen + 1), OwnerCheck::Left);
-        assert!(!word.visit_as_owner(), "the engine has stopped its checks");
+        assert_eq!(word.check_owner(seen + 1), OwnerCheck::Asleep);
+        assert!(
+            !word.count_poll_as_owner(),
+            "the engine has stopped its checks"
+        );
     }
 }

@@ -26,7 +26,7 @@ pub struct Account {
     free: AtomicU32,
     /// The number of free receives that are reserved for future connections. Negative if the
     /// present connections' minimums add up to more than half of all receives.
-    kept: AtomicI32,
+    reserved: AtomicI32,
 }
 
 impl Account {
@@ -35,30 +35,31 @@ impl Account {
         Self {
             total,
             free: AtomicU32::new(total),
-            kept: AtomicI32::new((total / 2).cast_signed()),
+            reserved: AtomicI32::new((total / 2).cast_signed()),
         }
     }
 
     /// Returns the minimum number of receives of a connection with this window: for control frames
     /// and for data frames.
-    pub fn least(window: u16) -> u32 {
+    pub fn min_receives(window: u16) -> u32 {
         CONTROL_RECEIVES + u32::from(floor(window))
     }
 
     /// Reserves the minimum number of receives for a new connection with this window. Returns
     /// false, and reserves nothing, if too few receives are free.
     pub fn open(&self, window: u16) -> bool {
-        let need = Self::least(window);
+        let need = Self::min_receives(window);
         let opened = self
             .free
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
                 free.checked_sub(need)
             })
             .is_ok();
-        // `free` decreases before `kept` does, so a concurrent `trade` sees too few spare receives,
-        // never too many.
+        // `free` decreases before `reserved` does, so a concurrent `trade` sees too few spare
+        // receives, never too many.
         if opened {
-            self.kept.fetch_sub(need.cast_signed(), Ordering::Relaxed);
+            self.reserved
+                .fetch_sub(need.cast_signed(), Ordering::Relaxed);
         }
         opened
     }
@@ -66,10 +67,10 @@ impl Account {
     /// Frees the `count` receives that were promised to the peer of an ended connection, and
     /// reserves the connection's minimum for future connections again.
     pub fn close(&self, window: u16, count: u32) {
-        let need = Self::least(window).cast_signed();
-        // `kept` increases before `free` does, so a concurrent `trade` sees too few spare receives,
-        // never too many.
-        self.kept.fetch_add(need, Ordering::Relaxed);
+        let need = Self::min_receives(window).cast_signed();
+        // `reserved` increases before `free` does, so a concurrent `trade` sees too few spare
+        // receives, never too many.
+        self.reserved.fetch_add(need, Ordering::Relaxed);
         self.give(count);
     }
 
@@ -92,8 +93,8 @@ impl Account {
     pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
-            let kept = self.kept.load(Ordering::Relaxed).max(0).cast_unsigned();
-            let spare = (free + given).saturating_sub(kept);
+            let reserved = self.reserved.load(Ordering::Relaxed).max(0).cast_unsigned();
+            let spare = (free + given).saturating_sub(reserved);
             // Each call reserves at most a quarter of the room, because otherwise the number of
             // receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
@@ -131,7 +132,7 @@ impl Clone for Account {
         Self {
             total: self.total,
             free: AtomicU32::new(self.free()),
-            kept: AtomicI32::new(self.kept.load(Ordering::Relaxed)),
+            reserved: AtomicI32::new(self.reserved.load(Ordering::Relaxed)),
         }
     }
 }
@@ -139,7 +140,7 @@ impl Clone for Account {
 #[cfg(test)]
 impl std::hash::Hash for Account {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.free(), self.kept.load(Ordering::Relaxed)).hash(state);
+        (self.free(), self.reserved.load(Ordering::Relaxed)).hash(state);
     }
 }
 
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(account.free(), 4);
         assert!(!account.open(64));
         assert_eq!(account.free(), 4);
-        account.give(Account::least(64));
+        account.give(Account::min_receives(64));
         assert!(account.open(64));
     }
 
@@ -167,8 +168,8 @@ mod tests {
     /// state these numbers.
     #[test]
     fn connection_keeps_its_written_receives() {
-        assert_eq!(Account::least(2), 17);
-        assert_eq!(Account::least(8192), 17);
+        assert_eq!(Account::min_receives(2), 17);
+        assert_eq!(Account::min_receives(8192), 17);
     }
 
     #[test]
@@ -185,7 +186,11 @@ mod tests {
         }
         assert!(!account.open(64), "one more finds nothing");
         account.close(64, 17);
-        assert_eq!(account.trade(0, 0, 64), 0, "nothing of what is kept again");
+        assert_eq!(
+            account.trade(0, 0, 64),
+            0,
+            "nothing of what is reserved again"
+        );
         assert!(account.open(64));
     }
 

@@ -285,7 +285,7 @@ impl RecvCredit {
     /// Returns whether the limit has grown by less than half the window, and the peer has credit
     /// left.
     #[inline]
-    pub(super) fn is_ample(&self) -> bool {
+    pub(super) fn needs_no_grant(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
         more < self.window.div_ceil(2) && self.announced != self.received
     }

@@ -67,7 +67,7 @@ impl Part {
 
 #[derive(Clone, Copy, Debug)]
 struct Claim {
-    who: u64,
+    claimant: u64,
     /// The position of the claim in the order in which claims were queued.
     ticket: u64,
     bytes: u64,
@@ -107,7 +107,7 @@ impl Level {
         self.used == 0
             || self.used.saturating_add(claim.bytes) <= self.limit
             || (claim.part.is_later()
-                && (self.exceeding == Some(claim.who) || self.used <= self.most()))
+                && (self.exceeding == Some(claim.claimant) || self.used <= self.most()))
     }
 
     /// Returns the maximum number of bytes in use at which any claim for a later chunk may exceed
@@ -119,8 +119,8 @@ impl Level {
     fn take(&mut self, claim: &Claim) {
         self.used = self.used.saturating_add(claim.bytes);
         match claim.part {
-            Part::Middle if self.used > self.limit => self.exceeding = Some(claim.who),
-            Part::Last => self.forget(claim.who),
+            Part::Middle if self.used > self.limit => self.exceeding = Some(claim.claimant),
+            Part::Last => self.forget(claim.claimant),
             Part::Middle | Part::Whole | Part::First => {}
         }
     }
@@ -131,8 +131,8 @@ impl Level {
     }
 
     /// Revokes this claimant's permission to exceed the limit.
-    fn forget(&mut self, who: u64) {
-        self.exceeding.take_if(|exceeding| *exceeding == who);
+    fn forget(&mut self, claimant: u64) {
+        self.exceeding.take_if(|exceeding| *exceeding == claimant);
     }
 }
 
@@ -147,8 +147,10 @@ impl Share {
         self.index_of(self.level.exceeding?)
     }
 
-    fn index_of(&self, who: u64) -> Option<usize> {
-        self.waiting.iter().position(|claim| claim.who == who)
+    fn index_of(&self, claimant: u64) -> Option<usize> {
+        self.waiting
+            .iter()
+            .position(|claim| claim.claimant == claimant)
     }
 
     fn wait(&mut self, claim: Claim) {
@@ -187,24 +189,24 @@ impl Gauge {
         self.total.used
     }
 
-    /// Claims `bytes` for the claimant `who` on this host, or fetches a grant that the claimant has
-    /// not fetched yet.
+    /// Claims `bytes` for the claimant `claimant` on this host, or fetches a grant that the
+    /// claimant has not fetched yet.
     ///
     /// Returns true if the claimant has the bytes now. Otherwise the claim is queued, and
     /// [`served`](Self::served) returns the claimant as soon as the claim is granted. A queued
     /// claim cannot be changed, only removed with [`forget`](Self::forget).
-    pub fn claim(&mut self, who: u64, host: Host, bytes: u64, part: Part) -> bool {
-        if self.fetch(who) {
+    pub fn claim(&mut self, claimant: u64, host: Host, bytes: u64, part: Part) -> bool {
+        if self.fetch(claimant) {
             return true;
         }
         let claim = Claim {
-            who,
+            claimant,
             ticket: self.next_ticket,
             bytes,
             part,
         };
         let share = self.host(host);
-        if share.index_of(who).is_some() {
+        if share.index_of(claimant).is_some() {
             return false;
         }
         let fits = share.level.has_room_for(&claim);
@@ -216,15 +218,15 @@ impl Gauge {
         self.waiting += 1;
         self.next_ticket += 1;
         self.serve();
-        self.served.retain(|served| *served != who);
-        self.fetch(who)
+        self.served.retain(|served| *served != claimant);
+        self.fetch(claimant)
     }
 
     /// Claims `bytes` without queueing. Returns true if the bytes are granted: no other claim
     /// waits, the host's share has room, and at most `limit` bytes are in use afterwards.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
-            who: u64::MAX,
+            claimant: u64::MAX,
             ticket: u64::MAX,
             bytes,
             part: Part::Whole,
@@ -241,9 +243,9 @@ impl Gauge {
     }
 
     /// Returns whether this claimant has a waiting claim, or a grant that it has not fetched yet.
-    pub fn knows(&self, who: u64, host: Host) -> bool {
-        let waits = |share: &Share| share.index_of(who).is_some();
-        self.granted.iter().any(|claim| claim.who == who)
+    pub fn knows(&self, claimant: u64, host: Host) -> bool {
+        let waits = |share: &Share| share.index_of(claimant).is_some();
+        self.granted.iter().any(|claim| claim.claimant == claimant)
             || self.hosts.get(&host).is_some_and(waits)
     }
 
@@ -265,18 +267,21 @@ impl Gauge {
         self.serve();
     }
 
-    /// Removes the claim of `who`, whether the claim waits or is granted but not fetched yet.
-    pub fn forget(&mut self, who: u64, host: Host) {
-        self.served.retain(|served| *served != who);
-        self.total.forget(who);
+    /// Removes the claim of `claimant`, whether the claim waits or is granted but not fetched yet.
+    pub fn forget(&mut self, claimant: u64, host: Host) {
+        self.served.retain(|served| *served != claimant);
+        self.total.forget(claimant);
         if let Some(share) = self.hosts.get_mut(&host) {
-            share.level.forget(who);
-            if let Some(at) = share.index_of(who) {
+            share.level.forget(claimant);
+            if let Some(at) = share.index_of(claimant) {
                 share.waiting.remove(at);
                 self.waiting -= 1;
             }
         }
-        let given = self.granted.iter().position(|claim| claim.who == who);
+        let given = self
+            .granted
+            .iter()
+            .position(|claim| claim.claimant == claimant);
         match given.map(|at| self.granted.swap_remove(at)) {
             Some(claim) => self.release(host, claim.bytes),
             None => {
@@ -286,8 +291,11 @@ impl Gauge {
         }
     }
 
-    fn fetch(&mut self, who: u64) -> bool {
-        let given = self.granted.iter().position(|claim| claim.who == who);
+    fn fetch(&mut self, claimant: u64) -> bool {
+        let given = self
+            .granted
+            .iter()
+            .position(|claim| claim.claimant == claimant);
         given.map(|at| self.granted.swap_remove(at)).is_some()
     }
 
@@ -304,7 +312,7 @@ impl Gauge {
             self.host(host).turn = turn;
             self.take(host, &claim);
             self.granted.push(claim);
-            self.served.push(claim.who);
+            self.served.push(claim.claimant);
         }
     }
 
@@ -326,9 +334,9 @@ impl Gauge {
         }
         // The message that already exceeds the limit must become complete before other claims are
         // granted.
-        let who = self.total.exceeding?;
+        let claimant = self.total.exceeding?;
         waiting().find_map(|(host, share, _)| {
-            let at = share.index_of(who)?;
+            let at = share.index_of(claimant)?;
             let has_room = share.level.has_room_for(&share.waiting[at]);
             has_room.then_some((*host, at))
         })
@@ -392,10 +400,10 @@ mod tests {
         gauge.served()
     }
 
-    /// Claims bytes for a whole message of the claimant `who`, whose host has the same number as
-    /// the claimant.
-    fn whole(gauge: &mut Gauge, who: u64, bytes: u64) -> bool {
-        gauge.claim(who, host(who as u8), bytes, Part::Whole)
+    /// Claims bytes for a whole message of the claimant `claimant`, whose host has the same number
+    /// as the claimant.
+    fn whole(gauge: &mut Gauge, claimant: u64, bytes: u64) -> bool {
+        gauge.claim(claimant, host(claimant as u8), bytes, Part::Whole)
     }
 
     #[test]
@@ -428,8 +436,8 @@ mod tests {
     #[test]
     fn a_host_leaves_a_quarter_to_others() {
         let mut gauge = Gauge::new(100);
-        for who in 1..=7 {
-            assert!(gauge.claim(who, host(1), 10, Part::Whole));
+        for claimant in 1..=7 {
+            assert!(gauge.claim(claimant, host(1), 10, Part::Whole));
         }
         assert!(!gauge.claim(8, host(1), 10, Part::Whole));
         assert!(gauge.is_contended_at(host(1)) && !gauge.is_contended_at(host(2)));
@@ -445,8 +453,8 @@ mod tests {
         let mut gauge = Gauge::new(100);
         assert!(gauge.claim(1, host(1), 50, Part::Whole));
         assert!(gauge.claim(2, host(2), 50, Part::Whole));
-        for (who, number) in [(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)] {
-            assert!(!gauge.claim(who, host(number), 10, Part::Whole));
+        for (claimant, number) in [(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)] {
+            assert!(!gauge.claim(claimant, host(number), 10, Part::Whole));
         }
         assert_eq!(release(&mut gauge, 2, 20), [3, 6]);
         assert_eq!(release(&mut gauge, 1, 30), [4, 7, 5]);
@@ -455,8 +463,8 @@ mod tests {
     #[test]
     fn a_message_that_does_not_arrive_blocks_nobody() {
         let mut gauge = Gauge::new(100);
-        for who in 1..=6 {
-            assert!(gauge.claim(who, host(1), 10, Part::First));
+        for claimant in 1..=6 {
+            assert!(gauge.claim(claimant, host(1), 10, Part::First));
         }
         for round in 0..10 {
             assert!(gauge.claim(7, host(1), 15, Part::Whole), "round {round}");
@@ -467,12 +475,12 @@ mod tests {
     #[test]
     fn one_message_is_complete_before_others_go_on() {
         let mut gauge = Gauge::new(100);
-        for who in 1..=4 {
-            assert!(gauge.claim(who, host(who as u8), 25, Part::First));
+        for claimant in 1..=4 {
+            assert!(gauge.claim(claimant, host(claimant as u8), 25, Part::First));
         }
-        for who in 1..=2 {
+        for claimant in 1..=2 {
             assert!(
-                gauge.claim(who, host(who as u8), 10, Part::Middle),
+                gauge.claim(claimant, host(claimant as u8), 10, Part::Middle),
                 "an eighth"
             );
         }
@@ -509,34 +517,35 @@ mod tests {
     }
 
     impl Model {
-        fn go(&mut self, who: u64) {
-            self.claim(who);
+        fn go(&mut self, claimant: u64) {
+            self.claim(claimant);
             self.fetch();
         }
 
-        fn claim(&mut self, who: u64) {
-            let message = self.messages.get_mut(&who).unwrap();
+        fn claim(&mut self, claimant: u64) {
+            let message = self.messages.get_mut(&claimant).unwrap();
             let (bytes, part) = message.next();
-            message.waits = !self.gauge.claim(who, host_of(who), bytes, part);
+            message.waits = !self.gauge.claim(claimant, host_of(claimant), bytes, part);
             if !message.waits {
                 message.arrived += bytes as usize;
             }
         }
 
         fn fetch(&mut self) {
-            for who in self.gauge.served() {
-                assert!(self.messages[&who].waits, "it waited");
-                self.claim(who);
-                assert!(!self.messages[&who].waits, "it was granted");
+            for claimant in self.gauge.served() {
+                assert!(self.messages[&claimant].waits, "it waited");
+                self.claim(claimant);
+                assert!(!self.messages[&claimant].waits, "it was granted");
             }
         }
 
-        fn drop(&mut self, who: u64) {
-            let Some(message) = self.messages.remove(&who) else {
+        fn drop(&mut self, claimant: u64) {
+            let Some(message) = self.messages.remove(&claimant) else {
                 return;
             };
-            self.gauge.forget(who, host_of(who));
-            self.gauge.release(host_of(who), message.arrived as u64);
+            self.gauge.forget(claimant, host_of(claimant));
+            self.gauge
+                .release(host_of(claimant), message.arrived as u64);
             self.fetch();
         }
 
@@ -545,7 +554,10 @@ mod tests {
             assert_eq!(self.gauge.used(), used as u64);
             assert!(used as u64 <= LIMIT + LIMIT / 8 + LONGEST as u64);
             for number in 0..3 {
-                let of_host = self.messages.iter().filter(|(who, _)| **who % 3 == number);
+                let of_host = self
+                    .messages
+                    .iter()
+                    .filter(|(claimant, _)| **claimant % 3 == number);
                 let used: usize = of_host.map(|(_, message)| message.arrived).sum();
                 assert!(used as u64 <= 75 + 75 / 8 + LONGEST as u64);
             }
@@ -555,14 +567,17 @@ mod tests {
             while !self.messages.is_empty() {
                 let whole = |message: &Message| message.arrived == message.len;
                 let mut all: Vec<_> = self.messages.iter().collect();
-                all.sort_by_key(|(who, _)| **who);
+                all.sort_by_key(|(claimant, _)| **claimant);
                 let complete = all.iter().find(|(_, message)| whole(message));
                 let ready = all
                     .iter()
                     .find(|(_, message)| !message.waits && !whole(message));
-                match (complete.map(|(who, _)| **who), ready.map(|(who, _)| **who)) {
-                    (_, Some(who)) => self.go(who),
-                    (Some(who), None) => self.drop(who),
+                match (
+                    complete.map(|(claimant, _)| **claimant),
+                    ready.map(|(claimant, _)| **claimant),
+                ) {
+                    (_, Some(claimant)) => self.go(claimant),
+                    (Some(claimant), None) => self.drop(claimant),
                     (None, None) => panic!("all wait: {:?}", self.gauge),
                 }
                 self.check();
@@ -570,8 +585,8 @@ mod tests {
         }
     }
 
-    fn host_of(who: u64) -> Host {
-        host((who % 3) as u8)
+    fn host_of(claimant: u64) -> Host {
+        host((claimant % 3) as u8)
     }
 
     #[derive(Debug, Clone, Copy)]
@@ -581,10 +596,10 @@ mod tests {
     }
 
     fn op() -> impl Strategy<Value = Op> {
-        let who = 0..12_u64;
+        let claimant = 0..12_u64;
         prop_oneof![
-            6 => (who.clone(), 1..LONGEST).prop_map(|(who, len)| Op::Go(who, len)),
-            1 => who.prop_map(Op::Drop),
+            6 => (claimant.clone(), 1..LONGEST).prop_map(|(claimant, len)| Op::Go(claimant, len)),
+            1 => claimant.prop_map(Op::Drop),
         ]
     }
 
@@ -600,14 +615,14 @@ mod tests {
             let mut model = Model { gauge: Gauge::new(LIMIT), messages: HashMap::new() };
             for op in ops {
                 match op {
-                    Op::Go(who, len) => {
+                    Op::Go(claimant, len) => {
                         let new = Message { len, arrived: 0, waits: false };
-                        let message = *model.messages.entry(who).or_insert(new);
+                        let message = *model.messages.entry(claimant).or_insert(new);
                         if !message.waits && message.arrived < message.len {
-                            model.go(who);
+                            model.go(claimant);
                         }
                     }
-                    Op::Drop(who) => model.drop(who),
+                    Op::Drop(claimant) => model.drop(claimant),
                 }
                 model.check();
             }

@@ -51,7 +51,7 @@ pub(super) struct Inbound {
     /// The number of bytes of a byte stream that were copied and that the application has not read.
     copied: u64,
     /// The maximum value of `held`.
-    most_held: u32,
+    max_held: u32,
     /// The maximum of `held_bytes` + `copied`. A single message may exceed this maximum.
     limit: u64,
 }
@@ -75,7 +75,7 @@ pub(super) enum Step {
 enum Demand {
     Nothing,
     /// Reserved memory for the message with this id and length in bytes.
-    Place {
+    Reservation {
         id: u32,
         len: u64,
     },
@@ -105,7 +105,7 @@ struct Large {
     /// The id, which the message receives when its memory is requested.
     id: Option<u32>,
     /// Whether memory is reserved for the message.
-    has_place: bool,
+    has_memory: bool,
     /// The number of bytes for which reads were posted, or which were copied.
     requested: u64,
     /// The number of bytes that have been read or copied.
@@ -134,7 +134,7 @@ impl Large {
             len,
             source,
             id: None,
-            has_place: false,
+            has_memory: false,
             requested: 0,
             completed: 0,
         }
@@ -156,9 +156,9 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Creates an empty queue. The queue holds at most `most_held` large messages with a total of
+    /// Creates an empty queue. The queue holds at most `max_held` large messages with a total of
     /// `limit` bytes at a time, and reads them in chunks of at most `longest_chunk` bytes.
-    pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
+    pub(super) fn new(max_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
             incomplete: 0,
@@ -174,7 +174,7 @@ impl Inbound {
             held: 0,
             held_bytes: 0,
             copied: 0,
-            most_held: most_held.into(),
+            max_held: max_held.into(),
             limit,
         }
     }
@@ -267,7 +267,7 @@ impl Inbound {
                 self.demand = Demand::Nothing;
                 return Some(self.read(read));
             }
-            Demand::Place { .. } | Demand::Memory(_) | Demand::Copy(_) | Demand::Slot(_) => {
+            Demand::Reservation { .. } | Demand::Memory(_) | Demand::Copy(_) | Demand::Slot(_) => {
                 return None;
             }
             Demand::Nothing => {}
@@ -276,7 +276,7 @@ impl Inbound {
             return None;
         }
         let alone = self.held == 0 && self.copied == 0;
-        let (may_hold_more, room) = (self.held < self.most_held, self.room());
+        let (may_hold_more, room) = (self.held < self.max_held, self.room());
         let may_read = has_slot && self.reads.len() < self.pace.depth();
         let large = self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.requested < large.len => Some(large),
@@ -285,7 +285,7 @@ impl Inbound {
         let len = large.len;
         match (large.id, &large.source) {
             (_, Source::Memory { .. }) if !may_read => return None,
-            (Some(id), Source::Memory { addr, rkey }) if large.has_place => {
+            (Some(id), Source::Memory { addr, rkey }) if large.has_memory => {
                 let offset = large.requested;
                 self.demand = Demand::Memory(Read {
                     slot: u32::MAX,
@@ -299,7 +299,7 @@ impl Inbound {
                     rkey: *rkey,
                 });
             }
-            (Some(id), Source::Fragments { waiting, .. }) if large.has_place => {
+            (Some(id), Source::Fragments { waiting, .. }) if large.has_memory => {
                 let (buffer, len) = *waiting.front()?;
                 let offset = large.requested;
                 self.demand = Demand::Copy(FragmentCopy {
@@ -315,18 +315,18 @@ impl Inbound {
                 self.started = id.wrapping_add(1);
                 self.held += 1;
                 self.held_bytes = self.held_bytes.saturating_add(len);
-                self.demand = Demand::Place { id, len };
+                self.demand = Demand::Reservation { id, len };
             }
             (Some(_) | None, _) => return None,
         }
-        self.demanded()
+        self.pending_step()
     }
 
     /// Returns the step that the driver was asked to perform and has not reported as completed.
-    pub(super) fn demanded(&self) -> Option<Step> {
+    pub(super) fn pending_step(&self) -> Option<Step> {
         match self.demand {
             Demand::Nothing | Demand::Slot(_) => None,
-            Demand::Place { id, len } => Some(Step::Begin { id, len }),
+            Demand::Reservation { id, len } => Some(Step::Begin { id, len }),
             Demand::Memory(Read {
                 id, offset, len, ..
             }) => Some(Step::Prepare { id, offset, len }),
@@ -351,14 +351,14 @@ impl Inbound {
     }
 
     /// Records that memory is reserved for the large message with this id.
-    pub(super) fn placed(&mut self, id: u32) {
-        if !matches!(self.demand, Demand::Place { id: wanted, .. } if wanted == id) {
-            debug_assert!(false, "the place was asked for");
+    pub(super) fn memory_reserved(&mut self, id: u32) {
+        if !matches!(self.demand, Demand::Reservation { id: wanted, .. } if wanted == id) {
+            debug_assert!(false, "the memory was asked for");
             return;
         }
         self.demand = Demand::Nothing;
         if let Some(large) = self.started(id) {
-            large.has_place = true;
+            large.has_memory = true;
         }
     }
 
@@ -508,7 +508,7 @@ impl Inbound {
     /// Returns whether the application should copy the next large message out of its memory,
     /// because the application holds more than half of the maximum number of large messages.
     pub(super) fn may_copy_large(&self) -> bool {
-        2 * self.held > self.most_held
+        2 * self.held > self.max_held
     }
 
     /// Records that `len` bytes of a byte stream were copied.

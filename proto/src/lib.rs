@@ -49,7 +49,7 @@ pub mod testing;
 pub use self::{
     account::Account,
     batch::{MAX_PARTS, PART_HEADER_LEN, Parts, parts},
-    connection::{Activity, Connection, Flush, MovedBytes, Proof, Releasing, Way},
+    connection::{Activity, Connection, Flush, MovedBytes, Proof, Releasing, SendMethod},
     control_messages::{CONTROL_WINDOW, ControlRefused, MAX_CONTROL_MESSAGE},
     credit::CONTROL_RECEIVES,
     device_fault::DeviceFault,

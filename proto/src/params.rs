@@ -28,10 +28,10 @@ pub struct Params {
     pub send_slots: u32,
     /// The maximum number of frames in which a message above the eager size is sent. If the maximum
     /// is 1, the peer reads each such message from this side's memory.
-    pub most_fragments: u32,
+    pub max_fragments: u32,
     /// The maximum number of bytes in consecutive unsignalled data frames. The next frame is
     /// signalled, so that the peer's side acknowledges the bytes.
-    pub most_unsignalled: u32,
+    pub max_unsignalled: u32,
     /// Whether a grant is delayed by up to 2 ms, until the application releases more of the
     /// messages that it holds.
     pub delays_grants: bool,

@@ -145,7 +145,7 @@ fn the_constants_are_as_protocol_md_says() {
 /// A quotation in the code of a rule of PROTOCOL.md.
 struct Quote {
     /// The file and the line of the quotation, for error messages.
-    place: String,
+    location: String,
     /// The anchor of the heading above the rule.
     section: String,
     text: String,
@@ -164,7 +164,7 @@ fn find_quotes(folder: &Path, quotes: &mut Vec<Quote>) {
             let line = line.trim();
             if let Some(section) = line.strip_prefix("//= PROTOCOL.md#") {
                 quotes.push(Quote {
-                    place: format!("{}:{number}", path.display()),
+                    location: format!("{}:{number}", path.display()),
                     section: section.to_owned(),
                     text: String::new(),
                 });
@@ -200,16 +200,16 @@ fn with_single_spaces(text: &str) -> String {
 /// Returns an error message if PROTOCOL.md does not contain the quotation below its heading.
 fn quote_error(quote: &Quote) -> Option<String> {
     let Quote {
-        place,
+        location,
         section: anchor,
         text,
     } = quote;
     let Some(section) = section(anchor) else {
-        return Some(format!("{place}: the page has no heading {anchor}"));
+        return Some(format!("{location}: the page has no heading {anchor}"));
     };
     let text = with_single_spaces(text);
     let quoted = !text.is_empty() && section.contains(&text);
-    (!quoted).then(|| format!("{place}: not below {anchor}: {text}"))
+    (!quoted).then(|| format!("{location}: not below {anchor}: {text}"))
 }
 
 #[test]
@@ -228,9 +228,9 @@ fn quoted_rules_are_in_protocol_md() {
 fn rules_that_the_page_lacks_are_found() {
     let complains = |section: &str, text: &str| {
         let (section, text) = (section.to_owned(), text.to_owned());
-        let place = String::new();
+        let location = String::new();
         quote_error(&Quote {
-            place,
+            location,
             section,
             text,
         })

@@ -35,7 +35,7 @@ enum Watch {
         /// The progress at the last check.
         seen: Progress,
         /// Whether the progress in the last period was too small.
-        still: bool,
+        was_too_slow: bool,
     },
     /// The system has no memory for the next chunk or the next message.
     OutOfMemory {
@@ -60,14 +60,14 @@ pub(super) struct Progress {
     pub(super) bytes: u64,
     /// The number of bytes of incomplete messages that have arrived, or 0 if no other connection
     /// waits for memory.
-    pub(super) wanted: u64,
+    pub(super) contended_bytes: u64,
 }
 
 impl Progress {
     /// Returns whether the progress since `seen` is sufficient. `seen` was recorded half a timeout
     /// earlier.
     fn is_enough_since(&self, seen: Self) -> bool {
-        self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
+        self.chunks > seen.chunks && self.bytes - seen.bytes >= self.contended_bytes / 16
     }
 }
 
@@ -117,7 +117,7 @@ impl ReadWatchdog {
                 self.watch = Watch::Reading {
                     check: now + self.timeout / 2,
                     seen,
-                    still: false,
+                    was_too_slow: false,
                 }
             }
             Watch::Reading { .. } => {}
@@ -165,17 +165,21 @@ impl ReadWatchdog {
     /// states whether reads are in progress.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {
-            Watch::Reading { check, seen, still } if check <= now => {
+            Watch::Reading {
+                check,
+                seen,
+                was_too_slow,
+            } if check <= now => {
                 self.watch = Watch::Off;
                 let too_little = !progress.is_enough_since(seen);
-                if reading && too_little && still {
+                if reading && too_little && was_too_slow {
                     return Verdict::Stalled;
                 }
                 if reading {
                     self.watch = Watch::Reading {
                         check: now + self.timeout / 2,
                         seen: progress,
-                        still: too_little,
+                        was_too_slow: too_little,
                     };
                 }
                 Verdict::Fine
@@ -206,16 +210,16 @@ mod tests {
         Progress {
             chunks,
             bytes: chunks << 16,
-            wanted: 0,
+            contended_bytes: 0,
         }
     }
 
-    /// Calls `check` at each deadline, until the verdict is not `Fine`. `came(n)` returns how many
-    /// chunks have arrived by check `n`. This function returns the number of checks, the last
+    /// Calls `check` at each deadline, until the verdict is not `Fine`. `arrived(n)` returns how
+    /// many chunks have arrived by check `n`. This function returns the number of checks, the last
     /// verdict, and the time of that verdict.
     fn checks(
         read_watchdog: &mut ReadWatchdog,
-        came: impl Fn(u32) -> u64,
+        arrived: impl Fn(u32) -> u64,
         reading: bool,
     ) -> (u32, Verdict, Instant) {
         let mut last = Instant::now();
@@ -224,7 +228,7 @@ mod tests {
                 return (count, Verdict::Fine, last);
             };
             last = now;
-            let verdict = read_watchdog.check(chunks(came(count)), reading, now);
+            let verdict = read_watchdog.check(chunks(arrived(count)), reading, now);
             if verdict != Verdict::Fine {
                 return (count + 1, verdict, last);
             }
@@ -255,9 +259,9 @@ mod tests {
     fn slow_reads_with_progress_do_not_time_out() {
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         read_watchdog.read_posted(chunks(0), Instant::now());
-        let came = |check: u32| u64::from(check.div_ceil(2));
-        assert_eq!(checks(&mut read_watchdog, came, true).1, Verdict::Fine);
-        assert_eq!(checks(&mut read_watchdog, came, false).1, Verdict::Fine);
+        let arrived = |check: u32| u64::from(check.div_ceil(2));
+        assert_eq!(checks(&mut read_watchdog, arrived, true).1, Verdict::Fine);
+        assert_eq!(checks(&mut read_watchdog, arrived, false).1, Verdict::Fine);
         assert_eq!(read_watchdog.deadline(), None, "until the next one");
     }
 
@@ -271,7 +275,7 @@ mod tests {
             for arrived in 1..=10 {
                 now += TIMEOUT / 2;
                 let progress = Progress {
-                    wanted: bytes,
+                    contended_bytes: bytes,
                     ..chunks(arrived)
                 };
                 verdict = read_watchdog.check(progress, true, now);

@@ -35,7 +35,7 @@ pub(super) struct SendRing {
     unsignalled_bytes: u32,
     /// The maximum value of `unsignalled_bytes`. The next frame is then signalled, so that a sender
     /// on a slow link can see that its bytes arrive.
-    most_unsignalled: u32,
+    max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
     /// The numbers of two slots in use: the first slot that can hold data, and the last slot that
@@ -48,7 +48,7 @@ pub(super) struct SendRing {
 impl SendRing {
     /// Creates a ring with `data_slots` slots for data, in addition to [`READS`] +
     /// [`CONTROL_SENDS`] other slots.
-    pub(super) fn new(data_slots: u32, most_unsignalled: u32) -> Self {
+    pub(super) fn new(data_slots: u32, max_unsignalled: u32) -> Self {
         let slots = data_slots + READS + CONTROL_SENDS;
         Self {
             slots,
@@ -57,7 +57,7 @@ impl SendRing {
             unsignalled: 0,
             interval: (data_slots / 4).max(1),
             unsignalled_bytes: 0,
-            most_unsignalled,
+            max_unsignalled,
             taken: 0,
             first_data: 0,
             last_data: 0,
@@ -122,7 +122,7 @@ impl SendRing {
     #[inline(always)]
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
-        let taken = self.take(self.unsignalled_bytes >= self.most_unsignalled);
+        let taken = self.take(self.unsignalled_bytes >= self.max_unsignalled);
         self.holds_data();
         taken
     }

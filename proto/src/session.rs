@@ -139,7 +139,7 @@ pub struct Unconfirmed {
     /// messages, and all messages behind it, have not been received.
     pub large: u32,
     /// The maximum number of unconfirmed messages that is possible with a correct peer.
-    pub most: u32,
+    pub max_messages: u32,
 }
 
 /// One side of a session. The side keeps its unconfirmed messages as values of type `M`.
@@ -152,16 +152,16 @@ pub struct Session<M> {
     /// The number of the oldest kept message, or of the next message if none is kept.
     front: u32,
     /// The last messages sent over the current connection. When the ring has reached its maximum
-    /// length, [`Unconfirmed::most`], the next message overwrites the oldest one.
+    /// length, [`Unconfirmed::max_messages`], the next message overwrites the oldest one.
     ring: Vec<Kept<M>>,
     /// The index in `ring` at which the next message is stored.
     next: u32,
     /// The number of messages sent over the current connection that were not known to be received
     /// when `next` was last 0. If this number plus `next` exceeds the length of the ring, the ring
     /// lacks the oldest of these messages. A correct peer has received them.
-    kept_before: u32,
+    kept_at_wrap: u32,
     /// Messages of earlier connections that must be resent, oldest first.
-    again: VecDeque<Kept<M>>,
+    to_resend: VecDeque<Kept<M>>,
     /// Whether no new message may be sent: the session is suspended, or messages must be resent
     /// first.
     is_closed: bool,
@@ -181,8 +181,8 @@ impl<M> Default for Session<M> {
             front: 0,
             ring: Vec::new(),
             next: 0,
-            kept_before: 0,
-            again: VecDeque::new(),
+            kept_at_wrap: 0,
+            to_resend: VecDeque::new(),
             is_closed: false,
         }
     }
@@ -205,19 +205,19 @@ impl<M: Default> Session<M> {
                 write(&mut kept.message);
                 self.next += 1;
             }
-            None => self.turn(is_large, known(), write),
+            None => self.keep_at_ring_end(is_large, known(), write),
         }
     }
 
     /// Keeps a message when `next` has reached the end of the ring: extends the ring, or continues
     /// at its beginning.
     #[cold]
-    fn turn(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
-        if self.ring.len() < known.most as usize {
+    fn keep_at_ring_end(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
+        if self.ring.len() < known.max_messages as usize {
             self.ring.push(Kept::default());
         } else {
             self.confirm(known);
-            self.kept_before = self.kept();
+            self.kept_at_wrap = self.kept();
             self.next = 0;
         }
         let kept = &mut self.ring[self.next as usize];
@@ -228,7 +228,7 @@ impl<M: Default> Session<M> {
 
     /// Returns the number of messages sent over this connection that are not known to be received.
     fn kept(&self) -> u32 {
-        self.kept_before.wrapping_add(self.next)
+        self.kept_at_wrap.wrapping_add(self.next)
     }
 
     /// Discards all kept messages that are known to be received. `known` bounds the number of
@@ -237,8 +237,8 @@ impl<M: Default> Session<M> {
         let untaken = match known.large.checked_sub(1) {
             None => 0,
             Some(newer) => {
-                let places = (1..).zip(self.places());
-                let mut large = places.filter(|(_, at)| self.ring[*at].is_large);
+                let indices = (1..).zip(self.kept_indices());
+                let mut large = indices.filter(|(_, at)| self.ring[*at].is_large);
                 large
                     .nth(newer as usize)
                     .map_or(u32::MAX, |(count, _)| count)
@@ -248,11 +248,11 @@ impl<M: Default> Session<M> {
         let kept = known.messages.max(untaken);
         let kept = kept.min(before).min(self.ring.len() as u32);
         self.front = self.front.wrapping_add(before - kept);
-        self.kept_before = kept.wrapping_sub(self.next);
+        self.kept_at_wrap = kept.wrapping_sub(self.next);
     }
 
     /// Returns the indices of the kept messages in the ring, newest first.
-    fn places(&self) -> impl Iterator<Item = usize> + use<M> {
+    fn kept_indices(&self) -> impl Iterator<Item = usize> + use<M> {
         let (next, len) = (self.next as usize, self.ring.len());
         (0..next)
             .rev()
@@ -269,13 +269,13 @@ impl<M: Default> Session<M> {
     pub fn suspend(&mut self, received: u32, known: Unconfirmed) -> usize {
         self.received = self.received.wrapping_add(received);
         self.confirm(known);
-        for at in self.places() {
-            self.again.push_front(mem::take(&mut self.ring[at]));
+        for at in self.kept_indices() {
+            self.to_resend.push_front(mem::take(&mut self.ring[at]));
         }
         let kept = self.kept();
         self.ring = Vec::new();
         self.next = 0;
-        self.kept_before = 0;
+        self.kept_at_wrap = 0;
         self.is_closed = true;
         kept as usize
     }
@@ -285,8 +285,8 @@ impl<M: Default> Session<M> {
     pub fn suspended_mut(
         &mut self,
     ) -> impl DoubleEndedIterator<Item = (&mut M, bool)> + ExactSizeIterator {
-        let again = self.again.iter_mut();
-        again.map(|kept| (&mut kept.message, kept.is_large))
+        let to_resend = self.to_resend.iter_mut();
+        to_resend.map(|kept| (&mut kept.message, kept.is_large))
     }
 
     /// Returns the epoch of the last attempt to resume, or 0 before the first attempt. The peer
@@ -312,7 +312,7 @@ impl<M: Default> Session<M> {
     /// Returns the total number of messages that this side has sent.
     #[must_use]
     pub fn sent(&self) -> u32 {
-        let unconfirmed = self.kept() as usize + self.again.len();
+        let unconfirmed = self.kept() as usize + self.to_resend.len();
         self.front.wrapping_add(unconfirmed as u32)
     }
 
@@ -338,7 +338,7 @@ impl<M: Default> Session<M> {
         //= PROTOCOL.md#sessions
         //# A number above that of the messages sent, or below that of the messages known to be
         //# received, is a violation.
-        let unconfirmed = self.kept() as usize + self.again.len();
+        let unconfirmed = self.kept() as usize + self.to_resend.len();
         if received.wrapping_sub(self.front) as usize > unconfirmed {
             return Err(Violation::new(
                 "received",
@@ -357,8 +357,8 @@ impl<M: Default> Session<M> {
         self.check_received(received)?;
         let count = received.wrapping_sub(self.front) as usize;
         self.front = received;
-        self.is_closed = count < self.again.len();
-        Ok(self.again.drain(..count).map(|kept| kept.message))
+        self.is_closed = count < self.to_resend.len();
+        Ok(self.to_resend.drain(..count).map(|kept| kept.message))
     }
 
     /// Returns whether new messages may be sent: the session has a connection, and no messages must
@@ -371,21 +371,21 @@ impl<M: Default> Session<M> {
 
     /// Returns whether messages must be resent before any new message.
     #[must_use]
-    pub fn repeats(&self) -> bool {
-        !self.again.is_empty()
+    pub fn has_messages_to_resend(&self) -> bool {
+        !self.to_resend.is_empty()
     }
 
     /// Removes and returns the next message to resend. The caller must either send and
     /// [keep](Self::keep) the message, or [put it back](Self::put_back).
     pub fn next_to_resend(&mut self) -> Option<M> {
-        let next = self.again.pop_front();
-        self.is_closed = self.repeats();
+        let next = self.to_resend.pop_front();
+        self.is_closed = self.has_messages_to_resend();
         next.map(|kept| kept.message)
     }
 
     /// Puts back a message that the caller could not send for lack of room.
     pub fn put_back(&mut self, message: M, is_large: bool) {
-        self.again.push_front(Kept { message, is_large });
+        self.to_resend.push_front(Kept { message, is_large });
         self.is_closed = true;
     }
 }

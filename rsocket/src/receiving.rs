@@ -25,7 +25,7 @@ pub(super) struct Receiving {
     /// The offset of the next window in the ring, in bytes.
     next_window: usize,
     /// The index of the next window in the peer's table.
-    place: u32,
+    table_index: u32,
     /// The number of completely read writes, modulo 2¹⁶.
     consumed: u16,
     /// The value of `consumed` at which this side grants new credits to the peer.
@@ -61,7 +61,7 @@ impl Receiving {
             open: half,
             free: half,
             next_window: half,
-            place: 1,
+            table_index: 1,
             consumed: 0,
             update_at: queue / 2,
         }
@@ -143,9 +143,9 @@ impl Receiving {
             self.next_window = (start + half) % self.size;
             self.free -= half;
             self.open += half;
-            let place = self.place;
-            self.place = (place + 1) % WINDOWS;
-            (start..start + half, place)
+            let table_index = self.table_index;
+            self.table_index = (table_index + 1) % WINDOWS;
+            (start..start + half, table_index)
         });
         Some(Update {
             limit: self.consumed.wrapping_add(self.queue),

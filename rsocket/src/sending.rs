@@ -13,7 +13,7 @@ pub(super) struct Sending {
     /// window.
     windows: VecDeque<Window>,
     /// The index in this side's table at which the peer stores its next window.
-    place: u32,
+    table_index: u32,
 }
 
 impl Sending {
@@ -26,7 +26,7 @@ impl Sending {
             next: 0,
             limit: credits,
             windows: [first].into_iter().filter(|it| it.length > 0).collect(),
-            place: 1,
+            table_index: 1,
         }
     }
 
@@ -64,10 +64,10 @@ impl Sending {
         self.limit = limit;
         // If all windows are in use, the peer cannot have announced another one.
         if self.windows.len() < WINDOWS as usize
-            && let Some(window) = take(self.place)
+            && let Some(window) = take(self.table_index)
         {
             self.windows.push_back(window);
-            self.place = (self.place + 1) % WINDOWS;
+            self.table_index = (self.table_index + 1) % WINDOWS;
         }
     }
 }
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn windows_are_filled_in_turn() {
         let mut sending = Sending::new(100, window(1000, 10));
-        sending.allowed(100, |place| {
-            assert_eq!(place, 1);
+        sending.allowed(100, |table_index| {
+            assert_eq!(table_index, 1);
             Some(window(2000, 5))
         });
         assert_eq!(sending.room(4), Some(window(1000, 4)));
@@ -143,8 +143,8 @@ mod tests {
         assert_eq!(sending.room(100), Some(window(2000, 5)));
         sending.wrote(5);
         assert_eq!(sending.room(1), None);
-        sending.allowed(100, |place| {
-            assert_eq!(place, 0);
+        sending.allowed(100, |table_index| {
+            assert_eq!(table_index, 0);
             Some(window(1000, 10))
         });
         assert_eq!(sending.room(usize::MAX), Some(window(1000, 10)));

@@ -84,8 +84,8 @@ impl Scene {
                 };
                 let start = (addr - BASE) as usize;
                 // A device writes without a check, so a wrong write would overwrite unread bytes.
-                for place in &mut self.ring[start..start + len as usize] {
-                    *place = self.written as u8;
+                for byte in &mut self.ring[start..start + len as usize] {
+                    *byte = self.written as u8;
                     self.written += 1;
                 }
                 assert_eq!(self.receiving.arrived(len), Ok(()));
@@ -101,13 +101,13 @@ impl Scene {
             }
             Step::Update => {
                 if let Some(update) = self.receiving.update() {
-                    let window = update.window.map(|(range, place)| {
+                    let window = update.window.map(|(range, table_index)| {
                         let window = Window {
                             addr: BASE + range.start as u64,
                             rkey: 9,
                             length: range.len() as u32,
                         };
-                        (window, place)
+                        (window, table_index)
                     });
                     self.updates.push_back((update.limit, window));
                 }
@@ -116,13 +116,13 @@ impl Scene {
                 let Some((limit, window)) = self.updates.pop_front() else {
                     return;
                 };
-                if let Some((window, place)) = window {
-                    let old = self.table[place as usize].replace(window);
+                if let Some((window, table_index)) = window {
+                    let old = self.table[table_index as usize].replace(window);
                     assert_eq!(old, None, "a window that nobody has taken is overwritten");
                 }
                 let table = &mut self.table;
                 self.sending
-                    .allowed(limit, |place| table[place as usize].take());
+                    .allowed(limit, |table_index| table[table_index as usize].take());
             }
         }
     }

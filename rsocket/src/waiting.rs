@@ -18,9 +18,9 @@ use super::link::Link;
 const SPIN: Duration = Duration::from_micros(10);
 
 /// The time after which this side sends a probe to a peer that has not responded to the first
-/// message. The time doubles for each further probe, up to `LAST_NUDGE`.
-const FIRST_NUDGE: Duration = Duration::from_millis(20);
-const LAST_NUDGE: Duration = Duration::from_secs(1);
+/// message. The time doubles for each further probe, up to `MAX_PROBE_DELAY`.
+const FIRST_PROBE_DELAY: Duration = Duration::from_millis(20);
+const MAX_PROBE_DELAY: Duration = Duration::from_secs(1);
 
 /// A connection on which several threads can wait.
 ///
@@ -131,7 +131,7 @@ impl Waiting {
         self.check()?;
         let mut state = self.lock();
         let mut spinning = None;
-        let mut time_limit = FIRST_NUDGE;
+        let mut time_limit = FIRST_PROBE_DELAY;
         loop {
             let progress = state.progress();
             if let Some(value) = ready(&mut state.link) {
@@ -156,16 +156,16 @@ impl Waiting {
                 continue;
             }
             state.sleeper = true;
-            let nudge = state.link.is_unanswered().then_some(time_limit);
+            let probe_delay = state.link.is_unanswered().then_some(time_limit);
             drop(state);
-            let slept = self.sleep([left, nudge].into_iter().flatten().min());
+            let slept = self.sleep([left, probe_delay].into_iter().flatten().min());
             state = self.lock();
             state.sleeper = false;
             self.awake.notify_all();
             slept?;
-            if nudge.is_some() && !state.progress() && state.link.is_unanswered() {
+            if probe_delay.is_some() && !state.progress() && state.link.is_unanswered() {
                 state.link.keep_alive();
-                time_limit = (time_limit * 2).min(LAST_NUDGE);
+                time_limit = (time_limit * 2).min(MAX_PROBE_DELAY);
             }
         }
     }

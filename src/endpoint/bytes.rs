@@ -8,7 +8,7 @@ use std::{
 
 use super::{Endpoint, Inner};
 #[cfg(feature = "tokio")]
-use crate::poll::Seat;
+use crate::poll::WaiterId;
 use crate::{
     error::{Error, TrySendError},
     link::{Awaited, Deadline, Handoff, Inflow, Message, total},
@@ -220,9 +220,9 @@ impl Endpoint {
     pub(crate) fn poll_until<T>(
         &self,
         cx: &mut Context<'_>,
-        who: (Seat, Awaited),
+        waiter: (WaiterId, Awaited),
         ready: impl FnMut() -> Option<T>,
     ) -> Poll<T> {
-        self.inner.link.poll_task(cx, who, None, ready)
+        self.inner.link.poll_task(cx, waiter, None, ready)
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, TrySendError},
     link::{Awaited, Completion, Handoff, Message},
     outgoing::Outgoing,
-    poll::Seat,
+    poll::WaiterId,
 };
 
 /// Poll methods for tasks, on any runtime.
@@ -48,19 +48,19 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Message, Error>> {
-        self.poll_recv_seated(cx, Awaited::Arrival.common())
+        self.poll_recv_as(cx, Awaited::Arrival.common())
     }
 
-    pub(crate) fn poll_recv_seated(
+    pub(crate) fn poll_recv_as(
         &self,
         cx: &mut Context<'_>,
-        seat: Seat,
+        waiter_id: WaiterId,
     ) -> Poll<Result<Message, Error>> {
         let handoff = Handoff::default();
-        let who = (seat, Awaited::Arrival);
+        let waiter = (waiter_id, Awaited::Arrival);
         self.inner
             .link
-            .poll_task(cx, who, Some(&handoff), || self.take_from(&handoff))
+            .poll_task(cx, waiter, Some(&handoff), || self.take_from(&handoff))
     }
 
     /// Receives a message, or returns `None` when `stopped` is set. A thread that sets it must then
@@ -71,8 +71,8 @@ impl Endpoint {
         stopped: &AtomicBool,
     ) -> Poll<Result<Option<Message>, Error>> {
         let handoff = Handoff::default();
-        let who = (Awaited::Arrival.common(), Awaited::Arrival);
-        self.inner.link.poll_task(cx, who, Some(&handoff), || {
+        let waiter = (Awaited::Arrival.common(), Awaited::Arrival);
+        self.inner.link.poll_task(cx, waiter, Some(&handoff), || {
             let received = self.take_from(&handoff).map(|received| received.map(Some));
             let stopped = || stopped.load(Ordering::Acquire).then_some(Ok(None));
             received.or_else(stopped)
@@ -87,16 +87,18 @@ impl Endpoint {
     ///
     /// The errors of [`next_completion`](Self::next_completion).
     pub fn poll_next_completion(&self, cx: &mut Context<'_>) -> Poll<Result<Completion, Error>> {
-        self.poll_next_completion_seated(cx, Awaited::Arrival.common())
+        self.poll_next_completion_as(cx, Awaited::Arrival.common())
     }
 
-    pub(crate) fn poll_next_completion_seated(
+    pub(crate) fn poll_next_completion_as(
         &self,
         cx: &mut Context<'_>,
-        seat: Seat,
+        waiter_id: WaiterId,
     ) -> Poll<Result<Completion, Error>> {
-        let who = (seat, Awaited::Arrival);
-        self.inner.link.poll_task(cx, who, None, || self.take_any())
+        let waiter = (waiter_id, Awaited::Arrival);
+        self.inner
+            .link
+            .poll_task(cx, waiter, None, || self.take_any())
     }
 
     /// Sends one message.
@@ -113,20 +115,20 @@ impl Endpoint {
         cx: &mut Context<'_>,
         message: impl Into<Outgoing<'a>>,
     ) -> Poll<Result<(), Error>> {
-        self.poll_send_seated(cx, Awaited::Room.common(), message.into())
+        self.poll_send_as(cx, Awaited::Room.common(), message.into())
     }
 
-    pub(crate) fn poll_send_seated(
+    pub(crate) fn poll_send_as(
         &self,
         cx: &mut Context<'_>,
-        seat: Seat,
+        waiter_id: WaiterId,
         message: Outgoing<'_>,
     ) -> Poll<Result<(), Error>> {
         if self.send_at_once(&message) {
             return Poll::Ready(Ok(()));
         }
         let polled = self.with_sending(message, |sending| {
-            match self.poll_for_room(cx, seat, || self.inner.link.try_send(sending)) {
+            match self.poll_for_room(cx, waiter_id, || self.inner.link.try_send(sending)) {
                 Poll::Ready(sent) => sent.map_err(TrySendError::Failed),
                 Poll::Pending => Err(TrySendError::Full),
             }
@@ -139,25 +141,25 @@ impl Endpoint {
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn poll_send_batch_seated(
+    pub(crate) fn poll_send_batch_as(
         &self,
         cx: &mut Context<'_>,
-        seat: Seat,
+        waiter_id: WaiterId,
         messages: &[IoSlice<'_>],
     ) -> Poll<Result<usize, Error>> {
-        self.poll_for_room(cx, seat, || self.send_some(messages))
+        self.poll_for_room(cx, waiter_id, || self.send_some(messages))
     }
 
     pub(super) fn poll_for_room<T>(
         &self,
         cx: &mut Context<'_>,
-        seat: Seat,
+        waiter_id: WaiterId,
         mut attempt: impl FnMut() -> Result<T, TrySendError>,
     ) -> Poll<Result<T, Error>> {
-        let who = (seat, Awaited::Room);
+        let waiter = (waiter_id, Awaited::Room);
         self.inner
             .link
-            .poll_task(cx, who, None, || match attempt() {
+            .poll_task(cx, waiter, None, || match attempt() {
                 Ok(done) => Some(Ok(done)),
                 Err(TrySendError::Full) => None,
                 Err(TrySendError::Failed(error)) => Some(Err(error)),
@@ -173,20 +175,20 @@ impl Endpoint {
     ///
     /// The errors of [`flush`](Self::flush).
     pub async fn flushed(&self) -> Result<(), Error> {
-        struct Waiting<'a>(&'a Endpoint, Seat);
+        struct Waiting<'a>(&'a Endpoint, WaiterId);
 
         impl Drop for Waiting<'_> {
             fn drop(&mut self) {
-                self.0.leave_seat(self.1);
+                self.0.unregister_waiter(self.1);
             }
         }
 
         let link = &self.inner.link;
         let mut flush = link.flush()?;
-        let waiting = Waiting(self, link.poller.tasks.seat());
+        let waiting = Waiting(self, link.poller.tasks.new_waiter_id());
         poll_fn(|cx| {
-            let who = (waiting.1, Awaited::Answer);
-            link.poll_task(cx, who, None, || link.is_flushed(&mut flush))
+            let waiter = (waiting.1, Awaited::Answer);
+            link.poll_task(cx, waiter, None, || link.is_flushed(&mut flush))
         })
         .await
     }
@@ -200,18 +202,18 @@ impl Endpoint {
     ///
     /// The errors of [`close`](Self::close).
     pub fn poll_close(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.poll_close_seated(cx, Awaited::Answer.common())
+        self.poll_close_as(cx, Awaited::Answer.common())
     }
 
-    pub(crate) fn poll_close_seated(
+    pub(crate) fn poll_close_as(
         &self,
         cx: &mut Context<'_>,
-        seat: Seat,
+        waiter_id: WaiterId,
     ) -> Poll<Result<(), Error>> {
         let link = &self.inner.link;
         link.close();
-        let who = (seat, Awaited::Answer);
-        let ended = link.poll_task(cx, who, None, || link.ended());
+        let waiter = (waiter_id, Awaited::Answer);
+        let ended = link.poll_task(cx, waiter, None, || link.ended());
         ended.map(super::verdict)
     }
 
@@ -228,15 +230,15 @@ impl Endpoint {
         self.inner.link.poller.leave_runtime();
     }
 
-    /// Returns a seat for a task that waits in a separate future. The future must
-    /// [leave](Self::leave_seat) it.
+    /// Returns a waiter id for a task that waits in a separate future. The future must
+    /// [unregister](Self::unregister_waiter) it.
     #[cfg(feature = "tokio")]
-    pub(crate) fn seat(&self) -> Seat {
-        self.inner.link.poller.tasks.seat()
+    pub(crate) fn new_waiter_id(&self) -> WaiterId {
+        self.inner.link.poller.tasks.new_waiter_id()
     }
 
-    pub(crate) fn leave_seat(&self, seat: Seat) {
-        self.inner.link.poller.tasks.leave(seat);
+    pub(crate) fn unregister_waiter(&self, waiter_id: WaiterId) {
+        self.inner.link.poller.tasks.unregister(waiter_id);
     }
 }
 

@@ -119,7 +119,7 @@ impl Core {
             _ if session.closing.is_some() => CloseReason::LocallyClosed,
             _ => CloseReason::PeerClosed,
         };
-        let delivered = !session.messages.repeats();
+        let delivered = !session.messages.has_messages_to_resend();
         for id in arrived {
             report(&mut self.completions, Completion::Sent(id));
         }
@@ -179,7 +179,7 @@ mod tests {
         let one = Unconfirmed {
             messages: 1,
             large: 0,
-            most: 1,
+            max_messages: 1,
         };
         session.messages.keep(false, || one, |_| ());
         session.messages.suspend(0, one);

@@ -192,7 +192,8 @@ impl Core {
         if self.conn.judges_reads_at(now)
             && let Some(queues) = &self.queues
         {
-            self.conn.set_wanted(queues.in_flight.is_contended());
+            self.conn
+                .set_memory_contended(queues.in_flight.is_contended());
         }
         self.conn.handle_timeout(now);
     }

@@ -30,7 +30,9 @@ use crate::{
         foreign::{self, ForeignCall, PendingWork, Target},
         lock,
     },
-    poll::{Awaited, Line, Mailbox, Notice, NoticeKind, Poller, Polling, Readiness, Reliance},
+    poll::{
+        Awaited, Mailbox, Notice, NoticeKind, NoticeSender, Poller, Polling, Readiness, Reliance,
+    },
     proto::{CloseReason, Connection, Note, Topic},
     tally,
     transport::{Allocator, PollSide, TransportParts, WorkQueues},
@@ -87,7 +89,7 @@ pub(crate) struct Link {
     core: Mutex<Core>,
     /// Decides which thread polls, and wakes waiting threads.
     pub(crate) poller: Poller,
-    pub(super) line: Line,
+    pub(super) line: NoticeSender,
     /// The allocator of memory for the application's messages. `None` without a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
     /// The number of completions that `recv` took from the channel and set aside for later calls.
@@ -143,8 +145,8 @@ impl Link {
             resumes: AtomicBool::new(false),
             poll: Mutex::new(None),
             core: Mutex::new(core),
-            poller: Poller::new(polling, Line::new(key, Arc::clone(&notices))),
-            line: Line::new(key, notices),
+            poller: Poller::new(polling, NoticeSender::new(key, Arc::clone(&notices))),
+            line: NoticeSender::new(key, notices),
             allocator: Mutex::new(None),
             set_aside,
             may_have_unread: AtomicBool::new(false),
@@ -414,7 +416,7 @@ impl Link {
                 .pending_work
                 .add(|pending_work| pending_work.add(deferred))
         {
-            foreign::leave(Arc::<Self>::clone(self));
+            foreign::defer(Arc::<Self>::clone(self));
         }
     }
 

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     interest::Interest,
     os::{lock, try_lock},
-    poll::Seat,
+    poll::WaiterId,
     poll::{
         Answers, AttendedConnection, Awaited, Completions, Deadline, Poller, Progress, Reliance,
         TimedOut,
@@ -160,7 +160,7 @@ impl Link {
 
     /// Polls the completion queue once, in a thread that is likely to poll again soon.
     pub(crate) fn poll_again(self: &Arc<Self>) {
-        self.poller.visit_as_thread();
+        self.poller.count_poll_as_thread();
         self.poll_once();
     }
 
@@ -181,7 +181,7 @@ impl Link {
     /// `handoff`, unless the channel contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
-        if self.is_over_tcp() || !self.poller.visit_as_owner() {
+        if self.is_over_tcp() || !self.poller.count_poll_as_owner() {
             return false;
         }
         let queue = self.queue(Some(handoff));
@@ -209,11 +209,12 @@ impl Link {
     pub(crate) fn poll_task<T>(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
-        who: (Seat, Awaited),
+        waiter: (WaiterId, Awaited),
         handoff: Option<&Handoff>,
         ready: impl FnMut() -> Option<T>,
     ) -> Poll<T> {
-        self.poller.poll_task(&self.queue(handoff), cx, who, ready)
+        self.poller
+            .poll_task(&self.queue(handoff), cx, waiter, ready)
     }
 
     /// Polls once for a nonblocking call: see [`Poller::try_once`].
@@ -425,7 +426,7 @@ impl Completions for Queue<'_> {
         self.link.is_over_tcp()
     }
 
-    fn without_handoff(&self) -> Self {
+    fn delivering_to_channel(&self) -> Self {
         self.link.queue(None)
     }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{self, BatchRoom, MAX_PARTS, PART_HEADER_LEN, SendRefused, Transmit, Way},
+    proto::{self, BatchRoom, MAX_PARTS, PART_HEADER_LEN, SendMethod, SendRefused, Transmit},
     status::OsError,
     transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError},
 };
@@ -162,7 +162,7 @@ impl Core {
         let way = self.way(message);
         // Most messages fit into a frame and have no id, and need no check here: the state machine
         // checks them when it sends them.
-        if way != Way::Frame || message.id.is_some() {
+        if way != SendMethod::Frame || message.id.is_some() {
             if message.len > LONGEST {
                 // No peer can accept a message of this length.
                 return Err(TrySendError::Failed(Error::MessageTooLong {
@@ -186,13 +186,15 @@ impl Core {
 
     /// Returns how a message is sent now: in a frame, in fragments, or by announcement.
     #[inline(always)]
-    fn way(&self, message: &Sending<'_>) -> Way {
+    fn way(&self, message: &Sending<'_>) -> SendMethod {
         if self.conn.is_eager(message.len) {
-            return Way::Frame;
+            return SendMethod::Frame;
         }
         match message.content {
-            Content::Exposed(_) if message.generation == self.generation => Way::Announcement,
-            _ => self.conn.way(message.len),
+            Content::Exposed(_) if message.generation == self.generation => {
+                SendMethod::Announcement
+            }
+            _ => self.conn.send_method(message.len),
         }
     }
 
@@ -225,7 +227,7 @@ impl Core {
     fn send_checked(
         &mut self,
         message: &mut Sending<'_>,
-        way: Way,
+        way: SendMethod,
     ) -> Result<Attempt, TrySendError> {
         if let Content::Exposed(_) = message.content
             && message.generation != self.generation
@@ -246,7 +248,7 @@ impl Core {
                     return Err(error);
                 }
             }
-            Content::Parts(_) | Content::Memory(_) if way == Way::Announcement => {
+            Content::Parts(_) | Content::Memory(_) if way == SendMethod::Announcement => {
                 return Ok(Attempt::NotExposed);
             }
             Content::Parts(parts) => self.send_parts(parts, message.len, way, message.id)?,
@@ -269,7 +271,7 @@ impl Core {
         &mut self,
         parts: &[IoSlice<'_>],
         len: usize,
-        way: Way,
+        way: SendMethod,
         id: Option<u64>,
     ) -> Result<(), TrySendError> {
         let refused = |refused| refused_send(refused, len);
@@ -277,7 +279,7 @@ impl Core {
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        let posted = if way == Way::Frame {
+        let posted = if way == SendMethod::Frame {
             let transmit = self.conn.send(len).map_err(refused)?;
             queues.post_send(&transmit, parts, reported)
         } else {

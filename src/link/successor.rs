@@ -157,7 +157,7 @@ impl Core {
     /// Returns whether messages have to be sent again on the current connection.
     pub(crate) fn sends_again(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
-            matches!(session.state, State::Working(_)) && session.messages.repeats()
+            matches!(session.state, State::Working(_)) && session.messages.has_messages_to_resend()
         })
     }
 

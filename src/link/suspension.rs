@@ -313,7 +313,9 @@ impl Core {
     /// Returns the deadline of a close that waits until messages have been sent again.
     pub(super) fn close_by(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
-        session.closing.filter(|_| session.messages.repeats())
+        session
+            .closing
+            .filter(|_| session.messages.has_messages_to_resend())
     }
 
     /// Ends a session whose time limit has passed. Returns whether the session ended.

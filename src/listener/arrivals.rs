@@ -26,7 +26,7 @@ use crate::{
         foreign::{self, ForeignCall, PendingWork},
         lock,
     },
-    poll::{Readiness, Seat, Wakers},
+    poll::{Readiness, WaiterId, Wakers},
 };
 
 /// An item of the channel of connections.
@@ -123,25 +123,25 @@ impl<T> Arrivals<T> {
         if !foreign::collects() {
             self.tasks.wake();
         } else if self.tasks.wakers.is_awaited(u8::MAX) && self.tasks.pending_work.add(|()| ()) {
-            foreign::leave(Arc::<Tasks>::clone(&self.tasks));
+            foreign::defer(Arc::<Tasks>::clone(&self.tasks));
         }
     }
 
-    /// Returns a seat for a task that waits in a separate future.
+    /// Returns a waiter id for a task that waits in a separate future.
     #[cfg(feature = "tokio")]
-    pub(super) fn seat(&self) -> Seat {
-        self.tasks.wakers.seat()
+    pub(super) fn new_waiter_id(&self) -> WaiterId {
+        self.tasks.wakers.new_waiter_id()
     }
 
     /// Registers the task to be woken when there is an item or the end. The caller must then check
     /// again, because an item may have arrived before the registration.
-    pub(super) fn wait(&self, seat: Seat, waker: &Waker) {
-        self.tasks.wakers.wait(seat, 1, waker);
+    pub(super) fn wait(&self, waiter_id: WaiterId, waker: &Waker) {
+        self.tasks.wakers.wait(waiter_id, 1, waker);
     }
 
-    /// Removes the task in this seat.
-    pub(super) fn leave(&self, seat: Seat) {
-        self.tasks.wakers.leave(seat);
+    /// Removes the task with this waiter id.
+    pub(super) fn unregister(&self, waiter_id: WaiterId) {
+        self.tasks.wakers.unregister(waiter_id);
     }
 
     fn is_ready(&self) -> bool {

@@ -18,7 +18,7 @@ use crate::{
     engine::{Command, Engine, ListenerItem, Promise, Queue, Reply, Request, wait_for_reply},
     error::Error,
     local::Local,
-    poll::Seat,
+    poll::WaiterId,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
     transport_choice::Transport,
 };
@@ -140,13 +140,13 @@ impl RequestListener {
     /// # }
     /// ```
     pub fn poll_request(&self, cx: &mut Context<'_>) -> Poll<Result<Request, Error>> {
-        self.poll_request_seated(cx, Seat::common(1))
+        self.poll_request_as(cx, WaiterId::common(1))
     }
 
-    pub(crate) fn poll_request_seated(
+    pub(crate) fn poll_request_as(
         &self,
         cx: &Context<'_>,
-        seat: Seat,
+        waiter_id: WaiterId,
     ) -> Poll<Result<Request, Error>> {
         let take = || match self.try_request() {
             Some(request) => Some(Ok(request)),
@@ -154,25 +154,25 @@ impl RequestListener {
         };
         let mut taken = take();
         if taken.is_none() {
-            self.arrivals.wait(seat, cx.waker());
+            self.arrivals.wait(waiter_id, cx.waker());
             taken = take();
             if taken.is_some() {
-                self.arrivals.leave(seat);
+                self.arrivals.unregister(waiter_id);
             }
         }
         taken.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns a seat for a task that waits in a separate future. The future must
-    /// [leave](Self::leave_seat) it.
+    /// Returns a waiter id for a task that waits in a separate future. The future must
+    /// [unregister](Self::unregister_waiter) it.
     #[cfg(feature = "tokio")]
-    pub(crate) fn seat(&self) -> Seat {
-        self.arrivals.seat()
+    pub(crate) fn new_waiter_id(&self) -> WaiterId {
+        self.arrivals.new_waiter_id()
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn leave_seat(&self, seat: Seat) {
-        self.arrivals.leave(seat);
+    pub(crate) fn unregister_waiter(&self, waiter_id: WaiterId) {
+        self.arrivals.unregister(waiter_id);
     }
 
     /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.

@@ -97,7 +97,7 @@ impl Endpoint {
     /// The errors of [`recv`](crate::Endpoint::recv).
     pub async fn recv(&self) -> Result<Message, Error> {
         let inner = &self.inner;
-        take_turn(inner, |cx, seat| inner.poll_recv_seated(cx, seat)).await
+        take_turn(inner, |cx, waiter_id| inner.poll_recv_as(cx, waiter_id)).await
     }
 
     /// Takes the next completion of any kind.
@@ -110,8 +110,8 @@ impl Endpoint {
     /// The errors of [`next_completion`](crate::Endpoint::next_completion).
     pub async fn next_completion(&self) -> Result<Completion, Error> {
         let inner = &self.inner;
-        take_turn(inner, |cx, seat| {
-            inner.poll_next_completion_seated(cx, seat)
+        take_turn(inner, |cx, waiter_id| {
+            inner.poll_next_completion_as(cx, waiter_id)
         })
         .await
     }
@@ -129,8 +129,8 @@ impl Endpoint {
     pub async fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
         let inner = &self.inner;
         let mut message = message.into();
-        take_turn(inner, |cx, seat| {
-            inner.poll_send_seated(cx, seat, message.reborrow())
+        take_turn(inner, |cx, waiter_id| {
+            inner.poll_send_as(cx, waiter_id, message.reborrow())
         })
         .await
     }
@@ -145,8 +145,8 @@ impl Endpoint {
     /// The errors of [`send_batch`](crate::Endpoint::send_batch).
     pub async fn send_batch(&self, messages: &[IoSlice<'_>]) -> Result<usize, Error> {
         let inner = &self.inner;
-        take_turn(inner, |cx, seat| {
-            inner.poll_send_batch_seated(cx, seat, messages)
+        take_turn(inner, |cx, waiter_id| {
+            inner.poll_send_batch_as(cx, waiter_id, messages)
         })
         .await
     }
@@ -183,7 +183,7 @@ impl Endpoint {
     /// The errors of [`close`](crate::Endpoint::close).
     pub async fn close(&self) -> Result<(), Error> {
         let inner = &self.inner;
-        take_turn(inner, |cx, seat| inner.poll_close_seated(cx, seat)).await
+        take_turn(inner, |cx, waiter_id| inner.poll_close_as(cx, waiter_id)).await
     }
 
     /// Returns the peer's address.

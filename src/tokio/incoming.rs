@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{stream::Stream, stream_listener::StreamListener, turn::cooperate};
-use crate::{error::Error, poll::Seat};
+use crate::{error::Error, poll::WaiterId};
 
 /// A [`futures` stream](futures_core::Stream) of the connections that a [`StreamListener`] accepts:
 /// see [`StreamListener::incoming`] and [`StreamListener::into_incoming`].
@@ -17,7 +17,7 @@ use crate::{error::Error, poll::Seat};
 #[derive(Debug)]
 pub struct Incoming<L: Borrow<StreamListener>> {
     listener: L,
-    seat: Seat,
+    waiter_id: WaiterId,
     /// Whether the listener has ended.
     over: bool,
 }
@@ -64,10 +64,10 @@ impl StreamListener {
 
 impl<L: Borrow<StreamListener>> Incoming<L> {
     fn new(listener: L) -> Self {
-        let seat = listener.borrow().inner.seat();
+        let waiter_id = listener.borrow().inner.new_waiter_id();
         Self {
             listener,
-            seat,
+            waiter_id,
             over: false,
         }
     }
@@ -89,8 +89,8 @@ impl<L: Borrow<StreamListener>> futures_core::Stream for Incoming<L> {
         if self.over {
             return Poll::Ready(None);
         }
-        let (listener, seat) = (self.get_ref(), self.seat);
-        let accept = |cx: &mut Context<'_>| listener.inner.poll_accept_seated(cx, seat);
+        let (listener, waiter_id) = (self.get_ref(), self.waiter_id);
+        let accept = |cx: &mut Context<'_>| listener.inner.poll_accept_as(cx, waiter_id);
         let item = match ready!(cooperate(cx, accept)) {
             Ok(endpoint) => Some(listener.stream(endpoint).map(|(stream, _)| stream)),
             Err(error) => {
@@ -107,6 +107,6 @@ impl<L: Borrow<StreamListener>> futures_core::Stream for Incoming<L> {
 
 impl<L: Borrow<StreamListener>> Drop for Incoming<L> {
     fn drop(&mut self) {
-        self.get_ref().inner.leave_seat(self.seat);
+        self.get_ref().inner.unregister_waiter(self.waiter_id);
     }
 }

@@ -10,7 +10,7 @@ use ::tokio::task::spawn_blocking;
 use super::{endpoint::Endpoint, turn::cooperate};
 use crate::{
     addresses::ToAddresses, connector::lookup::addresses, error::Error, listener::ListenerBuilder,
-    poll::Seat, transport_choice::Transport,
+    poll::WaiterId, transport_choice::Transport,
 };
 
 /// Binds. If the builder may retry, it sleeps in a blocking thread of the runtime.
@@ -132,15 +132,15 @@ impl From<crate::listener::Listener> for Listener {
     }
 }
 
-/// The seat of a task that waits to accept. Dropping the task's future releases the seat.
+/// The waiter id of a task that waits to accept. Dropping the task's future unregisters the task.
 struct Turn<'a> {
     listener: &'a crate::listener::Listener,
-    seat: Seat,
+    waiter_id: WaiterId,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.listener.leave_seat(self.seat);
+        self.listener.unregister_waiter(self.waiter_id);
     }
 }
 
@@ -149,7 +149,7 @@ pub(super) async fn accept(
 ) -> Result<crate::endpoint::Endpoint, Error> {
     let turn = Turn {
         listener,
-        seat: listener.seat(),
+        waiter_id: listener.new_waiter_id(),
     };
-    poll_fn(|cx| cooperate(cx, |cx| listener.poll_accept_seated(cx, turn.seat))).await
+    poll_fn(|cx| cooperate(cx, |cx| listener.poll_accept_as(cx, turn.waiter_id))).await
 }

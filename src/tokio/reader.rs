@@ -14,12 +14,12 @@ use super::turn::{cooperate, take_turn};
 use crate::{
     error::Error,
     link::Awaited,
-    poll::Seat,
+    poll::WaiterId,
     stream::{Reading, StreamEnd, Turns, read_error},
 };
 
-/// The common seat of tasks that wait in `poll_` methods.
-const COMMON: (Seat, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
+/// The common waiter id of tasks that wait in `poll_` methods.
+const COMMON: (WaiterId, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
 
 /// The reading side of a stream or of one of its halves.
 #[derive(Debug)]
@@ -96,9 +96,9 @@ impl Reader {
     // The methods below take a shared reference, so each read needs a turn.
 
     pub(super) async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        take_turn(&self.end, |cx, seat| {
-            let who = (seat, Awaited::Arrival);
-            self.poll_with(cx, who, |reading| reading.peek(&self.end, buf))
+        take_turn(&self.end, |cx, waiter_id| {
+            let waiter = (waiter_id, Awaited::Arrival);
+            self.poll_with(cx, waiter, |reading| reading.peek(&self.end, buf))
         })
         .await
     }
@@ -126,8 +126,8 @@ impl Reader {
             return;
         }
         let end = &self.end;
-        take_turn(end, |cx, seat| {
-            self.poll_readable(cx, (seat, Awaited::Arrival))
+        take_turn(end, |cx, waiter_id| {
+            self.poll_readable(cx, (waiter_id, Awaited::Arrival))
         })
         .await;
     }
@@ -203,26 +203,26 @@ impl Reader {
     }
 
     /// Waits for bytes or the end, unless the last read found some.
-    fn poll_readable(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
+    fn poll_readable(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
         if self.assumed.load(Ordering::Relaxed) {
             return Poll::Ready(());
         }
-        self.poll_arrival(cx, who)
+        self.poll_arrival(cx, waiter)
     }
 
-    fn poll_arrival(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
+    fn poll_arrival(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
         self.end
-            .poll_until(cx, who, || self.may_read().then_some(()))
+            .poll_until(cx, waiter, || self.may_read().then_some(()))
     }
 
     /// Waits for bytes or the end. Then returns the result of `take`.
     fn poll_with<T>(
         &self,
         cx: &mut Context<'_>,
-        who: (Seat, Awaited),
+        waiter: (WaiterId, Awaited),
         take: impl FnOnce(&mut Reading) -> T,
     ) -> Poll<io::Result<T>> {
-        if self.poll_arrival(cx, who).is_pending() {
+        if self.poll_arrival(cx, waiter).is_pending() {
             self.assumed.store(false, Ordering::Relaxed);
             return Poll::Pending;
         }

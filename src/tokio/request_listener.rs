@@ -7,7 +7,7 @@ use std::{
 use super::{endpoint::Endpoint, listener::bind, turn::cooperate};
 use crate::{
     addresses::ToAddresses, connector::lookup::addresses, error::Error, listener::ListenerBuilder,
-    poll::Seat, transport_choice::Transport,
+    poll::WaiterId, transport_choice::Transport,
 };
 
 /// Listens on an address, and lets the program accept or reject each request, for tasks.
@@ -49,10 +49,11 @@ pub struct Request {
     inner: crate::engine::Request,
 }
 
-/// The seat of a task that waits for a request. Dropping the task's future releases the seat.
+/// The waiter id of a task that waits for a request. Dropping the task's future unregisters the
+/// task.
 struct Turn<'a> {
     listener: &'a crate::listener::RequestListener,
-    seat: Seat,
+    waiter_id: WaiterId,
 }
 
 impl RequestListener {
@@ -93,9 +94,10 @@ impl RequestListener {
         let listener = &self.inner;
         let turn = Turn {
             listener,
-            seat: listener.seat(),
+            waiter_id: listener.new_waiter_id(),
         };
-        let request = poll_fn(|cx| cooperate(cx, |cx| listener.poll_request_seated(cx, turn.seat)));
+        let request =
+            poll_fn(|cx| cooperate(cx, |cx| listener.poll_request_as(cx, turn.waiter_id)));
         request.await.map(Request::from)
     }
 
@@ -145,7 +147,7 @@ impl From<crate::listener::RequestListener> for RequestListener {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.listener.leave_seat(self.seat);
+        self.listener.unregister_waiter(self.waiter_id);
     }
 }
 

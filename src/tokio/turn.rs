@@ -5,27 +5,28 @@ use std::{
 
 use ::tokio::{io::Ready, task::coop::poll_proceed};
 
-use crate::{endpoint::Endpoint, link::Awaited, poll::Seat};
+use crate::{endpoint::Endpoint, link::Awaited, poll::WaiterId};
 
-/// The seat of a task that waits on a connection. Dropping the task's future releases the seat.
+/// The waiter id of a task that waits on a connection. Dropping the task's future unregisters the
+/// task.
 struct Turn<'a> {
     endpoint: &'a Endpoint,
-    seat: Seat,
+    waiter_id: WaiterId,
     waits: bool,
 }
 
-/// Calls `poll` with a separate seat, until it is ready.
+/// Calls `poll` with a separate waiter id, until it is ready.
 pub(super) async fn take_turn<T>(
     endpoint: &Endpoint,
-    mut poll: impl FnMut(&mut Context<'_>, Seat) -> Poll<T>,
+    mut poll: impl FnMut(&mut Context<'_>, WaiterId) -> Poll<T>,
 ) -> T {
     let mut turn = Turn {
         endpoint,
-        seat: endpoint.seat(),
+        waiter_id: endpoint.new_waiter_id(),
         waits: false,
     };
     poll_fn(|cx| {
-        let polled = cooperate(cx, |cx| poll(cx, turn.seat));
+        let polled = cooperate(cx, |cx| poll(cx, turn.waiter_id));
         turn.waits = polled.is_pending();
         polled
     })
@@ -41,13 +42,13 @@ pub(super) async fn any_of(
     assumed: impl Fn() -> Ready,
 ) -> Ready {
     let some = |states: Ready| (!states.is_empty()).then_some(states);
-    take_turn(endpoint, |cx, seat| {
-        let who = (seat, Awaited::Answer);
-        match endpoint.poll_until(cx, who, || some(exact())) {
+    take_turn(endpoint, |cx, waiter_id| {
+        let waiter = (waiter_id, Awaited::Answer);
+        match endpoint.poll_until(cx, waiter, || some(exact())) {
             Poll::Ready(states) => Poll::Ready(states | assumed()),
             Poll::Pending => match some(assumed()) {
                 Some(states) => {
-                    endpoint.leave_seat(seat);
+                    endpoint.unregister_waiter(waiter_id);
                     Poll::Ready(states)
                 }
                 None => Poll::Pending,
@@ -73,7 +74,7 @@ pub(super) fn cooperate<T>(
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.waits {
-            self.endpoint.leave_seat(self.seat);
+            self.endpoint.unregister_waiter(self.waiter_id);
         }
     }
 }

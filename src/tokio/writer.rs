@@ -13,7 +13,7 @@ use super::turn::{cooperate, take_turn};
 use crate::{
     error::{Error, TrySendError},
     link::{Awaited, total},
-    poll::Seat,
+    poll::WaiterId,
     stream::{StreamEnd, write_error},
 };
 
@@ -68,12 +68,15 @@ impl Writer {
             return;
         }
         let end = &self.end;
-        take_turn(end, |cx, seat| self.poll_room(cx, (seat, Awaited::Room))).await;
+        take_turn(end, |cx, waiter_id| {
+            self.poll_room(cx, (waiter_id, Awaited::Room))
+        })
+        .await;
     }
 
     pub(super) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let who = (Awaited::Room.common(), Awaited::Room);
-        cooperate(cx, |cx| self.poll_room(cx, who)).map(Ok)
+        let waiter = (Awaited::Room.common(), Awaited::Room);
+        cooperate(cx, |cx| self.poll_room(cx, waiter)).map(Ok)
     }
 
     pub(super) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -118,8 +121,8 @@ impl Writer {
     }
 
     /// Waits for room, unless the last write succeeded.
-    fn poll_room(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
-        self.end.poll_until(cx, who, || {
+    fn poll_room(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
+        self.end.poll_until(cx, waiter, || {
             let refused = self.refused.load(Ordering::Relaxed);
             if refused != 0 && !self.end.has_room(refused) {
                 return None;

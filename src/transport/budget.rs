@@ -100,7 +100,7 @@ impl Budget {
     }
 
     /// Registers a connection whose peer is on `host`. When a claim of the connection is granted,
-    /// its engine gets a [`NoticeKind::Feed`] with the connection's key.
+    /// its engine gets a [`NoticeKind::RetryMemory`] with the connection's key.
     pub(crate) fn client(
         self: &Arc<Self>,
         mailbox: &Arc<Mailbox<Notice>>,
@@ -156,7 +156,7 @@ impl Budget {
             // connections are removed from the budget when they are dropped.
             mailbox.send(Notice {
                 key,
-                kind: NoticeKind::Feed,
+                kind: NoticeKind::RetryMemory,
             });
         }
     }
@@ -319,7 +319,7 @@ mod tests {
 
     fn fed(mailbox: &Mailbox<Notice>) -> Option<u64> {
         let notice = mailbox.take()?;
-        assert_eq!(notice.kind, NoticeKind::Feed);
+        assert_eq!(notice.kind, NoticeKind::RetryMemory);
         Some(notice.key)
     }
 

@@ -29,7 +29,7 @@ pub(crate) enum Role {
 pub(crate) struct Session {
     role: Role,
     /// Whether this side, a client, waits for the server's reply about its features.
-    asking: bool,
+    awaits_features: bool,
     /// The commands to send, oldest first, at most [`PENDING`].
     pending: VecDeque<Command>,
     incoming: Incoming,
@@ -67,7 +67,7 @@ impl Session {
     pub(crate) fn new(role: Role, memory: Memory) -> Self {
         Self {
             role,
-            asking: false,
+            awaits_features: false,
             pending: VecDeque::new(),
             incoming: Incoming {
                 memory,
@@ -87,7 +87,7 @@ impl Session {
     pub(crate) fn established(&mut self) {
         match self.role {
             Role::Client => {
-                self.asking = true;
+                self.awaits_features = true;
                 let ask = Command::GetServerFeature(Features::default());
                 self.pending.push_back(ask);
             }
@@ -97,7 +97,7 @@ impl Session {
 
     /// Returns whether both sides have agreed on features and this side may write.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.asking && self.outgoing.is_some()
+        !self.awaits_features && self.outgoing.is_some()
     }
 
     /// Removes and returns the next command to send.
@@ -127,14 +127,14 @@ impl Session {
                     self.announce();
                 }
             }
-            (Role::Client, Command::GetServerFeature(_)) if !self.asking => {
+            (Role::Client, Command::GetServerFeature(_)) if !self.awaits_features => {
                 return unexpected("unasked");
             }
             (Role::Client, Command::GetServerFeature(Features { select, bits })) => {
                 if select != Features::default().select {
                     return Err(ProtocolError::Select { select });
                 }
-                self.asking = false;
+                self.awaits_features = false;
                 let bits = bits & SUPPORTED;
                 let features = Command::SetClientFeature(Features { select, bits });
                 self.pending.push_back(features);

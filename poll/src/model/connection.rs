@@ -10,7 +10,9 @@ use loom::{
     thread::{self, JoinHandle},
 };
 
-use super::system::{self, AtomicU64, CompletionEvents, Input, Line, Ordering, Registration, lock};
+use super::system::{
+    self, AtomicU64, CompletionEvents, Input, NoticeSender, Ordering, Registration, lock,
+};
 use crate::{
     Answers, Attended, AttendedConnection, Awaited, Completions, Deadline, Events, NoticeKind,
     Owner, Poller, Polling, Progress,
@@ -48,7 +50,7 @@ struct Device {
 
 impl Connection {
     pub(crate) fn new(mistake: Option<Mistake>) -> Arc<Self> {
-        let poller = Poller::new(Polling::Event, Line(mistake));
+        let poller = Poller::new(Polling::Event, NoticeSender(mistake));
         poller.prepare().unwrap();
         let mut registration = Registration;
         registration
@@ -113,10 +115,10 @@ impl Connection {
         let executor = std::sync::Arc::new(Executor::default());
         let waker = Waker::from(std::sync::Arc::clone(&executor));
         let mut cx = Context::from_waker(&waker);
-        let who = (Awaited::Arrival.common(), Awaited::Arrival);
+        let waiter = (Awaited::Arrival.common(), Awaited::Arrival);
         while self
             .poller
-            .poll_task(&self, &mut cx, who, || self.take())
+            .poll_task(&self, &mut cx, waiter, || self.take())
             .is_pending()
         {
             executor.wait();
@@ -181,7 +183,7 @@ impl Connection {
                 self.poller.expire();
                 self.take_over();
             }
-            NoticeKind::Drive | NoticeKind::Feed | NoticeKind::Poll => {
+            NoticeKind::Drive | NoticeKind::RetryMemory | NoticeKind::Poll => {
                 unreachable!("no poller sends it")
             }
         }
@@ -263,7 +265,7 @@ impl Completions for &Connection {
         false
     }
 
-    fn without_handoff(&self) -> Self {
+    fn delivering_to_channel(&self) -> Self {
         self
     }
 

@@ -168,14 +168,14 @@ impl LoopFd {
 
 /// Sends notices to the engine's thread.
 #[derive(Debug)]
-pub struct Line(pub(crate) Option<Mistake>);
+pub struct NoticeSender(pub(crate) Option<Mistake>);
 
-impl Line {
+impl NoticeSender {
     pub(crate) fn send(&self, kind: NoticeKind) {
         SYSTEM.change(|state| state.notices.push(kind));
     }
 
-    pub(crate) fn leave(&self, kind: NoticeKind) {
+    pub(crate) fn send_deferrable(&self, kind: NoticeKind) {
         if self.0 != Some(Mistake::LostRenewal) {
             self.send(kind);
         }
@@ -189,7 +189,7 @@ impl Line {
     pub(crate) fn serve_due(&self) {}
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for NoticeSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("conn")
     }

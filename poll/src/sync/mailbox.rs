@@ -27,23 +27,23 @@ pub struct Mailbox<T> {
 }
 
 /// The interval at which a waiting thread checks for expired deadlines of a [`Reader`].
-const LOOK: Duration = Duration::from_millis(20);
+const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Handles the letters of mailboxes without a thread of its own: the thread that sends a letter
+/// Handles the messages of mailboxes without a thread of its own: the thread that sends a message
 /// calls the reader.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Takes the letters and acts on them. When the call returns, this thread or another thread has
-    /// acted on each letter that was sent before the call. This does not hold if other threads send
-    /// letters faster than they are handled. The caller holds no lock.
+    /// Takes the messages and acts on them. When the call returns, this thread or another thread
+    /// has acted on each message that was sent before the call. This does not hold if other threads
+    /// send messages faster than they are handled. The caller holds no lock.
     fn serve(&self);
 
-    /// Returns the time at which [`serve`](Self::serve) must be called even if no letter arrives.
+    /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives.
     fn due(&self) -> Option<Instant>;
 }
 
 #[derive(Debug)]
 struct Queue<T> {
-    letters: VecDeque<T>,
+    messages: VecDeque<T>,
     /// Whether the reading thread will soon read the queue without a wake-up.
     is_expected: bool,
 }
@@ -64,7 +64,7 @@ pub enum NoticeKind {
     /// Execute the queued outputs of the connection's state machine, and set its timer.
     Drive,
     /// Try again to allocate memory for the connection, because memory may be available now.
-    Feed,
+    RetryMemory,
     /// Check every 10 ms whether the connection's new owner polls. The owner is now a thread or an
     /// event loop of the application.
     Acquired,
@@ -85,7 +85,7 @@ impl<T> Mailbox<T> {
     pub fn new() -> Result<Arc<Self>, OsError> {
         Ok(Arc::new(Self {
             queue: Mutex::new(Some(Queue {
-                letters: VecDeque::with_capacity(64),
+                messages: VecDeque::with_capacity(64),
                 is_expected: false,
             })),
             waker: Some(eventfd()?),
@@ -93,11 +93,11 @@ impl<T> Mailbox<T> {
         }))
     }
 
-    /// Creates a mailbox without an eventfd. `reader` handles its letters while the reader exists.
+    /// Creates a mailbox without an eventfd. `reader` handles its messages while the reader exists.
     pub fn with_reader(reader: Weak<dyn Reader>) -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(Some(Queue {
-                letters: VecDeque::new(),
+                messages: VecDeque::new(),
                 is_expected: false,
             })),
             waker: None,
@@ -105,7 +105,7 @@ impl<T> Mailbox<T> {
         })
     }
 
-    /// Returns a mailbox that refuses all letters.
+    /// Returns a mailbox that refuses all messages.
     pub fn closed() -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(None),
@@ -114,30 +114,30 @@ impl<T> Mailbox<T> {
         })
     }
 
-    /// Queues a letter and wakes the reading thread. Returns `false` if the reading thread has
+    /// Queues a message and wakes the reading thread. Returns `false` if the reading thread has
     /// ended.
-    pub fn send(&self, letter: T) -> bool {
-        let is_read = self.queue(letter).is_some();
+    pub fn send(&self, message: T) -> bool {
+        let is_read = self.queue(message).is_some();
         if is_read {
             self.wake();
         }
         is_read
     }
 
-    /// Queues a letter that is not urgent. Wakes the reading thread only if that thread does not
+    /// Queues a message that is not urgent. Wakes the reading thread only if that thread does not
     /// soon read the queue without a wake-up.
-    pub fn leave(&self, letter: T) {
-        if self.queue(letter) == Some(false) {
+    pub fn send_deferrable(&self, message: T) {
+        if self.queue(message) == Some(false) {
             self.wake();
         }
     }
 
-    /// Queues a letter. Returns whether the reading thread will soon read the queue without a
+    /// Queues a message. Returns whether the reading thread will soon read the queue without a
     /// wake-up, or `None` if that thread has ended.
-    fn queue(&self, letter: T) -> Option<bool> {
+    fn queue(&self, message: T) -> Option<bool> {
         let mut queue = lock(&self.queue);
         let queue = queue.as_mut()?;
-        queue.letters.push_back(letter);
+        queue.messages.push_back(message);
         Some(queue.is_expected)
     }
 
@@ -149,12 +149,15 @@ impl<T> Mailbox<T> {
     }
 
     /// Returns `left`. If the mailbox has a reader instead of a thread, the result is at most
-    /// `LOOK`, and the caller calls [`serve_due`](Self::serve_due) after a sleep of this time.
+    /// `DEADLINE_CHECK_INTERVAL`, and the caller calls [`serve_due`](Self::serve_due) after a sleep
+    /// of this time.
     pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         if self.reader.is_none() {
             return left;
         }
-        Some(left.map_or(LOOK, |left| left.min(LOOK)))
+        Some(left.map_or(DEADLINE_CHECK_INTERVAL, |left| {
+            left.min(DEADLINE_CHECK_INTERVAL)
+        }))
     }
 
     /// Calls the reader if one of its deadlines has passed. The caller holds no lock.
@@ -187,21 +190,21 @@ impl<T> Mailbox<T> {
     /// and the reading thread must read the queue once more.
     pub fn end_expectation(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
-            queue.is_expected &= !queue.letters.is_empty();
+            queue.is_expected &= !queue.messages.is_empty();
             queue.is_expected
         })
     }
 
-    /// Takes the next letter.
+    /// Takes the next message.
     pub fn take(&self) -> Option<T> {
-        lock(&self.queue).as_mut()?.letters.pop_front()
+        lock(&self.queue).as_mut()?.messages.pop_front()
     }
 
-    /// Whether no letter waits.
+    /// Whether no message waits.
     pub fn is_empty(&self) -> bool {
         lock(&self.queue)
             .as_ref()
-            .is_none_or(|queue| queue.letters.is_empty())
+            .is_none_or(|queue| queue.messages.is_empty())
     }
 
     /// Returns whether the reading thread is still running.
@@ -209,8 +212,8 @@ impl<T> Mailbox<T> {
         lock(&self.queue).is_some()
     }
 
-    /// Drops the letters in the mailbox, and refuses later letters. A thread that waits for a reply
-    /// to a dropped letter is woken by the drop and receives no reply.
+    /// Drops the messages in the mailbox, and refuses later messages. A thread that waits for a
+    /// reply to a dropped message is woken by the drop and receives no reply.
     pub fn abandon(&self) {
         let left = lock(&self.queue).take();
         drop(left);
@@ -250,20 +253,20 @@ mod tests {
     }
 
     #[test]
-    fn deferrable_letter_wakes_unexpected_reader_only() {
+    fn deferrable_message_wakes_unexpected_reader() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.expect();
-        mailbox.leave(1);
+        mailbox.send_deferrable(1);
         assert!(!wakes(&mailbox));
-        assert!(mailbox.end_expectation(), "there is a letter");
+        assert!(mailbox.end_expectation(), "there is a message");
         assert_eq!(mailbox.take(), Some(1));
         assert!(!mailbox.end_expectation());
-        mailbox.leave(2);
+        mailbox.send_deferrable(2);
         assert!(wakes(&mailbox));
     }
 
     #[test]
-    fn urgent_letter_wakes_expected_reader() {
+    fn urgent_message_wakes_expected_reader() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.expect();
         assert!(mailbox.send(1));
@@ -295,8 +298,14 @@ mod tests {
         assert!(!mailbox.is_empty());
         assert_eq!(mailbox.take(), Some(1));
         assert!(mailbox.is_empty());
-        assert_eq!(mailbox.shorten(Some(10 * LOOK)), Some(LOOK));
-        assert_eq!(mailbox.shorten(Some(LOOK / 2)), Some(LOOK / 2));
+        assert_eq!(
+            mailbox.shorten(Some(10 * DEADLINE_CHECK_INTERVAL)),
+            Some(DEADLINE_CHECK_INTERVAL)
+        );
+        assert_eq!(
+            mailbox.shorten(Some(DEADLINE_CHECK_INTERVAL / 2)),
+            Some(DEADLINE_CHECK_INTERVAL / 2)
+        );
         mailbox.serve_due();
         assert_eq!(counter.0.load(Ordering::Relaxed), 2);
         drop(counter);
@@ -310,7 +319,7 @@ mod tests {
         mailbox.expect();
         mailbox.abandon();
         assert!(!mailbox.send(1));
-        mailbox.leave(2);
+        mailbox.send_deferrable(2);
         assert!(!mailbox.end_expectation());
         assert_eq!(mailbox.take(), None);
     }

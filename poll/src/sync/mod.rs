@@ -12,5 +12,5 @@ mod wakers;
 pub use self::{
     mailbox::{Mailbox, Notice, NoticeKind, Reader},
     readiness::{Readiness, eventfd},
-    wakers::{Seat, Wakers},
+    wakers::{WaiterId, Wakers},
 };

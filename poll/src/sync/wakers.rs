@@ -18,31 +18,32 @@ const BATCH: usize = 4;
 ///
 /// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each of
 /// these calls may poll or drop a task, and therefore call [`wait`](Self::wait) or
-/// [`leave`](Self::leave).
+/// [`unregister`](Self::unregister).
 #[derive(Debug)]
 pub struct Wakers {
     /// The union of the events that tasks await. `wake` returns after one load if no task awaits
     /// its event.
     awaited: AtomicU8,
     waiting: Mutex<Vec<Waiting>>,
-    seats: AtomicU64,
+    waiter_ids: AtomicU64,
 }
 
-/// Identifies a registration of a waiting task. At most one task at a time is registered in a seat.
+/// Identifies a registration of a waiting task. At most one task at a time is registered with an
+/// id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat(u64);
+pub struct WaiterId(u64);
 
 #[derive(Debug)]
 struct Waiting {
-    seat: Seat,
+    waiter_id: WaiterId,
     /// The events that the task awaits, one bit for each kind.
     awaited: u8,
     waker: Waker,
 }
 
-impl Seat {
-    /// Returns the seat shared by all tasks that wait for the same events and have no seat of their
-    /// own. Only the last of these tasks to register is woken.
+impl WaiterId {
+    /// Returns the waiter id shared by all tasks that wait for the same events and have no waiter
+    /// id of their own. Only the last of these tasks to register is woken.
     #[inline]
     pub const fn common(awaited: u8) -> Self {
         Self(awaited as u64)
@@ -56,36 +57,39 @@ impl Default for Wakers {
             // Allocating here ensures that the first task that waits, perhaps hours later,
             // allocates nothing.
             waiting: Mutex::new(Vec::with_capacity(BATCH)),
-            seats: AtomicU64::new(0),
+            waiter_ids: AtomicU64::new(0),
         }
     }
 }
 
 impl Wakers {
-    /// Returns a unique seat.
-    pub fn seat(&self) -> Seat {
-        let number = self.seats.fetch_add(1, Ordering::Relaxed);
-        // The numbers 0 to 255 belong to the common seats.
-        Seat(number + u64::from(u8::MAX) + 1)
+    /// Returns a unique waiter id.
+    pub fn new_waiter_id(&self) -> WaiterId {
+        let number = self.waiter_ids.fetch_add(1, Ordering::Relaxed);
+        // The numbers 0 to 255 belong to the common waiter ids.
+        WaiterId(number + u64::from(u8::MAX) + 1)
     }
 
     /// Registers the task to be woken once, at the next of the `awaited` events. The registration
-    /// replaces an earlier one in the same seat.
-    pub fn wait(&self, seat: Seat, awaited: u8, waker: &Waker) {
-        if self.awaited.load(Ordering::Relaxed) != 0 && self.has(seat, awaited, waker) {
+    /// replaces an earlier one with the same waiter id.
+    pub fn wait(&self, waiter_id: WaiterId, awaited: u8, waker: &Waker) {
+        if self.awaited.load(Ordering::Relaxed) != 0 && self.has(waiter_id, awaited, waker) {
             return fence(Ordering::SeqCst);
         }
         let waker = waker.clone();
         let replaced = {
             let mut waiting = lock(&self.waiting);
-            let replaced = match waiting.iter_mut().find(|other| other.seat == seat) {
+            let replaced = match waiting
+                .iter_mut()
+                .find(|other| other.waiter_id == waiter_id)
+            {
                 Some(here) => {
                     here.awaited = awaited;
                     Some(mem::replace(&mut here.waker, waker))
                 }
                 None => {
                     waiting.push(Waiting {
-                        seat,
+                        waiter_id,
                         awaited,
                         waker,
                     });
@@ -99,23 +103,25 @@ impl Wakers {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether this waker is registered in this seat for these events. Comparing two wakers
-    /// calls no foreign code.
-    fn has(&self, seat: Seat, awaited: u8, waker: &Waker) -> bool {
-        let is_it = |other: &Waiting| other.seat == seat && other.awaited == awaited;
+    /// Returns whether this waker is registered with this waiter id for these events. Comparing two
+    /// wakers calls no foreign code.
+    fn has(&self, waiter_id: WaiterId, awaited: u8, waker: &Waker) -> bool {
+        let is_it = |other: &Waiting| other.waiter_id == waiter_id && other.awaited == awaited;
         let waiting = lock(&self.waiting);
         let here = waiting.iter().find(|other| is_it(other));
         here.is_some_and(|here| here.waker.will_wake(waker))
     }
 
-    /// Removes the registration in this seat.
-    pub fn leave(&self, seat: Seat) {
+    /// Removes the registration with this waiter id.
+    pub fn unregister(&self, waiter_id: WaiterId) {
         if self.awaited.load(Ordering::Relaxed) == 0 {
             return;
         }
         let left = {
             let mut waiting = lock(&self.waiting);
-            let at = waiting.iter().position(|other| other.seat == seat);
+            let at = waiting
+                .iter()
+                .position(|other| other.waiter_id == waiter_id);
             let left = at.map(|at| waiting.remove(at));
             self.count(&waiting);
             left
@@ -147,15 +153,15 @@ impl Wakers {
             {
                 let mut waiting = lock(&self.waiting);
                 unseen = unseen.min(waiting.len());
-                let mut places = woken.iter_mut();
+                let mut slots = woken.iter_mut();
                 let mut at = 0;
                 while at < unseen {
                     if waiting[at].awaited & happened == 0 {
                         at += 1;
                         continue;
                     }
-                    let Some(place) = places.next() else { break };
-                    *place = Some(waiting.remove(at).waker);
+                    let Some(slot) = slots.next() else { break };
+                    *slot = Some(waiting.remove(at).waker);
                     unseen -= 1;
                 }
                 if at == unseen {
@@ -224,7 +230,11 @@ mod tests {
         let counts = counts(9);
         for (number, count) in counts.iter().enumerate() {
             let awaited = if number % 3 == 0 { 1 } else { 2 };
-            wakers.wait(wakers.seat(), awaited, &Waker::from(Arc::clone(count)));
+            wakers.wait(
+                wakers.new_waiter_id(),
+                awaited,
+                &Waker::from(Arc::clone(count)),
+            );
         }
         wakers.wake(4).unwrap();
         assert_eq!(seen(&counts), [0; 9]);
@@ -237,16 +247,16 @@ mod tests {
     }
 
     #[test]
-    fn seat_wakes_last_task_and_not_after_leave() {
+    fn id_wakes_last_task_and_not_after_unregister() {
         let wakers = Wakers::default();
         let counts = counts(3);
-        let common = Seat::common(1);
+        let common = WaiterId::common(1);
         for count in &counts[..2] {
             wakers.wait(common, 1, &Waker::from(Arc::clone(count)));
         }
-        let own = wakers.seat();
+        let own = wakers.new_waiter_id();
         wakers.wait(own, 1, &Waker::from(Arc::clone(&counts[2])));
-        wakers.leave(own);
+        wakers.unregister(own);
         wakers.wake(1).unwrap();
         assert_eq!(seen(&counts), [0, 1, 0]);
     }
@@ -259,41 +269,46 @@ mod tests {
             fn wake(self: Arc<Self>) {
                 self.1.fetch_add(1, Ordering::SeqCst);
                 let waker = Waker::from(Arc::clone(&self));
-                self.0.wait(Seat::common(1), 1, &waker);
+                self.0.wait(WaiterId::common(1), 1, &waker);
             }
         }
 
         let again = Arc::new(Again(Wakers::default(), AtomicU32::new(0)));
         let waker = Waker::from(Arc::clone(&again));
-        again.0.wait(Seat::common(1), 1, &waker);
+        again.0.wait(WaiterId::common(1), 1, &waker);
         for round in 1..=3 {
             again.0.wake(1).unwrap();
             assert_eq!(again.1.load(Ordering::SeqCst), round);
         }
-        again.0.leave(Seat::common(1));
+        again.0.unregister(WaiterId::common(1));
     }
 
     #[test]
-    fn leaving_in_drop_of_waker_does_not_deadlock() {
-        struct Leaves(Arc<Wakers>, Seat);
+    fn unregistering_in_waker_drop_does_not_deadlock() {
+        struct Unregisters(Arc<Wakers>, WaiterId);
 
-        impl Wake for Leaves {
+        impl Wake for Unregisters {
             fn wake(self: Arc<Self>) {}
         }
 
-        impl Drop for Leaves {
+        impl Drop for Unregisters {
             fn drop(&mut self) {
-                self.0.leave(self.1);
+                self.0.unregister(self.1);
             }
         }
 
         let wakers = Arc::new(Wakers::default());
-        let waker = || Waker::from(Arc::new(Leaves(Arc::clone(&wakers), wakers.seat())));
-        wakers.wait(Seat::common(1), 1, &waker());
-        wakers.wait(Seat::common(1), 1, &waker());
+        let waker = || {
+            Waker::from(Arc::new(Unregisters(
+                Arc::clone(&wakers),
+                wakers.new_waiter_id(),
+            )))
+        };
+        wakers.wait(WaiterId::common(1), 1, &waker());
+        wakers.wait(WaiterId::common(1), 1, &waker());
         wakers.wake(1).unwrap();
-        wakers.wait(Seat::common(1), 1, &waker());
-        wakers.leave(Seat::common(1));
+        wakers.wait(WaiterId::common(1), 1, &waker());
+        wakers.unregister(WaiterId::common(1));
     }
 
     /// A waker that panics when it is called or dropped.
@@ -319,12 +334,12 @@ mod tests {
         let wakers = Wakers::default();
         let counts = counts(6);
         for (number, count) in counts.iter().enumerate() {
-            wakers.wait(wakers.seat(), 1, &Waker::from(Arc::clone(count)));
+            wakers.wait(wakers.new_waiter_id(), 1, &Waker::from(Arc::clone(count)));
             let fails = Fails {
                 in_wake: number == 1,
                 in_drop: number == 3,
             };
-            wakers.wait(wakers.seat(), 1, &Waker::from(Arc::new(fails)));
+            wakers.wait(wakers.new_waiter_id(), 1, &Waker::from(Arc::new(fails)));
         }
         assert_eq!(wakers.wake(1), Err(Panicked));
         assert_eq!(seen(&counts), [1; 6]);
@@ -338,7 +353,7 @@ mod tests {
             in_wake: false,
             in_drop: true,
         };
-        wakers.wait(wakers.seat(), 1, &Waker::from(Arc::new(fails)));
+        wakers.wait(wakers.new_waiter_id(), 1, &Waker::from(Arc::new(fails)));
         drop(wakers);
     }
 
@@ -367,7 +382,7 @@ mod tests {
             let waker = Waker::from(Arc::clone(&unpark));
             let mut taken = 0;
             while taken < ITEMS {
-                wakers.wait(Seat::common(1), 1, &waker);
+                wakers.wait(WaiterId::common(1), 1, &waker);
                 let now = there.swap(0, Ordering::Relaxed);
                 taken += now;
                 while now == 0 && !unpark.1.swap(false, Ordering::SeqCst) {

@@ -99,7 +99,7 @@ pub(super) struct Draining {
     reason: CloseReason,
     /// The suspected violation, which becomes the reason if the peer does not disconnect before
     /// this side does. `None` if the peer is not suspected.
-    blame: Option<CloseReason>,
+    suspected_violation: Option<CloseReason>,
 }
 
 /// The maximum time to wait for completions on a transport that cannot report that all work
@@ -114,7 +114,7 @@ impl Draining {
     /// Returns whether the peer is suspected of a violation. Another possible cause is that the
     /// peer's process has ended.
     pub(super) fn is_suspecting(&self) -> bool {
-        self.blame.is_some()
+        self.suspected_violation.is_some()
     }
 
     /// Returns whether the connection waits for an event that reveals the cause of its end.
@@ -349,13 +349,13 @@ impl Open {
         now: impl Clock,
     ) {
         let reason = self.failure_of(work, status, vendor_err);
-        let of_the_key = matches!(reason, CloseReason::ProtocolViolation(_));
+        let is_key_violation = matches!(reason, CloseReason::ProtocolViolation(_));
         match &self.phase {
-            Phase::Established if of_the_key => self.suspect(side, reason, now.now()),
+            Phase::Established if is_key_violation => self.suspect(side, reason, now.now()),
             // The peer has disconnected, or its process has probably ended. In both cases its
             // memory was released, so the refused READ is not a violation.
             Phase::Draining(draining)
-                if of_the_key && draining.reason == CloseReason::PeerDisconnected => {}
+                if is_key_violation && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Greeting(_) | Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
                 self.fail(side, reason, now.now());
             }
@@ -365,7 +365,7 @@ impl Open {
     pub(super) fn on_disconnected(&mut self, side: &mut Side, now: Instant) {
         self.fail(side, CloseReason::PeerDisconnected, now);
         if let Phase::Draining(draining) = &mut self.phase {
-            draining.blame = None;
+            draining.suspected_violation = None;
             draining.cm_done = true;
             let limit = now + draining.timeout(side);
             draining.deadline = draining.deadline.min(limit);
@@ -413,19 +413,24 @@ impl Open {
     /// violated the protocol, or the peer's process has ended: the kernel then releases the memory
     /// of the process first, and disconnects afterwards. Therefore this side does not disconnect
     /// immediately, but waits to see whether the peer disconnects.
-    fn suspect(&mut self, side: &mut Side, blame: CloseReason, now: Instant) {
+    fn suspect(&mut self, side: &mut Side, suspected_violation: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
         //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
         //# before it destroys queue pairs: it is a violation if the peer has not disconnected two
         //# seconds later.
-        self.start_draining(side, CloseReason::PeerDisconnected, Some(blame), now);
+        self.start_draining(
+            side,
+            CloseReason::PeerDisconnected,
+            Some(suspected_violation),
+            now,
+        );
     }
 
     fn start_draining(
         &mut self,
         side: &mut Side,
         reason: CloseReason,
-        blame: Option<CloseReason>,
+        suspected_violation: Option<CloseReason>,
         now: Instant,
     ) {
         self.transfer.cancel_pending();
@@ -435,7 +440,7 @@ impl Open {
             recvs_done: false,
             cm_done: false,
             reason,
-            blame,
+            suspected_violation,
         };
         if !draining.is_suspecting() {
             draining.deadline = now + draining.timeout(side);
@@ -449,10 +454,10 @@ impl Open {
     /// for the end.
     pub(super) fn disconnect_suspect(&mut self, side: &mut Side, now: Instant) {
         if let Phase::Draining(draining) = &mut self.phase
-            && let Some(blame) = draining.blame.take()
+            && let Some(suspected_violation) = draining.suspected_violation.take()
         {
             if draining.reason == CloseReason::PeerDisconnected {
-                draining.reason = blame;
+                draining.reason = suspected_violation;
             }
             draining.deadline = now + draining.timeout(side);
             side.cm(CmOp::Disconnect);

@@ -7,7 +7,7 @@ use super::{
     open::Open,
     setup::Setup,
     side::Side,
-    transfer::{Transfer, Way},
+    transfer::{SendMethod, Transfer},
 };
 use crate::{
     BatchRoom, Clock, CloseReason, ControlRefused, Descriptor, SendRefused, Transmit,
@@ -243,17 +243,17 @@ impl Connection {
 
     /// Returns how a message of `len` bytes would be sent now.
     #[inline]
-    pub fn way(&self, len: usize) -> Way {
+    pub fn send_method(&self, len: usize) -> SendMethod {
         self.opened()
-            .map_or(Way::Frame, |open| open.transfer.way(len))
+            .map_or(SendMethod::Frame, |open| open.transfer.send_method(len))
     }
 
     /// Assigns a slot and a header to the part of a message of `len` bytes that begins at `offset`.
     /// Returns the frame and the length of the part.
     ///
     /// Before the first part, the caller has checked that [`way`](Self::way) returns
-    /// [`Way::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller must post all
-    /// parts immediately.
+    /// [`SendMethod::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller must
+    /// post all parts immediately.
     pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_fragment(len, offset))
@@ -541,16 +541,16 @@ impl Connection {
     /// occupy too many receives. The stream buffer must have room for the copy in addition to
     /// `buffered`, the number of unread bytes in receives.
     ///
-    /// Too many means more than half of the receives, or more than three quarters if `comes` is
-    /// set: a reader will soon take the messages without a copy. The rest of the receives leaves
-    /// the peer credit for some messages.
+    /// Too many means more than half of the receives, or more than three quarters if
+    /// `reader_is_waiting` is set: a reader will soon take the messages without a copy. The rest of
+    /// the receives leaves the peer credit for some messages.
     ///
     /// The caller must then copy the message, release its receive immediately, and report the copy
     /// with [`copied`](Self::copied).
     #[inline]
-    pub fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
+    pub fn may_copy(&self, len: u32, buffered: u64, reader_is_waiting: bool) -> bool {
         let open = self.opened();
-        open.is_some_and(|open| open.transfer.may_copy(len, buffered, comes))
+        open.is_some_and(|open| open.transfer.may_copy(len, buffered, reader_is_waiting))
     }
 
     /// Records that a message of `len` bytes was copied. The copy counts as buffered until the call

@@ -44,7 +44,7 @@ impl Open {
         if let Some(keepalive) = &mut transfer.timers.keepalive {
             keepalive.suspect(timeout, activity, now);
         }
-        self.transfer.probe.wanted();
+        self.transfer.probe.request();
         self.send_control(side);
     }
 }

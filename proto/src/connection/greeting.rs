@@ -127,7 +127,7 @@ impl Open {
         data: PrivateBytes,
         now: impl Clock,
     ) -> Result<(), Violation> {
-        self.take_numbers(side, header)?;
+        self.apply_header(side, header)?;
         match (&self.phase, header.kind) {
             (Phase::Greeting(Greeting::Receiving { .. }), Kind::Request) => {
                 side.peer_data.put(&data);

@@ -165,9 +165,9 @@ impl Connection {
 
     /// Records whether other connections wait for the memory that this connection's large messages
     /// use.
-    pub fn set_wanted(&mut self, wanted: bool) {
+    pub fn set_memory_contended(&mut self, contended: bool) {
         if let Some((open, _)) = self.open() {
-            open.transfer.is_wanted = wanted;
+            open.transfer.memory_is_contended = contended;
         }
     }
 
@@ -245,7 +245,7 @@ impl Connection {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
             transfer.timers.read_watchdog.memory_found();
-            transfer.inbound.placed(id);
+            transfer.inbound.memory_reserved(id);
             open.read_on(side, now);
         }
     }

@@ -42,18 +42,18 @@ pub(super) struct Keepalive {
     activity: PeerActivity,
     /// The time of the check that detected the current silence and sent a Ping. `None` while the
     /// peer gives signs of life.
-    silent: Option<Instant>,
+    silent_since: Option<Instant>,
     /// The number of retransmissions before the current silence was detected.
-    repeated_before: u64,
+    retransmissions_before: u64,
     /// The state of the silence after its timeout has passed.
     overtime: Overtime,
     /// The timeout while this connection or its path is suspected: after the loss of a port, and
-    /// after a Ping in this connection's turn. During this time only signs of life on this
+    /// after a Ping that `must_ping_here` required. During this time only signs of life on this
     /// connection count. `None` if there is no suspicion.
     suspected: Option<Duration>,
     /// The number of checks, which starts at the connection's number. Connections with different
     /// numbers therefore send their Pings at different checks.
-    turn: u64,
+    check_count: u64,
 }
 
 /// Counters of signs of life from a peer.
@@ -80,9 +80,9 @@ pub struct MovedBytes {
     pub acknowledged: u64,
     /// The time until the kernel next retransmits bytes that the peer's system has not
     /// acknowledged. `None` if all bytes are acknowledged.
-    pub repeats_in: Option<Duration>,
+    pub retransmits_in: Option<Duration>,
     /// The number of retransmissions by the kernel.
-    pub repeated: u64,
+    pub retransmissions: u64,
 }
 
 /// The state of a silence after its timeout has passed.
@@ -92,12 +92,12 @@ enum Overtime {
     None,
     /// The check waits for a retransmission. `acknowledged` is the number of bytes that the peer's
     /// system had acknowledged when this wait began.
-    Repeating {
+    AwaitsRetransmission {
         acknowledged: u64,
     },
     /// The peer's system has acknowledged the retransmitted bytes, and the second timeout is
     /// running.
-    Spent,
+    SecondTimeout,
 }
 
 /// The counters of signs of life from a connection's peer.
@@ -105,7 +105,7 @@ enum Overtime {
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct PeerActivity {
     /// The number of signs of life on this connection.
-    pub(super) here: u64,
+    pub(super) on_connection: u64,
     /// The signs of life on all connections to the peer's engine, as of the last call of
     /// [`set_engine_activity`](super::Connection::set_engine_activity).
     pub(super) of_engine: Activity,
@@ -132,11 +132,11 @@ impl Keepalive {
             timeout,
             deadline: now + interval / 2,
             activity,
-            silent: None,
-            repeated_before: 0,
+            silent_since: None,
+            retransmissions_before: 0,
             overtime: Overtime::None,
             suspected: None,
-            turn: number,
+            check_count: number,
         }
     }
 
@@ -147,9 +147,9 @@ impl Keepalive {
     /// Completes the check if the peer gives signs of life and no Ping is due. Returns whether the
     /// check is complete.
     fn passes(&mut self, activity: PeerActivity, now: Instant) -> bool {
-        let here = activity.here != self.activity.here;
+        let here = activity.on_connection != self.activity.on_connection;
         let elsewhere = activity != self.activity && self.suspected.is_none();
-        let passes = here || (elsewhere && !self.has_turn());
+        let passes = here || (elsewhere && !self.must_ping_here());
         if passes {
             self.check(activity, MovedBytes::default(), now);
         }
@@ -158,8 +158,8 @@ impl Keepalive {
 
     /// Returns whether this connection must ping a peer that gives signs of life on other
     /// connections only.
-    fn has_turn(&self) -> bool {
-        self.turn.is_multiple_of(CHECKS_PER_PING)
+    fn must_ping_here(&self) -> bool {
+        self.check_count.is_multiple_of(CHECKS_PER_PING)
     }
 
     fn check(&mut self, activity: PeerActivity, moved: MovedBytes, now: Instant) -> Check {
@@ -167,38 +167,38 @@ impl Keepalive {
         let next = now + self.interval / 2;
         //= PROTOCOL.md#keepalive
         //# A side that probes sends a Ping after a silence.
-        let here = activity.here != before.here;
+        let here = activity.on_connection != before.on_connection;
         if here || (activity != before && self.suspected.is_none()) {
             self.suspected = None;
-            self.silent = None;
+            self.silent_since = None;
             self.overtime = Overtime::None;
             self.deadline = next;
             // A peer that is alive on other connections can have lost this connection. Only an
             // unanswered Ping reveals the loss, because some drivers retry a send forever. Only
             // some checks send this Ping, because such a loss is rare and the peer can have many
             // connections.
-            let probes = !here && self.has_turn();
-            self.turn = self.turn.wrapping_add(1);
+            let probes = !here && self.must_ping_here();
+            self.check_count = self.check_count.wrapping_add(1);
             if !probes {
                 return Check::Alive;
             }
             self.suspected = Some(self.timeout);
-            self.silent = Some(now);
-            self.repeated_before = moved.repeated;
+            self.silent_since = Some(now);
+            self.retransmissions_before = moved.retransmissions;
             self.deadline = next.min(now + self.timeout);
             return Check::Probe;
         }
         let timeout = self.suspected.unwrap_or(self.timeout);
         let late = now.saturating_duration_since(self.deadline);
-        let since = match self.silent {
+        let since = match self.silent_since {
             Some(since) if late <= (timeout / 4).max(TOLERANCE) => since,
             // This check is late because this side was busy, so the peer's answer might be unread.
             // Therefore the timeout restarts.
             Some(_) | None => now,
         };
-        let new = self.silent.replace(since) != Some(since);
+        let new = self.silent_since.replace(since) != Some(since);
         if new {
-            self.repeated_before = moved.repeated;
+            self.retransmissions_before = moved.retransmissions;
         }
         let end = since + timeout;
         if end > now {
@@ -215,15 +215,15 @@ impl Keepalive {
             return;
         }
         let before = std::mem::replace(&mut self.activity, activity);
-        let since = match self.silent {
-            Some(since) if activity.here == before.here => since,
+        let since = match self.silent_since {
+            Some(since) if activity.on_connection == before.on_connection => since,
             Some(_) | None => now,
         };
         let timeout = self
             .timeout
             .min(now.saturating_duration_since(since) + timeout);
         self.suspected = Some(timeout);
-        self.silent = Some(since);
+        self.silent_since = Some(since);
         self.overtime = Overtime::None;
         self.deadline = since + timeout;
     }
@@ -231,38 +231,41 @@ impl Keepalive {
     /// Stops the suspicion, and ends the current silence.
     pub(super) fn trust(&mut self, now: Instant) {
         if self.suspected.take().is_some() {
-            self.silent = None;
+            self.silent_since = None;
             self.deadline = now + self.interval / 2;
         }
     }
 
     fn check_in_overtime(&mut self, moved: MovedBytes, now: Instant) -> Check {
         let acknowledged = moved.acknowledged;
-        match (self.overtime, moved.repeats_in) {
+        match (self.overtime, moved.retransmits_in) {
             (Overtime::None, Some(wait)) if wait <= self.timeout => {
-                self.overtime = Overtime::Repeating { acknowledged };
+                self.overtime = Overtime::AwaitsRetransmission { acknowledged };
                 self.deadline = now + wait + ANSWER;
                 Check::Alive
             }
             // The network works again, but the peer's own bytes might still wait for their
             // retransmission.
             (
-                Overtime::Repeating {
+                Overtime::AwaitsRetransmission {
                     acknowledged: before,
                 },
                 _,
-            ) if acknowledged > before => self.begin_again(now),
-            (Overtime::None, None) if moved.repeated > self.repeated_before => {
-                self.begin_again(now)
+            ) if acknowledged > before => self.start_second_timeout(now),
+            (Overtime::None, None) if moved.retransmissions > self.retransmissions_before => {
+                self.start_second_timeout(now)
             }
-            (Overtime::None | Overtime::Repeating { .. } | Overtime::Spent, _) => Check::Dead,
+            (
+                Overtime::None | Overtime::AwaitsRetransmission { .. } | Overtime::SecondTimeout,
+                _,
+            ) => Check::Dead,
         }
     }
 
     /// Starts the second and last timeout of this silence.
-    fn begin_again(&mut self, now: Instant) -> Check {
-        self.overtime = Overtime::Spent;
-        self.silent = Some(now);
+    fn start_second_timeout(&mut self, now: Instant) -> Check {
+        self.overtime = Overtime::SecondTimeout;
+        self.silent_since = Some(now);
         self.deadline = now + self.timeout.min(self.interval / 2);
         Check::Alive
     }
@@ -285,20 +288,20 @@ enum ProbeState {
     #[default]
     Idle,
     /// A Ping must be sent as soon as a slot is free.
-    Wanted,
+    Due,
     /// A Ping was sent and is unanswered.
     Sent,
     /// A Ping was sent and is unanswered, and another Ping must follow it.
-    SentAndWanted,
+    SentAndDue,
 }
 
 impl Probe {
     /// Requests a sign of life from the peer. An unanswered Ping that was sent before suffices.
-    pub(super) fn wanted(&mut self) {
+    pub(super) fn request(&mut self) {
         //= PROTOCOL.md#credits
         //# | Ping or Leave | 1 | the next one is sent after the pong of the one before |
         if self.state == ProbeState::Idle {
-            self.state = ProbeState::Wanted;
+            self.state = ProbeState::Due;
         }
     }
 
@@ -306,12 +309,12 @@ impl Probe {
     /// after the Pong for this Ping.
     pub(super) fn request_pong(&mut self) -> u64 {
         match self.state {
-            ProbeState::Idle | ProbeState::Wanted => {
-                self.state = ProbeState::Wanted;
+            ProbeState::Idle | ProbeState::Due => {
+                self.state = ProbeState::Due;
                 self.answered + 1
             }
-            ProbeState::Sent | ProbeState::SentAndWanted => {
-                self.state = ProbeState::SentAndWanted;
+            ProbeState::Sent | ProbeState::SentAndDue => {
+                self.state = ProbeState::SentAndDue;
                 self.answered + 2
             }
         }
@@ -319,19 +322,19 @@ impl Probe {
 
     /// Returns whether a Ping is due. If so, the caller must send it.
     pub(super) fn take(&mut self) -> bool {
-        let wanted = self.state == ProbeState::Wanted;
-        if wanted {
+        let is_due = self.state == ProbeState::Due;
+        if is_due {
             self.state = ProbeState::Sent;
         }
-        wanted
+        is_due
     }
 
     /// Handles a Pong. Returns false if there was no unanswered Ping.
     pub(super) fn answer(&mut self) -> bool {
         self.state = match self.state {
-            ProbeState::Idle | ProbeState::Wanted => return false,
+            ProbeState::Idle | ProbeState::Due => return false,
             ProbeState::Sent => ProbeState::Idle,
-            ProbeState::SentAndWanted => ProbeState::Wanted,
+            ProbeState::SentAndDue => ProbeState::Due,
         };
         self.answered += 1;
         true
@@ -354,7 +357,7 @@ impl Open {
         let before = std::mem::replace(&mut transfer.moved, moved);
         let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
         if known && moved.signs > before.signs {
-            transfer.activity.here += 1;
+            transfer.activity.on_connection += 1;
         }
         // If another thread changes the counters while the caller reads them, `signs` can be lower
         // than before.
@@ -397,7 +400,7 @@ impl Open {
         match check {
             Check::Alive => {}
             Check::Probe => {
-                transfer.probe.wanted();
+                transfer.probe.request();
                 self.send_control(side);
             }
             Check::Dead => self.notify_and_disconnect(

@@ -23,7 +23,7 @@ mod transfer;
 pub use self::{
     commands::{Flush, Proof, Releasing},
     keepalive::{Activity, MovedBytes},
-    transfer::Way,
+    transfer::SendMethod,
 };
 
 #[cfg(test)]
@@ -136,7 +136,7 @@ impl Connection {
             let window = self.side.params.window;
             let promised = match self.opened() {
                 Some(open) => CONTROL_RECEIVES + open.transfer.recv_credit.promised(),
-                None => Account::least(window),
+                None => Account::min_receives(window),
             };
             account.close(window, promised - held);
         }

@@ -77,7 +77,7 @@ impl Open {
 
     /// Sends the first frame on a transport that does not permit the peer to send first.
     pub(super) fn send_first_frame(&mut self, side: &mut Side, now: Instant) {
-        self.transfer.probe.wanted();
+        self.transfer.probe.request();
         self.transfer.timers.nudge = Some(Nudge::new(now));
         self.send_control(side);
     }
@@ -187,7 +187,7 @@ impl Open {
     pub(super) fn activity(&self) -> Activity {
         let transfer = &self.transfer;
         Activity {
-            signs: transfer.activity.here,
+            signs: transfer.activity.on_connection,
             chunks: transfer.inbound.chunks() + transfer.moved.read,
         }
     }

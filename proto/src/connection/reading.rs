@@ -18,7 +18,7 @@ impl Open {
     pub(super) fn on_read(&mut self, side: &mut Side, slot: u32, now: impl Clock) {
         let transfer = &mut self.transfer;
         // The completion is a sign of life from the peer's host.
-        transfer.activity.here += 1;
+        transfer.activity.on_connection += 1;
         transfer.inbound.chunk_completed(now.now());
         // The completion also frees the slots of all earlier work requests.
         transfer.sent(slot, true);
@@ -96,7 +96,7 @@ impl Open {
     /// released memory.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
         let is_connected = self.is_connected();
-        if let Some(step) = self.transfer.inbound.demanded()
+        if let Some(step) = self.transfer.inbound.pending_step()
             && (is_connected || matches!(step, Step::Copy(_)))
         {
             self.transfer.timers.read_watchdog.retrying();

@@ -79,7 +79,7 @@ impl Open {
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);
-        transfer.activity.here += 1;
+        transfer.activity.on_connection += 1;
         transfer.counters.messages_received += 1;
         transfer.counters.bytes_received += u64::from(header.len);
         Some(header.len)
@@ -137,7 +137,7 @@ impl Open {
         incoming: Incoming,
         now: impl Clock,
     ) -> Result<(), Violation> {
-        self.transfer.activity.here += 1;
+        self.transfer.activity.on_connection += 1;
         if !self.was_established() {
             check_greets(&incoming)?;
         }
@@ -163,7 +163,7 @@ impl Open {
 
     /// Handles a Data frame, which contains a single message.
     fn on_data(&mut self, side: &mut Side, buffer: u32, header: Header) -> Result<(), Violation> {
-        self.take_numbers(side, header)?;
+        self.apply_header(side, header)?;
         let transfer = &mut self.transfer;
         transfer.take_credits(Kind::Data, 1)?;
         if header.len > side.params.eager_size || u64::from(header.len) > side.params.max_message {
@@ -194,7 +194,7 @@ impl Open {
         header: Header,
         batch: Batch,
     ) -> Result<(), Violation> {
-        self.take_numbers(side, header)?;
+        self.apply_header(side, header)?;
         let transfer = &mut self.transfer;
         let Batch { count, longest } = batch;
         transfer.take_credits(Kind::Batch, count)?;
@@ -228,7 +228,7 @@ impl Open {
         descriptor: Descriptor,
         now: impl Clock,
     ) -> Result<(), Violation> {
-        self.take_numbers(side, header)?;
+        self.apply_header(side, header)?;
         let transfer = &mut self.transfer;
         transfer.take_credits(Kind::Rendezvous, 1)?;
         if descriptor.len > side.params.max_message {
@@ -266,7 +266,7 @@ impl Open {
         len: u32,
         now: impl Clock,
     ) -> Result<(), Violation> {
-        self.take_numbers(side, header)?;
+        self.apply_header(side, header)?;
         let transfer = &mut self.transfer;
         transfer.take_credits(Kind::Fragment, 1)?;
         let rest = header.len;
@@ -290,7 +290,7 @@ impl Open {
             transfer.counters.bytes_received += u64::from(rest);
         }
         transfer.inbound.fragment(buffer, len, rest);
-        transfer.unended += u32::from(rest > len);
+        transfer.incomplete_frames += u32::from(rest > len);
         self.watch_fragments(now);
         self.read_on(side, now);
         self.grant_if_due(side);
@@ -335,7 +335,7 @@ impl Open {
         buffer: u32,
         header: Header,
     ) -> Result<(), Violation> {
-        self.take_numbers(side, header)?;
+        self.apply_header(side, header)?;
         if !side.params.takes_control_messages {
             let expected = "no control message to a side that takes none";
             return Err(Kind::ControlMessage.unexpected(expected));
@@ -379,7 +379,7 @@ impl Open {
         header: Header,
         now: impl Clock,
     ) -> Result<(), Violation> {
-        self.take_numbers(side, header)?;
+        self.apply_header(side, header)?;
         let transfer = &mut self.transfer;
         match control {
             Control::Grant => transfer.counters.grants_received += 1,
@@ -454,7 +454,7 @@ impl Open {
 
     /// Applies the sequence number, the grant and the count of large messages taken from a frame's
     /// header.
-    pub(super) fn take_numbers(
+    pub(super) fn apply_header(
         &mut self,
         side: &mut Side,
         header: Header,

@@ -82,11 +82,11 @@ impl Open {
     pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) -> bool {
         let transfer = &mut self.transfer;
         transfer.recv_credit.release(side.account.as_deref());
-        let is_quiet = transfer.recv_credit.is_ample()
+        let is_quiet = transfer.recv_credit.needs_no_grant()
             && !transfer.inbound.report_due()
             && self.is_established();
         if !is_quiet {
-            self.promise(side, now);
+            self.grant_or_delay(side, now);
         }
         is_quiet
     }
@@ -94,7 +94,7 @@ impl Open {
     /// Grants receives to the peer immediately, or delays the grant so that a single frame can
     /// grant more receives.
     #[inline(never)]
-    pub(super) fn promise(&mut self, side: &mut Side, now: impl Clock) {
+    pub(super) fn grant_or_delay(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
         match self.phase {
             Phase::Established | Phase::Greeting(_) => transfer.watch_grant(now),

@@ -78,7 +78,7 @@ impl Connection {
             let messages = transfer
                 .recv_credit
                 .received()
-                .wrapping_sub(transfer.unended);
+                .wrapping_sub(transfer.incomplete_frames);
             messages.wrapping_sub(undelivered as u32)
         })
     }
@@ -105,7 +105,7 @@ impl Connection {
     pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.recv_credit.withhold(held);
-            open.promise(side, now);
+            open.grant_or_delay(side, now);
         }
     }
 
@@ -122,7 +122,7 @@ impl Connection {
             // The peer posts the receive of a Rendezvous again immediately, so its credit returns
             // before the large message is read. The credits of other messages return only after
             // their delivery.
-            most: transfer.send_credit.window() + LARGE_IN_FLIGHT,
+            max_messages: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Transfer {
     /// Whether the peer accepts several messages in one frame.
     pub(super) takes_batches: bool,
     /// The maximum number of frames in which one message is sent.
-    most_fragments: u32,
+    max_fragments: u32,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
@@ -55,8 +55,8 @@ pub(super) struct Transfer {
     /// life after that check.
     pub(super) moved_is_fresh: bool,
     /// Whether other connections wait for the memory that this connection's large messages use, as
-    /// of the last call of [`set_wanted`](super::Connection::set_wanted).
-    pub(super) is_wanted: bool,
+    /// of the last call of [`set_memory_contended`](super::Connection::set_memory_contended).
+    pub(super) memory_is_contended: bool,
     /// The kinds of frames that this side still accepts from the peer.
     pub(super) accepts: Accepts,
     /// Whether the application has finished sending (half-close).
@@ -66,10 +66,10 @@ pub(super) struct Transfer {
     /// Whether the peer's Leave has arrived.
     pub(super) peer_leaves: bool,
     /// The number of data frames from the peer that did not complete a message.
-    pub(super) unended: u32,
+    pub(super) incomplete_frames: u32,
     /// The resources that refused sends need: the minimum of each. `None` if no send was refused as
     /// blocked since the last [`Event::Writable`](crate::Event::Writable).
-    blocked: Option<MissingResources>,
+    blocked: Option<RequiredResources>,
     pub(super) control: ControlQueue,
     /// A Request or an Answer that must be sent before everything else: its kind, argument and
     /// private data.
@@ -79,7 +79,7 @@ pub(super) struct Transfer {
 
 /// The way in which a message of a certain length is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SendMethod {
     /// The message is sent in a single frame.
     Frame,
     /// The message is sent in this number of frames.
@@ -91,14 +91,14 @@ pub enum Way {
 /// The resources that a send needs in addition to a credit.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
-struct MissingResources {
+struct RequiredResources {
     /// The number of free slots of the send ring.
     slots: u32,
     /// The number of additional bytes to expose to the peer.
     exposed: u64,
 }
 
-impl MissingResources {
+impl RequiredResources {
     const SLOT: Self = Self {
         slots: 1,
         exposed: 0,
@@ -161,15 +161,15 @@ impl Transfer {
             hello: *hello,
             negotiated: Negotiated::new(params, hello),
             takes_batches: hello.features & BATCHES != 0,
-            most_fragments: if hello.features & FRAGMENTS == 0 || has_session {
+            max_fragments: if hello.features & FRAGMENTS == 0 || has_session {
                 1
             } else {
-                params.most_fragments.min(params.send_slots)
+                params.max_fragments.min(params.send_slots)
             },
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit,
-            ring: SendRing::new(params.send_slots, params.most_unsignalled),
+            ring: SendRing::new(params.send_slots, params.max_unsignalled),
             outbound: Outbound::new(params.outbound_limit()),
             inbound: Inbound::new(params.window, params.inbound_limit(), params.longest_chunk),
             timers: Tracked::new(Timers {
@@ -185,12 +185,12 @@ impl Transfer {
             activity: PeerActivity::default(),
             moved: MovedBytes::default(),
             moved_is_fresh: false,
-            is_wanted: false,
+            memory_is_contended: false,
             accepts: Accepts::Everything,
             finished: false,
             leave: Leave::No,
             peer_leaves: false,
-            unended: 0,
+            incomplete_frames: 0,
             blocked: None,
             control: ControlQueue::default(),
             greeting: None,
@@ -229,7 +229,7 @@ impl Transfer {
         Progress {
             chunks: inbound.chunks() + self.moved.read + self.activity.of_engine.chunks,
             bytes: inbound.bytes(),
-            wanted: if self.is_wanted {
+            contended_bytes: if self.memory_is_contended {
                 inbound.incomplete_bytes()
             } else {
                 0
@@ -264,9 +264,9 @@ impl Transfer {
 
     /// Returns whether the driver should copy a message of a byte stream: see
     /// [`may_copy`](super::Connection::may_copy).
-    pub(super) fn may_copy(&self, len: u32, buffered: u64, comes: bool) -> bool {
+    pub(super) fn may_copy(&self, len: u32, buffered: u64, reader_is_waiting: bool) -> bool {
         let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
-        let enough = if comes {
+        let enough = if reader_is_waiting {
             receives - receives / 4
         } else {
             receives / 2
@@ -329,29 +329,29 @@ impl Transfer {
 
     /// Returns how a message of `len` bytes would be sent now.
     #[inline]
-    pub(super) fn way(&self, len: usize) -> Way {
+    pub(super) fn send_method(&self, len: usize) -> SendMethod {
         //= PROTOCOL.md#hello
         //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
         //# must be sent in Fragments or announced (see [Large messages](#large-messages)).
         if self.is_eager(len) {
-            return Way::Frame;
+            return SendMethod::Frame;
         }
         let count = (len as u64).div_ceil(self.negotiated.send_eager.into());
         //= PROTOCOL.md#frames
         //# The first must not be sent before there are credits for all of them.
-        if count <= u64::from(self.most_fragments.min(self.send_credit.available())) {
-            Way::Fragments(count as u32)
+        if count <= u64::from(self.max_fragments.min(self.send_credit.available())) {
+            SendMethod::Fragments(count as u32)
         } else {
-            Way::Announcement
+            SendMethod::Announcement
         }
     }
 
     pub(super) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
-        self.check_room(len as u64, self.way(len))
+        self.check_room(len as u64, self.send_method(len))
     }
 
     #[inline(never)]
-    fn check_room(&mut self, len: u64, way: Way) -> Result<(), SendRefused> {
+    fn check_room(&mut self, len: u64, method: SendMethod) -> Result<(), SendRefused> {
         //= PROTOCOL.md#hello
         //# One longer than the receiver's largest message must not be sent at all.
         if len > self.negotiated.send_limit {
@@ -359,37 +359,37 @@ impl Transfer {
                 limit: self.negotiated.send_limit,
             });
         }
-        let lack = match way {
-            Way::Frame => MissingResources::SLOT,
-            Way::Fragments(slots) => MissingResources { slots, exposed: 0 },
-            Way::Announcement => MissingResources {
+        let required = match method {
+            SendMethod::Frame => RequiredResources::SLOT,
+            SendMethod::Fragments(slots) => RequiredResources { slots, exposed: 0 },
+            SendMethod::Announcement => RequiredResources {
                 exposed: len,
-                ..MissingResources::SLOT
+                ..RequiredResources::SLOT
             },
         };
         //= PROTOCOL.md#credits
         //# A side must not send data frame number *n* before it has received a grant of at least
         //# *n*. The numbers begin at 1; a Rendezvous and a Fragment count once, a Batch once for
         //# each message.
-        if self.send_credit.available() == 0 || !self.has(lack) {
-            self.block(lack);
+        if self.send_credit.available() == 0 || !self.has(required) {
+            self.block(required);
             return Err(SendRefused::Blocked);
         }
         Ok(())
     }
 
-    fn has(&self, lack: MissingResources) -> bool {
-        self.ring.room_for_data() >= lack.slots
-            && (lack.exposed == 0 || self.outbound.has_room_for(lack.exposed))
+    fn has(&self, required: RequiredResources) -> bool {
+        self.ring.room_for_data() >= required.slots
+            && (required.exposed == 0 || self.outbound.has_room_for(required.exposed))
     }
 
     /// Records that a send was refused, and the resources that it needs.
     #[cold]
-    fn block(&mut self, lack: MissingResources) {
+    fn block(&mut self, required: RequiredResources) {
         self.counters.stalls += 1;
-        let least = self.blocked.map_or(lack, |other| MissingResources {
-            slots: other.slots.min(lack.slots),
-            exposed: other.exposed.min(lack.exposed),
+        let least = self.blocked.map_or(required, |other| RequiredResources {
+            slots: other.slots.min(required.slots),
+            exposed: other.exposed.min(required.exposed),
         });
         self.blocked = Some(least);
     }
@@ -405,7 +405,7 @@ impl Transfer {
     fn take_room(&mut self) -> bool {
         let writable = self
             .blocked
-            .is_some_and(|lack| self.send_credit.available() > 0 && self.has(lack));
+            .is_some_and(|required| self.send_credit.available() > 0 && self.has(required));
         if writable {
             self.blocked = None;
         }
@@ -415,7 +415,7 @@ impl Transfer {
     /// Returns whether a refused send waits for slots that no completion will free, because none of
     /// the frames in flight is signalled.
     pub(super) fn lacks_completion(&self) -> bool {
-        let lacks_slots = |lack: MissingResources| self.ring.room_for_data() < lack.slots;
+        let lacks_slots = |required: RequiredResources| self.ring.room_for_data() < required.slots;
         self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
     }
 
@@ -434,7 +434,7 @@ impl Transfer {
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         debug_assert!(self.is_eager(len), "a frame has room for the message");
         self.send_at_once(len).ok_or_else(|| {
-            self.block(MissingResources::SLOT);
+            self.block(RequiredResources::SLOT);
             SendRefused::Blocked
         })
     }
@@ -480,8 +480,8 @@ impl Transfer {
     }
 
     /// Sends the part of a message of `len` bytes that begins at `offset`. Returns the frame and
-    /// the length of the part. The caller has checked with `way` and `may_send` that credits and
-    /// slots for all parts are available.
+    /// the length of the part. The caller has checked with `send_method` and `may_send` that
+    /// credits and slots for all parts are available.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
         let rest = len - offset;
         if offset == 0 {
@@ -496,7 +496,7 @@ impl Transfer {
     }
 
     pub(super) fn send_large(&mut self, len: u64) -> Result<Transmit, SendRefused> {
-        self.check_room(len, Way::Announcement)?;
+        self.check_room(len, SendMethod::Announcement)?;
         self.send_credit.take(1);
         self.outbound.expose(len);
         self.counters.messages_sent += 1;
@@ -507,7 +507,7 @@ impl Transfer {
 
     pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         if !self.ring.has_room_for_data() || (takes_receive && self.send_credit.available() == 0) {
-            self.block(MissingResources::SLOT);
+            self.block(RequiredResources::SLOT);
             return Err(SendRefused::Blocked);
         }
         //= PROTOCOL.md#credits
@@ -648,7 +648,7 @@ impl Transfer {
         // have stopped, so only a Pong is a sign of life. The receipt of data is a sign of life,
         // because the device receives data only while the library grants credit.
         if self.ring.complete(slot) && acknowledges {
-            self.activity.here += 1;
+            self.activity.on_connection += 1;
         }
         self.control.acknowledged(slot);
     }

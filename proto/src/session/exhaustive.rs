@@ -55,8 +55,8 @@ const SMALL: &[Scope] = &[
     with_trials(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
     with_trials(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
     with_trials(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),
-    scope([2, 1], [0, 0], 1, [2, 1], u32::MAX).with_strangers(2),
-    scope([1, 2], [0, 0b01], 1, [1, 1], 0).with_strangers(3),
+    scope([2, 1], [0, 0], 1, [2, 1], u32::MAX).with_forged_requests(2),
+    scope([1, 2], [0, 0b01], 1, [1, 1], 0).with_forged_requests(3),
 ];
 
 /// Larger scopes. The search of each takes about a minute.
@@ -190,8 +190,8 @@ fn visit_every_state_of_small_scopes() {
         assert_eq!(found.violation, None, "{scope:?}");
         kinds.extend(found.kinds);
     }
-    let all = "Cut Dial Establish Leave LoseRequest Read RepeatRequest Report Request Send \
-               Stranger Take Trial";
+    let all = "Cut Dial Establish ForgedRequest Leave LoseRequest Read RepeatRequest Report \
+               Request Send Take Trial";
     assert!(kinds.iter().eq(all.split(' ')), "{kinds:?}");
 }
 
@@ -217,7 +217,7 @@ fn find_each_mistake() {
         };
         let scope = Scope {
             mistake: Some(mistake),
-            ..scope.with_strangers(1)
+            ..scope.with_forged_requests(1)
         };
         let violation = search(&scope).violation.expect("it is found");
         println!("{mistake:?}: {violation}");
@@ -231,7 +231,7 @@ fn wrong_numbers_and_old_epochs_are_refused() {
     let known = Unconfirmed {
         messages: 3,
         large: 0,
-        most: 4,
+        max_messages: 4,
     };
     for number in 0..5 {
         session.keep(false, || known, |kept| *kept = number);
@@ -258,7 +258,7 @@ fn grants_without_reads_fill_no_memory() {
     let known = Unconfirmed {
         messages: 1,
         large: 1,
-        most: 5,
+        max_messages: 5,
     };
     let mut session = Session::default();
     for number in 0..1000 {

@@ -106,9 +106,9 @@ impl Link {
             let immediate = Immediate::Credits(update.limit).encode();
             let mut remote = peer.table;
             let mut piece = 0..0;
-            if let Some((range, place)) = update.window {
+            if let Some((range, table_index)) = update.window {
                 let bytes = self.window(range.start).to_bytes(peer.big_endian);
-                let offset = place as usize * Window::LEN;
+                let offset = table_index as usize * Window::LEN;
                 // The buffer can be reused: the peer has filled the previous window at this index,
                 // so the write that announced that window has completed.
                 piece = TABLE + offset..TABLE + offset + Window::LEN;

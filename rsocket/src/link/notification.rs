@@ -10,7 +10,7 @@ use rdma_verbs::verbs::{
 /// The bit that is set in the ids of receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
 /// The id of a write after which a separate message notifies the peer.
-pub(super) const PART: u64 = 1 << 61;
+pub(super) const WRITE_ID: u64 = 1 << 61;
 
 /// How each side notifies the other of a write.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Notification {
             }
             (Self::Message(_), Some((payload, remote))) => {
                 qp.post_send(&[
-                    SendWr::write(PART, payload, remote),
+                    SendWr::write(WRITE_ID, payload, remote),
                     SendWr::send(wr_id, Inline(&bytes)),
                 ])?;
                 Ok(2)
@@ -107,7 +107,7 @@ impl Notification {
 
     /// Returns the word with which the peer notified this side, from the completion of the receive
     /// `number`. Returns `None` if the message does not consist of one word.
-    pub(super) fn heard(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
+    pub(super) fn received_word(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
         match self {
             Self::Immediate => completion.imm_data(),
             Self::Message(memory) => {

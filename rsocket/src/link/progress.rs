@@ -8,7 +8,7 @@ use rdma_verbs::verbs::{MemoryRegion, WorkCompletion};
 
 use super::{
     End, Link, MIN_RNR_TIMER, OTHER, Opening, Peer,
-    notification::{PART, RECEIVE},
+    notification::{RECEIVE, WRITE_ID},
 };
 use crate::wire::{ConnData, Immediate, Window, is_rejection_of_endpoints};
 
@@ -121,7 +121,7 @@ impl Link {
             return Ok(());
         }
         if let Some(number) = received {
-            let word = self.notification.heard(completion, number);
+            let word = self.notification.received_word(completion, number);
             if self.end.is_none() {
                 self.notification.post_receive(&self.qp, number)?;
             }
@@ -132,7 +132,7 @@ impl Link {
             return Ok(());
         }
         match wr_id {
-            PART => {}
+            WRITE_ID => {}
             OTHER => self.free_control += 1,
             freed => {
                 self.free += 1;
@@ -156,7 +156,7 @@ impl Link {
             Some(Immediate::Credits(limit)) => {
                 let table = &self.table;
                 if let Some(peer) = &mut self.peer {
-                    let take = |place| take_window(table, place);
+                    let take = |table_index| take_window(table, table_index);
                     peer.sending.allowed(limit, take);
                 }
             }
@@ -183,12 +183,12 @@ pub(super) fn rejection_cause(reason: RejectReason, private_data: &[u8]) -> Stri
     }
 }
 
-/// Removes the window at the index `place` from the table. Returns `None` if the window is not
-/// complete yet.
+/// Removes the window at the index `table_index` from the table. Returns `None` if the window is
+/// not complete yet.
 ///
 /// The peer stores its next window at this index only after this side has filled this window.
-fn take_window(table: &MemoryRegion, place: u32) -> Option<Window> {
-    let offset = place as usize * Window::LEN;
+fn take_window(table: &MemoryRegion, table_index: u32) -> Option<Window> {
+    let offset = table_index as usize * Window::LEN;
     let mut bytes = [0; Window::LEN];
     table.copy_out(offset, &mut bytes);
     let window = Window::from_ne(bytes);

@@ -68,7 +68,7 @@ impl Reactor {
     fn handle_notice(&mut self, Notice { key, kind }: Notice) {
         match kind {
             NoticeKind::Drive => self.drive(key),
-            NoticeKind::Feed => {
+            NoticeKind::RetryMemory => {
                 if let Some(entry) = self.links.get(&key) {
                     entry.link.in_engine(|core| core.conn.retry_memory());
                     self.drive(key);

@@ -119,7 +119,7 @@ pub(super) fn create_transport(
             problem: Some(Error::SharedReceivesExhausted {
                 total: shared.count(),
                 free: shared.account.free(),
-                needed: Account::least(config.receive_window),
+                needed: Account::min_receives(config.receive_window),
             }),
         });
     }

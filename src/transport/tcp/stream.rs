@@ -287,13 +287,13 @@ impl Stream {
     /// thread is descheduled.
     pub(super) fn moved(&self) -> MovedBytes {
         let acknowledged = self.socket.acknowledged();
-        let (repeats_in, repeated) = self.socket.repetitions();
+        let (retransmits_in, retransmissions) = self.socket.repetitions();
         MovedBytes {
             signs: self.socket.arrived() + acknowledged / ACKNOWLEDGED,
             read: self.read.load(Ordering::Relaxed),
             acknowledged,
-            repeats_in,
-            repeated,
+            retransmits_in,
+            retransmissions,
         }
     }
 

@@ -201,8 +201,8 @@ impl Groups {
         id: *mut ffi::rdma_cm_id,
         group: SocketAddr,
     ) -> Result<(), OsError> {
-        if let Some(place) = self.0.iter().position(|joined| *joined == group) {
-            self.0.swap_remove(place);
+        if let Some(index) = self.0.iter().position(|joined| *joined == group) {
+            self.0.swap_remove(index);
         }
         // SAFETY: the caller guarantees the conditions on `id`, which this function and `leave`
         // share.

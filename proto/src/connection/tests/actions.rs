@@ -7,7 +7,7 @@ use super::{
     side::{Cm, InFlight, Kept, WorkKind, exposed},
 };
 use crate::{
-    BatchRoom, CloseReason, PART_HEADER_LEN, SendRefused, Way, Work,
+    BatchRoom, CloseReason, PART_HEADER_LEN, SendMethod, SendRefused, Work,
     connection::Flush,
     frame::{Descriptor, Header, Kind},
 };
@@ -71,7 +71,7 @@ impl Pair {
         if side.held > 0 {
             return false;
         }
-        let Way::Fragments(count) = side.conn.way(len as usize) else {
+        let SendMethod::Fragments(count) = side.conn.send_method(len as usize) else {
             return false;
         };
         let sent = side.conn.may_send(len as usize).map(|()| {

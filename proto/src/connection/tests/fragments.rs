@@ -9,7 +9,7 @@ use super::{
     params,
 };
 use crate::{
-    CloseReason, Params, Way,
+    CloseReason, Params, SendMethod,
     frame::{Control, DESCRIPTOR_LEN, Header, Kind},
 };
 
@@ -83,20 +83,20 @@ fn fragments_return_receives_before_release() {
 #[test]
 fn message_that_cannot_be_fragmented_is_announced() {
     let mut pair = pair();
-    let way = |pair: &Pair, len: u32| pair.sides[A].conn.way(len as usize);
-    assert_eq!(way(&pair, EAGER), Way::Frame);
-    assert_eq!(way(&pair, EAGER + 1), Way::Fragments(2));
-    assert_eq!(way(&pair, 4 * EAGER), Way::Fragments(4));
-    assert_eq!(way(&pair, 4 * EAGER + 1), Way::Announcement);
+    let way = |pair: &Pair, len: u32| pair.sides[A].conn.send_method(len as usize);
+    assert_eq!(way(&pair, EAGER), SendMethod::Frame);
+    assert_eq!(way(&pair, EAGER + 1), SendMethod::Fragments(2));
+    assert_eq!(way(&pair, 4 * EAGER), SendMethod::Fragments(4));
+    assert_eq!(way(&pair, 4 * EAGER + 1), SendMethod::Announcement);
     assert!(pair.send(A));
-    assert_eq!(way(&pair, 3 * EAGER), Way::Fragments(3));
-    assert_eq!(way(&pair, 3 * EAGER + 1), Way::Announcement);
+    assert_eq!(way(&pair, 3 * EAGER), SendMethod::Fragments(3));
+    assert_eq!(way(&pair, 3 * EAGER + 1), SendMethod::Announcement);
     let alone = Params {
         window: 1,
         ..params()
     };
     let pair = Pair::established(params(), alone);
-    assert_eq!(way(&pair, EAGER + 1), Way::Announcement);
+    assert_eq!(way(&pair, EAGER + 1), SendMethod::Announcement);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn fragments_wait_in_their_receives_for_memory() {
     assert_eq!(pair.sides[B].conn.held_messages(), 0);
     assert!(pair.sides[A].ended.is_none(), "not all has been received");
     pair.sides[B].lacks_memory = false;
-    pair.feed(B);
+    pair.restore_memory(B);
     pair.run_until_idle();
     pair.finish();
     assert_eq!(pair.sides[B].received, 2);
@@ -282,7 +282,7 @@ fn control_frames_pass_between_fragments() {
 fn a_peer_without_the_feature_gets_an_announcement() {
     let pair = Pair::near_the_wrap(params(), params());
     assert_eq!(
-        pair.sides[A].conn.way(EAGER as usize + 1),
-        Way::Announcement
+        pair.sides[A].conn.send_method(EAGER as usize + 1),
+        SendMethod::Announcement
     );
 }

@@ -198,7 +198,7 @@ fn bytes_that_move_are_signs_of_life() {
 fn bytes_to_retransmit_extend_timeout_once() {
     let moved = |acknowledged, wait: u64| MovedBytes {
         acknowledged,
-        repeats_in: Some(Duration::from_millis(wait)),
+        retransmits_in: Some(Duration::from_millis(wait)),
         ..MovedBytes::default()
     };
     for wait in [0, 1200, 3000, 3001] {
@@ -251,7 +251,7 @@ fn bytes_retransmitted_in_silence_extend_timeout_once() {
             // Both retransmissions happened before the silence is detected.
             let late = pair.now - start > INTERVAL;
             let moved = MovedBytes {
-                repeated: if repeats && late { 3 } else { 2 },
+                retransmissions: if repeats && late { 3 } else { 2 },
                 ..MovedBytes::default()
             };
             pair.sides[A].conn.set_moved(moved);

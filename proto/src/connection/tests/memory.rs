@@ -142,13 +142,13 @@ fn message_waits_until_memory_is_available() {
     pair.wait(Duration::from_millis(10));
     pair.wait(Duration::from_millis(20));
     assert_eq!(pair.sides[B].failed_allocations, 3, "by itself");
-    pair.feed(B);
+    pair.restore_memory(B);
     assert_eq!(
         pair.sides[B].failed_allocations, 4,
         "and when others give some back"
     );
     pair.sides[B].lacks_memory = false;
-    pair.feed(B);
+    pair.restore_memory(B);
     pair.take(Step::Memory(B));
     pair.sides[B].lacks_memory = true;
     pair.take(Step::Wire(B));

@@ -225,7 +225,7 @@ impl Pair {
     }
 
     /// Reports to a side that memory for its large messages might be available again.
-    pub(super) fn feed(&mut self, at: usize) {
+    pub(super) fn restore_memory(&mut self, at: usize) {
         self.sides[at].conn.retry_memory();
         self.perform_outputs(at);
     }

@@ -39,7 +39,7 @@ enum Op {
     GiveUp(usize),
     /// An action of another connection that shares receives with this side: it claims receives,
     /// receives a message, or releases a message.
-    Stranger {
+    OtherConnections {
         at: usize,
         kind: u8,
     },
@@ -72,7 +72,7 @@ fn life() -> impl Strategy<Value = Op> {
         1 => side().prop_map(Op::Flush),
         1 => side().prop_map(Op::HoldBack),
         1 => (0_u16..1500).prop_map(Op::Wait),
-        2 => (side(), 0_u8..3).prop_map(|(at, kind)| Op::Stranger { at, kind }),
+        2 => (side(), 0_u8..3).prop_map(|(at, kind)| Op::OtherConnections { at, kind }),
     ]
 }
 
@@ -139,9 +139,9 @@ fn apply(pair: &mut Pair, op: Op) {
         Op::Kill(at) if alive(pair, at) => pair.kill(at),
         Op::RemoveDevice(at) if alive(pair, at) => pair.remove_device(at),
         Op::GiveUp(at) if alive(pair, at) => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
-        Op::Stranger { at, kind: 0 } => pair.sides[at].stranger_wants(4),
-        Op::Stranger { at, kind: 1 } => pair.sides[at].stranger_receives(),
-        Op::Stranger { at, .. } => pair.sides[at].stranger_releases(),
+        Op::OtherConnections { at, kind: 0 } => pair.sides[at].others_wants(4),
+        Op::OtherConnections { at, kind: 1 } => pair.sides[at].others_receives(),
+        Op::OtherConnections { at, .. } => pair.sides[at].others_releases(),
         Op::Step(_)
         | Op::Send(_)
         | Op::SendBatch(_)

@@ -404,9 +404,9 @@ impl Side {
         let kept = buffers.collect::<HashSet<u32>>().len() as u32;
         self.conn.release_account(kept);
         if let Some(shared) = &self.shared {
-            let strangers = shared.promised + shared.taken.len() as u32;
+            let others = shared.promised + shared.taken.len() as u32;
             assert_eq!(
-                shared.account.free() + strangers + kept,
+                shared.account.free() + others + kept,
                 shared.account.total(),
                 "the account is whole"
             );
@@ -415,14 +415,14 @@ impl Side {
 
     /// Promises up to `count` more receives to the peers of the other connections, if the account
     /// has them.
-    pub(super) fn stranger_wants(&mut self, count: u32) {
+    pub(super) fn others_wants(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);
         }
     }
 
     /// Receives a frame on one of the other connections that share the receives.
-    pub(super) fn stranger_receives(&mut self) {
+    pub(super) fn others_receives(&mut self) {
         if let Some(shared) = &mut self.shared
             && shared.promised > 0
         {
@@ -435,7 +435,7 @@ impl Side {
     }
 
     /// Releases the oldest message of the other connections.
-    pub(super) fn stranger_releases(&mut self) {
+    pub(super) fn others_releases(&mut self) {
         if let Some(buffer) = self
             .shared
             .as_mut()

@@ -26,7 +26,7 @@ fn messages_are_copied_beyond_half_of_the_receives() {
         pair.run();
         let conn = &pair.sides[B].conn;
         assert_eq!(conn.may_copy(100, 0, false), held > 4, "{held} are held");
-        assert_eq!(conn.may_copy(100, 0, true), held > 6, "a reader comes");
+        assert_eq!(conn.may_copy(100, 0, true), held > 6, "a reader is waiting");
     }
     let conn = &pair.sides[B].conn;
     assert!(!conn.may_copy(0, 0, false), "an empty one keeps its place");

@@ -44,7 +44,7 @@ fn fragments_get_slots_of_unsignalled_frames() {
     let params = Params {
         window: 32,
         send_slots: 16,
-        most_fragments: 16,
+        max_fragments: 16,
         ..params()
     };
     let longest = 16 * params.eager_size;

@@ -21,7 +21,7 @@ pub(super) struct Scope {
     /// `suspicions`.
     pub(super) trials: u8,
     /// The maximum number of requests from another host that knows the identity of the session.
-    pub(super) strangers: u8,
+    pub(super) forged_requests: u8,
     /// The number of each side's first message.
     pub(super) start: u32,
     pub(super) mistake: Option<Mistake>,
@@ -64,7 +64,7 @@ pub(super) const fn scope(
         cuts,
         suspicions,
         trials: 0,
-        strangers: 0,
+        forged_requests: 0,
         start,
         mistake: None,
     }
@@ -76,8 +76,11 @@ pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
 }
 
 impl Scope {
-    pub(super) const fn with_strangers(self, strangers: u8) -> Self {
-        Self { strangers, ..self }
+    pub(super) const fn with_forged_requests(self, forged_requests: u8) -> Self {
+        Self {
+            forged_requests,
+            ..self
+        }
     }
 
     /// Returns whether this message of the side `at` is above the eager size.

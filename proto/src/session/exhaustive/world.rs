@@ -32,7 +32,7 @@ pub(super) enum Act {
     RepeatRequest(usize),
     /// Another host that knows the session's identity sends a request to resume the session, while
     /// both sides use their connection.
-    Stranger,
+    ForgedRequest,
     /// The side considers the connection of its attempt established.
     Establish(usize),
     /// The active side checks another path to the peer with a request that has the epoch of its
@@ -110,7 +110,7 @@ pub(super) struct World {
     cuts: u8,
     suspicions: u8,
     trials: u8,
-    strangers: u8,
+    forged_requests: u8,
     /// Whether the passive side has refused a request because its connection worked. If so, the
     /// passive side gives up the connection at the next request, unless the active side answers
     /// Pings over the connection.
@@ -130,14 +130,14 @@ impl Flow {
             Some(Mistake::TrustDevice) => (0, 0),
             _ => (scope.window - self.available, self.untaken),
         };
-        let most = match scope.mistake {
+        let max_messages = match scope.mistake {
             Some(Mistake::KeepWindow) => scope.window.into(),
             _ => u32::from(scope.window) + scope.most_large(),
         };
         Unconfirmed {
             messages: messages.into(),
             large: large.into(),
-            most,
+            max_messages,
         }
     }
 }
@@ -197,7 +197,7 @@ impl World {
             cuts: scope.cuts,
             suspicions: scope.suspicions,
             trials: scope.trials,
-            strangers: scope.strangers,
+            forged_requests: scope.forged_requests,
             is_doubted: false,
         }
     }
@@ -226,7 +226,7 @@ impl World {
             Link::Attempt(_) | Link::Idle => return None,
         };
         let has_room = self.conns.get(&epoch)?.flows[at].available > 0;
-        let has_next = side.session.repeats() || side.sent < scope.messages[at];
+        let has_next = side.session.has_messages_to_resend() || side.sent < scope.messages[at];
         (has_room && has_next).then_some(epoch)
     }
 
@@ -283,8 +283,8 @@ impl World {
                 acts.extend([Act::LoseRequest(index), Act::RepeatRequest(index)]);
             }
         }
-        if self.strangers > 0 && self.answers() {
-            acts.push(Act::Stranger);
+        if self.forged_requests > 0 && self.answers() {
+            acts.push(Act::ForgedRequest);
         }
         acts
     }
@@ -341,8 +341,8 @@ impl World {
                 let (epoch, received) = self.requests.remove(index);
                 self.answer(epoch, received, scope)?;
             }
-            Act::Stranger => {
-                self.strangers -= 1;
+            Act::ForgedRequest => {
+                self.forged_requests -= 1;
                 let received = self.sides[P].session.front;
                 self.answer(u32::MAX, received, scope)?;
             }
@@ -519,7 +519,7 @@ impl World {
         for at in [A, P] {
             let Side { session, .. } = &self.sides[at];
             let kept: Vec<_> = session
-                .places()
+                .kept_indices()
                 .map(|at| session.ring[at].message)
                 .collect();
             let forgotten = session.kept() - kept.len() as u32;
@@ -531,7 +531,7 @@ impl World {
             let all = kept
                 .into_iter()
                 .rev()
-                .chain(session.again.iter().map(|kept| kept.message));
+                .chain(session.to_resend.iter().map(|kept| kept.message));
             if !all.eq(first as u8..self.sides[at].sent) {
                 return Err("the kept messages are not those from the oldest on");
             }

@@ -223,10 +223,10 @@ mod tests {
         let start = raw.as_mut_ptr();
         // SAFETY: `start` points to the local variable `raw`.
         unsafe { (*start).element = element };
-        let place = start.wrapping_byte_add(offset_of!(ffi::ibv_async_event, event_type));
-        // SAFETY: `place` is the address of the 4-byte field `event_type` of the local variable
+        let field = start.wrapping_byte_add(offset_of!(ffi::ibv_async_event, event_type));
+        // SAFETY: `field` is the address of the 4-byte field `event_type` of the local variable
         // `raw`.
-        unsafe { place.cast::<u32>().write(event_type) };
+        unsafe { field.cast::<u32>().write(event_type) };
         // SAFETY: all fields of `raw` are filled in, and the object in `element` exists during the
         // call of `event`.
         unsafe { read(start) }

@@ -63,10 +63,10 @@ struct Inner {
     len: usize,
     /// The address of the first byte in work requests.
     addr: u64,
-    place: Place,
+    location: Location,
     /// The length in bytes of the view that `bytes` returns: the length of the whole mapping, or of
     /// the registered bytes.
-    reach: usize,
+    view_len: usize,
     /// The memory of the region, or `None` if the region does not own its memory. The memory is
     /// unmapped after the region has been deregistered, and stays mapped if deregistration fails.
     mapping: ManuallyDrop<Option<Mapping>>,
@@ -78,7 +78,7 @@ struct Inner {
 }
 
 /// The kind of memory that contains a region's bytes.
-enum Place {
+enum Location {
     /// Memory of the process.
     Process,
     /// Device memory, which is freed after the region has been deregistered.
@@ -134,9 +134,10 @@ impl MemoryRegion {
         // SAFETY: `mapping` has at least `len` bytes from `start`. It moves into the region below,
         // which keeps it mapped until the region has been deregistered.
         let raw = unsafe { register(pd, start, len, access) }?;
-        let reach = mapping.len();
-        // SAFETY: `raw` was just registered, and all `reach` bytes of the mapping are initialised.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
+        let view_len = mapping.len();
+        // SAFETY: `raw` was just registered, and all `view_len` bytes of the mapping are
+        // initialised.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, view_len, Some(mapping), None) })
     }
 
     /// Registers a part of the region a second time, with different access flags.
@@ -155,13 +156,13 @@ impl MemoryRegion {
         // SAFETY: `check` has ensured that the part lies inside the region, whose first byte is
         // `self.inner.start`.
         let start = unsafe { self.inner.start.add(part.start) };
-        let (pd, reach) = (self.pd(), self.inner.reach - part.start);
+        let (pd, view_len) = (self.pd(), self.inner.view_len - part.start);
         // SAFETY: `self` owns the bytes, and the new region owns a clone of `self` until it has
         // been deregistered. Neither region creates a reference to the bytes.
         let raw = unsafe { register(pd, start, len, access) }?;
         // SAFETY: `raw` was just registered. Its bytes belong to `self`, which accesses them only
         // as `SharedBytes`.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, None, Some(self.clone())) })
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, view_len, None, Some(self.clone())) })
     }
 
     /// Registers memory that the caller owns.
@@ -220,14 +221,15 @@ impl MemoryRegion {
         }
         let mapping = Mapping::new(len)?;
         mapping.prepare_for_device(None)?;
-        let (start, reach) = (mapping.start(), mapping.len());
+        let (start, view_len) = (mapping.start(), mapping.len());
         let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
         // SAFETY: `pd` keeps the domain alive. The registration covers the whole process, but its
         // key is used only for elements of this region, which lie inside the mapping.
         let raw = unsafe { ffi::ibv_reg_mr(pd.as_ptr(), ptr::null_mut(), usize::MAX, access) };
         let raw = cvt_ptr(CALL, raw)?;
-        // SAFETY: `raw` was just registered, and all `reach` bytes of the mapping are initialised.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
+        // SAFETY: `raw` was just registered, and all `view_len` bytes of the mapping are
+        // initialised.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, view_len, Some(mapping), None) })
     }
 
     /// Registers device memory.
@@ -255,12 +257,12 @@ impl MemoryRegion {
         // bytes long.
         let raw = unsafe { verbs_ext::ibv_reg_dm_mr(pd.as_ptr(), memory.as_ptr(), len, access) };
         let raw = cvt_ptr(CALL, raw)?;
-        let place = Place::Device {
+        let location = Location::Device {
             _memory: memory.clone(),
         };
         // SAFETY: `raw` was just registered for the `len` bytes of `memory`, and no other code owns
         // it.
-        Ok(unsafe { Self::outside(raw, pd, len, 0, place) })
+        Ok(unsafe { Self::outside(raw, pd, len, 0, location) })
     }
 
     /// Registers `len` bytes of a dma-buf, which another driver exports, for example a GPU driver.
@@ -344,20 +346,20 @@ impl MemoryRegion {
         let raw = cvt_ptr(CALL, raw)?;
         // SAFETY: `raw` was just registered for `len` bytes of a dma-buf, and no other code owns
         // it.
-        Ok(unsafe { Self::outside(raw, pd, len, iova, Place::DmaBuf) })
+        Ok(unsafe { Self::outside(raw, pd, len, iova, Location::DmaBuf) })
     }
 
     /// Creates a region whose bytes are outside the memory of the process.
     ///
     /// # Safety
     ///
-    /// `raw` is the registration of `len` bytes of `place` in `pd`, and no other code owns it.
+    /// `raw` is the registration of `len` bytes of `location` in `pd`, and no other code owns it.
     unsafe fn outside(
         raw: NonNull<ffi::ibv_mr>,
         pd: &ProtectionDomain,
         len: usize,
         addr: u64,
-        place: Place,
+        location: Location,
     ) -> Self {
         // SAFETY: `raw` was just registered, and its field `lkey` does not change.
         let lkey = unsafe { (*raw.as_ptr()).lkey };
@@ -371,10 +373,10 @@ impl MemoryRegion {
                 rkey,
                 // The pointer dangles, because the processor cannot access the bytes.
                 start: NonNull::dangling(),
-                reach: 0,
+                view_len: 0,
                 len,
                 addr,
-                place,
+                location,
                 mapping: ManuallyDrop::new(None),
                 _part_of: None,
                 pd: pd.clone(),
@@ -418,14 +420,14 @@ impl MemoryRegion {
     /// # Safety
     ///
     /// `raw` is the registration of `len` bytes at `start` in `pd`, and no other code owns it. The
-    /// `reach` bytes at `start`, which are at least `len`, satisfy the requirements of
+    /// `view_len` bytes at `start`, which are at least `len`, satisfy the requirements of
     /// `SharedBytes::new` until the region has been deregistered.
     unsafe fn from_raw(
         raw: NonNull<ffi::ibv_mr>,
         pd: &ProtectionDomain,
         start: NonNull<u8>,
         len: usize,
-        reach: usize,
+        view_len: usize,
         mapping: Option<Mapping>,
         part_of: Option<Self>,
     ) -> Self {
@@ -443,8 +445,8 @@ impl MemoryRegion {
                 start,
                 len,
                 addr: start.addr().get() as u64,
-                place: Place::Process,
-                reach,
+                location: Location::Process,
+                view_len,
                 mapping,
                 _part_of: part_of,
                 pd: pd.clone(),
@@ -526,7 +528,7 @@ impl MemoryRegion {
     /// of the process.
     #[inline]
     pub(in crate::verbs) fn is_dmabuf(&self) -> bool {
-        matches!(self.inner.place, Place::DmaBuf)
+        matches!(self.inner.location, Location::DmaBuf)
     }
 
     /// Returns the C object, which exists until the last clone of this handle is dropped.
@@ -541,12 +543,12 @@ impl MemoryRegion {
 
     #[inline]
     fn check(&self, offset: usize, len: usize) {
-        match self.inner.place {
-            Place::Process => {}
-            Place::Device { .. } => {
+        match self.inner.location {
+            Location::Process => {}
+            Location::Device { .. } => {
                 panic!("the bytes are in device memory: copy them with `DeviceMemory`")
             }
-            Place::DmaBuf => panic!("the bytes are in a dma-buf: copy them with its exporter"),
+            Location::DmaBuf => panic!("the bytes are in a dma-buf: copy them with its exporter"),
         }
         assert!(
             offset <= self.len() && len <= self.len() - offset,
@@ -557,10 +559,10 @@ impl MemoryRegion {
 
     #[inline]
     fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: the `reach` bytes from `start` are initialised, and exist while the region
+        // SAFETY: the `view_len` bytes from `start` are initialised, and exist while the region
         // exists. All threads access them either through this method, or through `as_ptr` while no
         // other thread accesses them, as the documentation of `register` requires.
-        unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
+        unsafe { SharedBytes::new(self.inner.start, self.inner.view_len) }
     }
 }
 

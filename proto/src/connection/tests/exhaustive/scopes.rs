@@ -80,7 +80,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "fragments and messages" window 3, slots 3 => Fragments 2 0, Send 1 0, Close 0 1;
     "fragments behind a large message" window 3, slots 3 => Large 1 0, Fragments 1 0, Close 0 1;
     "there is no memory for fragments" window 2, slots 2
-        => Fragments 1 0, LoseMemory 0 1, Feed 0 1, Close 0 1;
+        => Fragments 1 0, LoseMemory 0 1, RestoreMemory 0 1, Close 0 1;
     "A is killed with fragments" window 2, slots 2 => Fragments 1 0, Kill 1 0, Close 0 1;
     "finishes" => Send 1 0, Finish 1 1, Close 1 0;
     "a flush" => Send 1 1, Flush 1 0, Close 1 0;
@@ -139,7 +139,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "a read is refused" => Large 1 0, Refuse 0 1, Kill 1 0, Close 1 0;
     "a close takes too long" => Send 0 1, Wait 1 0, Close 1 0;
     "a large message takes too long" => Large 1 0, Wait 2 0, Close 0 1;
-    "there is no memory" => Large 1 0, LoseMemory 0 1, Feed 0 1;
+    "there is no memory" => Large 1 0, LoseMemory 0 1, RestoreMemory 0 1;
 };
 
 /// The scopes whose search takes hours in all.
@@ -154,7 +154,7 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "establishing, both close" establishing true => Send 1 1, Close 1 1;
     "shared receives both ways" shared true, window 3 => Send 3 2, Close 1 1;
     "messages take too long" => Send 1 0, Wait 2 0, Close 1 1;
-    "there is no memory for a close" => Large 1 0, LoseMemory 0 1, Feed 0 1, Close 1 1;
+    "there is no memory for a close" => Large 1 0, LoseMemory 0 1, RestoreMemory 0 1, Close 1 1;
     "A is killed with messages both ways" => Send 1 1, Kill 1 0, Close 1 1;
     "a device is removed with messages both ways" => Send 1 1, Remove 1 0, Close 1 1;
     "a device gives up with messages both ways" => Send 1 1, GiveUp 1 1, Close 1 1;
@@ -165,6 +165,7 @@ pub(super) const LARGE: &[Scope] = scopes! {
     "everything takes too long" => Send 1 1, Wait 3 0, Close 1 1;
     "A is killed with large messages both ways" window 2, slots 2
         => Large 1 1, Kill 1 0, Close 1 1;
-    "there is no memory on either side" window 2, slots 2 => Large 1 1, LoseMemory 1 1, Feed 1 1;
+    "there is no memory on either side" window 2, slots 2
+        => Large 1 1, LoseMemory 1 1, RestoreMemory 1 1;
 };
 pub(super) use scopes;

@@ -47,7 +47,7 @@ pub(super) enum SideEvent {
     /// Prevents the drain markers from completing within the drain timeout.
     LoseMarkers,
     /// Provides memory for large messages again.
-    Feed,
+    RestoreMemory,
     /// Lets time pass until the next deadline, although other transitions are possible. The event
     /// is charged to one side's budget, but time passes for both sides.
     Wait,
@@ -299,7 +299,7 @@ impl World {
             add(SideEvent::Close, true);
             add(SideEvent::LoseMarkers, has_markers(side));
             add(
-                SideEvent::Feed,
+                SideEvent::RestoreMemory,
                 side.lacks_memory && side.waiting_for_memory().is_none(),
             );
             add(SideEvent::LoseMemory, !side.lacks_memory);
@@ -376,9 +376,9 @@ impl World {
                 let keeps = |completion: &Completion| !matches!(completion, Completion::Drained(_));
                 pair.sides[at].cq.retain(keeps);
             }
-            SideEvent::Feed => {
+            SideEvent::RestoreMemory => {
                 pair.sides[at].lacks_memory = false;
-                pair.feed(at);
+                pair.restore_memory(at);
             }
             SideEvent::Wait => self.pass(),
             SideEvent::LoseMemory => pair.sides[at].lacks_memory = true,
