@@ -292,6 +292,61 @@ fn echo_of_another_length_is_logged() {
     serving.join().unwrap();
 }
 
+/// Starts a service over TCP that returns each message, and is not `rdmsg serve`.
+fn echo_service() -> String {
+    let mut config = Config::default();
+    config.transport = TransportChoice::Tcp;
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&Engine::new().unwrap())
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let address = listener.local_addr();
+    thread::spawn(move || {
+        while let Ok(endpoint) = listener.accept() {
+            while let Ok(message) = endpoint.recv() {
+                let _ = endpoint.send(&*message);
+            }
+        }
+    });
+    address.to_string()
+}
+
+#[test]
+fn another_program_at_the_address_is_reported() {
+    let address = echo_service();
+    let what = format!("another program than `rdmsg serve` listens at {address}\n");
+    for line in ["ping -c1", "bench --test latency"] {
+        let line = line.replacen(' ', &format!(" {address} --transport tcp "), 1);
+        let output = rdmsg(&line);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = text(&output) + &String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&what), "{said}");
+        assert!(!said.contains("refused"), "{said}");
+    }
+    let value = json(&rdmsg(&format!("doctor --transport tcp --json {address}")));
+    let findings = value["peer"]["findings"].as_array().unwrap();
+    let found: Vec<_> = findings
+        .iter()
+        .map(|it| {
+            (
+                it["subject"].as_str().unwrap(),
+                it["state"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("route", "ok"),
+        ("peer", "error"),
+        ("connection", "ok"),
+        ("messages", "note"),
+    ];
+    assert_eq!(found, expected, "{value}");
+    let what = format!("another program than rdmsg serve listens at {address}");
+    assert_eq!(findings[1]["what"], what);
+    assert!(!value.to_string().contains("firewall"), "{value}");
+}
+
 #[test]
 fn commands_report_missing_server() {
     let (mut server, address) = serve();
@@ -355,6 +410,8 @@ fn doctor_of_tcp_needs_no_device() {
     assert_eq!(subjects(&value["findings"]), ["files", "tcp"]);
     let steps = ["route", "peer", "connection", "messages"];
     assert_eq!(subjects(&value["peer"]["findings"]), steps);
+    let peer = value["peer"]["findings"][1]["what"].as_str().unwrap();
+    assert!(peer.ends_with(" in 1 check"), "{peer}");
 }
 
 #[test]
