@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{self, Read, Write},
     path::PathBuf,
     process::{Command, Output, Stdio},
     thread,
@@ -345,6 +345,24 @@ fn another_program_at_the_address_is_reported() {
     let what = format!("another program than rdmsg serve listens at {address}");
     assert_eq!(findings[1]["what"], what);
     assert!(!value.to_string().contains("firewall"), "{value}");
+}
+
+#[test]
+fn closed_pipe_ends_a_command_quietly() {
+    for line in ["completions bash", "top --once --interval 0.1", "doctor"] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmsg"));
+        let command = command.args(line.split(' ')).env_remove("RUST_LOG");
+        let ended = command
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let ended = ended.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(141), "{line}: {ended:?}");
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{line}");
+    }
 }
 
 #[test]
