@@ -24,9 +24,10 @@ mod styled;
 mod terminal;
 mod top;
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use nix::sys::signal::Signal;
 
 /// Tools for rdmsg: messaging and byte streams over RDMA.
 #[derive(Debug, Parser)]
@@ -62,9 +63,19 @@ fn main() -> ExitCode {
         Command::Bridge(options) => bridge::run(&options),
     };
     ended.unwrap_or_else(|error| {
+        if is_closed_pipe(&error) {
+            // The reader of the output has exited. A shell reports this status for SIGPIPE.
+            return ExitCode::from(128 + Signal::SIGPIPE as u8);
+        }
         eprintln!("rdmsg: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// Returns whether a write to stdout failed because no program reads from the pipe.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]

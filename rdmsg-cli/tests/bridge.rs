@@ -2,6 +2,8 @@
 //! set to the address of an RDMA device, the bridges connect to each other over RDMA, and otherwise
 //! over TCP.
 
+#[path = "bridge/early.rs"]
+mod early;
 #[path = "bridge/resume.rs"]
 mod resume;
 mod stage;

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{self, Read, Write},
     path::PathBuf,
     process::{Command, Output, Stdio},
     thread,
@@ -292,6 +292,104 @@ fn echo_of_another_length_is_logged() {
     serving.join().unwrap();
 }
 
+/// Starts a service over TCP that returns each message, and is not `rdmsg serve`.
+fn echo_service() -> String {
+    let mut config = Config::default();
+    config.transport = TransportChoice::Tcp;
+    let listener = Listener::builder()
+        .config(&config)
+        .engine(&Engine::new().unwrap())
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let address = listener.local_addr();
+    thread::spawn(move || {
+        while let Ok(endpoint) = listener.accept() {
+            while let Ok(message) = endpoint.recv() {
+                let _ = endpoint.send(&*message);
+            }
+        }
+    });
+    address.to_string()
+}
+
+#[test]
+fn another_program_at_the_address_is_reported() {
+    let address = echo_service();
+    let what = format!("another program than `rdmsg serve` listens at {address}\n");
+    for line in ["ping -c1", "bench --test latency"] {
+        let line = line.replacen(' ', &format!(" {address} --transport tcp "), 1);
+        let output = rdmsg(&line);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = text(&output) + &String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&what), "{said}");
+        assert!(!said.contains("refused"), "{said}");
+    }
+    let value = json(&rdmsg(&format!("doctor --transport tcp --json {address}")));
+    let findings = value["peer"]["findings"].as_array().unwrap();
+    let found: Vec<_> = findings
+        .iter()
+        .map(|it| {
+            (
+                it["subject"].as_str().unwrap(),
+                it["state"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("route", "ok"),
+        ("peer", "error"),
+        ("connection", "ok"),
+        ("messages", "note"),
+    ];
+    assert_eq!(found, expected, "{value}");
+    let what = format!("another program than rdmsg serve listens at {address}");
+    assert_eq!(findings[1]["what"], what);
+    assert!(!value.to_string().contains("firewall"), "{value}");
+}
+
+#[test]
+fn closed_pipe_ends_a_command_quietly() {
+    for line in ["completions bash", "top --once --interval 0.1", "doctor"] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmsg"));
+        let command = command.args(line.split(' ')).env_remove("RUST_LOG");
+        let ended = command
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let ended = ended.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(141), "{line}: {ended:?}");
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{line}");
+    }
+}
+
+#[test]
+fn failed_connects_are_not_counted_as_messages() {
+    let (mut server, address) = serve();
+    let line = format!(
+        "{} ping {address} --transport tcp -c 8 -i 0.3",
+        env!("CARGO_BIN_EXE_rdmsg")
+    );
+    let argv: Vec<&str> = line.split(' ').collect();
+    let mut ping = Process::start(&argv).unwrap();
+    await_line(&mut ping, "    1: ");
+    server.kill().unwrap();
+    let ended = ping.end(TIME_LIMIT).unwrap().unwrap();
+    assert_eq!(ended.status, Some(1), "{}", ended.output);
+    let connects = ended.output.matches("cannot connect to ").count();
+    let sent = 8 - connects;
+    assert!(connects > 0 && sent > 0, "{}", ended.output);
+    let summary = format!("\n{sent} messages sent, ");
+    assert!(ended.output.contains(&summary), "{}", ended.output);
+    assert!(
+        !ended.output.contains("cannot connect: "),
+        "{}",
+        ended.output
+    );
+}
+
 #[test]
 fn commands_report_missing_server() {
     let (mut server, address) = serve();
@@ -355,6 +453,8 @@ fn doctor_of_tcp_needs_no_device() {
     assert_eq!(subjects(&value["findings"]), ["files", "tcp"]);
     let steps = ["route", "peer", "connection", "messages"];
     assert_eq!(subjects(&value["peer"]["findings"]), steps);
+    let peer = value["peer"]["findings"][1]["what"].as_str().unwrap();
+    assert!(peer.ends_with(" in 1 check"), "{peer}");
 }
 
 #[test]

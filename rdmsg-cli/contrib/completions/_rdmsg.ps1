@@ -62,8 +62,8 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
         'rdmsg;ping' {
             [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'The size of a message in bytes, as 64, 4K or 1M')
             [CompletionResult]::new('--size', '--size', [CompletionResultType]::ParameterName, 'The size of a message in bytes, as 64, 4K or 1M')
-            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'The number of messages [default: until ctrl-c]')
-            [CompletionResult]::new('--count', '--count', [CompletionResultType]::ParameterName, 'The number of messages [default: until ctrl-c]')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'The number of messages. Each failed attempt to connect again replaces one of them [default: until ctrl-c]')
+            [CompletionResult]::new('--count', '--count', [CompletionResultType]::ParameterName, 'The number of messages. Each failed attempt to connect again replaces one of them [default: until ctrl-c]')
             [CompletionResult]::new('-i', '-i', [CompletionResultType]::ParameterName, 'The time between two messages. With 0, the next message is sent when the last one has come back')
             [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'The time between two messages. With 0, the next message is sent when the last one has come back')
             [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'The time limit for an answer, and for connecting')

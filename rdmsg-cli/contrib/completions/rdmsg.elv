@@ -56,8 +56,8 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
         &'rdmsg;ping'= {
             cand -s 'The size of a message in bytes, as 64, 4K or 1M'
             cand --size 'The size of a message in bytes, as 64, 4K or 1M'
-            cand -c 'The number of messages [default: until ctrl-c]'
-            cand --count 'The number of messages [default: until ctrl-c]'
+            cand -c 'The number of messages. Each failed attempt to connect again replaces one of them [default: until ctrl-c]'
+            cand --count 'The number of messages. Each failed attempt to connect again replaces one of them [default: until ctrl-c]'
             cand -i 'The time between two messages. With 0, the next message is sent when the last one has come back'
             cand --interval 'The time between two messages. With 0, the next message is sent when the last one has come back'
             cand --timeout 'The time limit for an answer, and for connecting'

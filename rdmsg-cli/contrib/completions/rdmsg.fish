@@ -52,7 +52,7 @@ complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -l statistics -d 'Exp
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -s q -l quiet -d 'Print no line when a connection ends'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s s -l size -d 'The size of a message in bytes, as 64, 4K or 1M' -r
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s c -l count -d 'The number of messages [default: until ctrl-c]' -r
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s c -l count -d 'The number of messages. Each failed attempt to connect again replaces one of them [default: until ctrl-c]' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s i -l interval -d 'The time between two messages. With 0, the next message is sent when the last one has come back' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -l timeout -d 'The time limit for an answer, and for connecting' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -l resume -d 'The time for which a lost connection waits to be resumed, 0 to 3600. With 0 a lost connection ends. The smaller of this time and the --resume of `rdmsg serve` applies' -r

@@ -2,6 +2,10 @@ use std::{
     future::{pending, poll_fn},
     io,
     pin::{Pin, pin},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -14,7 +18,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest},
     net::tcp::{ReadHalf, WriteHalf},
     select,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -37,72 +41,209 @@ const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 /// The interval at which a blocked write to the plain end checks whether the stream has failed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Forwards bytes in both directions until both directions have ended.
-///
-/// Each direction writes all bytes of a read before its next read, so a slow reader blocks the
-/// writer. One task forwards both directions, so no bytes move between threads. The task detects a
-/// failure of each end, even while it does not read from that end.
-pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
-    let Session { plain, rdmsg, flow } = session;
-    let Plain { socket, .. } = plain;
-    let Rdmsg { read, write, .. } = rdmsg;
-    let endpoint = read.endpoint().clone();
-    let (plain_read, plain_write) = socket.split();
-    let mut there = pin!(from_plain(plain_read, write, flow));
-    let mut back = pin!(to_plain(read, plain_write, flow));
-    select! {
-        biased;
-        ended = &mut there => {
-            let plain_read = ended?;
-            select! {
-                biased;
-                ended = back => ended,
-                error = failure_of_plain(&plain_read) => Err(error),
-            }
-        }
-        ended = &mut back => {
-            ended?;
-            select! {
-                biased;
-                ended = there => ended.map(|_| ()),
-                error = failure_of_stream(&endpoint) => Err(error),
+/// The time in which one end must take further bytes after the other end has failed.
+const STALL_LIMIT: Duration = Duration::from_secs(2);
+
+/// The maximum time for which one end receives bytes after the other end has failed.
+const DELIVERY_LIMIT: Duration = Duration::from_secs(30);
+
+/// The end of a connection that failed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Plain,
+    Stream,
+}
+
+/// The first failure of an end, and the progress of both directions.
+#[derive(Debug, Default)]
+struct Progress {
+    failure: OnceLock<(End, io::Error)>,
+    /// The number of successful writes to both ends.
+    writes: AtomicU64,
+}
+
+impl Progress {
+    /// Records a failure, unless one is recorded already.
+    fn fail(&self, end: End, error: io::Error) {
+        let _ = self.failure.set((end, error));
+    }
+
+    fn failed_end(&self) -> Option<End> {
+        self.failure.get().map(|(end, _)| *end)
+    }
+
+    /// Returns whether the next end of file of the plain socket is an effect of its reset. The
+    /// kernel reports `BrokenPipe` for a reset behind the end of file, and `ConnectionReset` for
+    /// any other.
+    fn hides_end_of_plain(&self) -> bool {
+        matches!(self.failure.get(), Some((End::Plain, error))
+            if error.kind() != io::ErrorKind::BrokenPipe)
+    }
+
+    /// Completes after a failure. The task must poll this after both directions: a failure wakes no
+    /// task, because this task records it.
+    async fn failed(&self) -> End {
+        poll_fn(|_| self.failed_end().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    /// Waits until the future completes, while the directions make progress.
+    async fn limit(&self, delivery: impl Future<Output = ()>) {
+        let mut delivery = pin!(delivery);
+        let end = Instant::now() + DELIVERY_LIMIT;
+        while Instant::now() < end {
+            let before = self.writes.load(Ordering::Relaxed);
+            let ended = timeout(STALL_LIMIT, &mut delivery).await;
+            if ended.is_ok() || self.writes.load(Ordering::Relaxed) == before {
+                return;
             }
         }
     }
 }
 
-/// Forwards bytes and then the end of file from the plain socket to the stream. Returns the read
-/// half of the socket, so that the caller can still detect a failure of the socket.
+/// Forwards bytes in both directions until both directions have ended.
+///
+/// Each direction writes all bytes of a read before its next read, so a slow reader blocks the
+/// writer. One task forwards both directions, so no bytes move between threads. The task detects a
+/// failure of each end, even while it does not read from that end.
+///
+/// If an end fails, the other end first receives the bytes that arrived before the failure, because
+/// a service may answer and then reset a request that it has not read. The bytes that the failed
+/// end cannot take are discarded. The error is then returned.
+pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
+    let progress = Progress::default();
+    carry_both(session, &progress).await;
+    match progress.failure.into_inner() {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+async fn carry_both(session: &mut Session, progress: &Progress) {
+    let Session { plain, rdmsg, flow } = session;
+    let Plain { socket, .. } = plain;
+    let Rdmsg { read, write, .. } = rdmsg;
+    let endpoint = read.endpoint().clone();
+    let (plain_read, plain_write) = socket.split();
+    let mut there = pin!(from_plain(plain_read, write, flow, progress));
+    let mut back = pin!(to_plain(read, plain_write, flow, progress));
+    let (mut there_ended, mut back_ended, mut plain_read) = (false, None, None);
+    let failed = loop {
+        select! {
+            biased;
+            ended = &mut there, if !there_ended => {
+                there_ended = true;
+                plain_read = ended;
+            }
+            finished = &mut back, if back_ended.is_none() => back_ended = Some(finished),
+            failed = progress.failed() => break failed,
+            error = failure_of_plain(plain_read.as_ref()) => progress.fail(End::Plain, error),
+            error = failure_of_stream(&endpoint), if back_ended.is_some() => {
+                progress.fail(End::Stream, error);
+            }
+        }
+        if there_ended && back_ended.is_some() && progress.failed_end().is_none() {
+            return;
+        }
+    };
+    let mut there = pin!(async {
+        if !there_ended {
+            there.await;
+        }
+    });
+    let mut back = pin!(async {
+        match back_ended {
+            Some(finished) => finished,
+            None => back.await,
+        }
+    });
+    match failed {
+        End::Plain => {
+            let delivery = async {
+                there.await;
+                // An abort discards the bytes that have not arrived at the peer.
+                let _ = endpoint.flushed().await;
+            };
+            let discard = async {
+                back.await;
+                pending().await
+            };
+            select! {
+                () = progress.limit(delivery) => {}
+                () = discard => {}
+            }
+        }
+        End::Stream => {
+            let delivery = async {
+                select! {
+                    biased;
+                    finished = &mut back => if finished {
+                        // A client that has read the answer closes its socket. An earlier reset
+                        // could make the client ignore the answer.
+                        there.await;
+                    },
+                    () = &mut there => {
+                        back.await;
+                    }
+                }
+            };
+            progress.limit(delivery).await;
+        }
+    }
+}
+
+/// Forwards bytes and then the end of file from the plain socket to the stream. If the stream
+/// fails, discards the bytes. Returns the read half of the socket at the end of file, so that the
+/// caller can still detect a failure of the socket.
 async fn from_plain<'a>(
     mut plain: ReadHalf<'a>,
     stream: &mut OwnedWriteHalf,
     flow: &Flow,
-) -> io::Result<ReadHalf<'a>> {
+    progress: &Progress,
+) -> Option<ReadHalf<'a>> {
     let mut piece = Vec::new();
+    let mut discards = false;
     loop {
         if piece.capacity() == 0 {
             // Allocate the buffer only when there are bytes to read, because thousands of
             // connections may be idle.
-            plain.readable().await?;
+            if let Err(error) = plain.readable().await {
+                progress.fail(End::Plain, error);
+                return None;
+            }
             piece.reserve_exact(PIECE);
         }
         piece.clear();
-        let len = plain.read_buf(&mut piece).await?;
-        if len == 0 {
-            stream.shutdown().await?;
-            return Ok(plain);
-        }
+        let len = match plain.read_buf(&mut piece).await {
+            Ok(0) if progress.hides_end_of_plain() => return None,
+            Ok(0) => {
+                if let Err(error) = stream.shutdown().await {
+                    progress.fail(End::Stream, error);
+                }
+                return Some(plain);
+            }
+            Ok(len) => len,
+            Err(error) => {
+                progress.fail(End::Plain, error);
+                return None;
+            }
+        };
         let mut rest = &*piece;
-        while !rest.is_empty() {
+        while !rest.is_empty() && !discards {
             let written = match write_now(stream, rest).await {
-                Some(written) => written?,
-                None => select! {
-                    written = stream.write(rest) => written?,
-                    error = failure_of_plain(&plain) => return Err(error),
-                },
+                Some(written) => written,
+                None => write_to_stream(stream, rest, &plain, progress).await,
             };
-            flow.count_from_plain(written);
-            rest = &rest[written..];
+            match written {
+                Ok(written) => {
+                    flow.count_from_plain(written);
+                    progress.writes.fetch_add(1, Ordering::Relaxed);
+                    rest = &rest[written..];
+                }
+                Err(error) => {
+                    progress.fail(End::Stream, error);
+                    discards = true;
+                }
+            }
         }
         if len < PIECE {
             piece = Vec::new();
@@ -111,27 +252,55 @@ async fn from_plain<'a>(
 }
 
 /// Forwards bytes and then the end of file from the stream to the plain socket. Writes directly
-/// from the buffers that the device has filled.
+/// from the buffers that the device has filled. If the socket fails, discards the bytes. Returns
+/// whether the socket took the end of file.
 async fn to_plain(
     stream: &mut OwnedReadHalf,
     mut plain: WriteHalf<'_>,
     flow: &Flow,
-) -> io::Result<()> {
+    progress: &Progress,
+) -> bool {
     let endpoint = stream.endpoint().clone();
+    let mut discards = false;
     loop {
-        let bytes = stream.fill_buf().await?;
+        let bytes = match stream.fill_buf().await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                progress.fail(End::Stream, error);
+                return false;
+            }
+        };
         if bytes.is_empty() {
-            return plain.shutdown().await;
+            let ended = plain.shutdown().await;
+            return match ended {
+                Ok(()) => true,
+                Err(error) => {
+                    progress.fail(End::Plain, error);
+                    false
+                }
+            };
+        }
+        if discards {
+            let len = bytes.len();
+            stream.consume(len);
+            continue;
         }
         let written = match write_now(&mut plain, bytes).await {
-            Some(written) => written?,
-            None => write_watched(&mut plain, bytes, &endpoint).await?,
+            Some(written) => written,
+            None => write_to_plain(&mut plain, bytes, &endpoint, progress).await,
         };
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+        match written {
+            Ok(written @ 1..) => {
+                flow.count_to_plain(written);
+                progress.writes.fetch_add(1, Ordering::Relaxed);
+                stream.consume(written);
+            }
+            failed => {
+                let error = failed.err().unwrap_or(io::ErrorKind::WriteZero.into());
+                progress.fail(End::Plain, error);
+                discards = true;
+            }
         }
-        flow.count_to_plain(written);
-        stream.consume(written);
     }
 }
 
@@ -147,12 +316,30 @@ async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<i
     .await
 }
 
-/// Writes bytes to the plain end. Returns an error if the stream fails during the wait. This
-/// function has to check the stream because no read from it is in progress.
-async fn write_watched(
+/// Writes bytes to the stream. Records a failure of the plain socket during the wait, because no
+/// read from it is in progress.
+async fn write_to_stream(
+    stream: &mut OwnedWriteHalf,
+    bytes: &[u8],
+    plain: &ReadHalf<'_>,
+    progress: &Progress,
+) -> io::Result<usize> {
+    if progress.failed_end().is_none() {
+        select! {
+            written = stream.write(bytes) => return written,
+            error = failure_of_plain(Some(plain)) => progress.fail(End::Plain, error),
+        }
+    }
+    stream.write(bytes).await
+}
+
+/// Writes bytes to the plain end. Records a failure of the stream during the wait. This function
+/// has to check the stream because no read from it is in progress.
+async fn write_to_plain(
     plain: &mut WriteHalf<'_>,
     bytes: &[u8],
     endpoint: &Endpoint,
+    progress: &Progress,
 ) -> io::Result<usize> {
     loop {
         if let Ok(written) = timeout(CHECK_INTERVAL, plain.write(bytes)).await {
@@ -163,13 +350,17 @@ async fn write_watched(
             .close_reason
             .filter(|reason| !reason.is_clean())
         {
-            return Err(Error::Disconnected(reason).into());
+            progress.fail(End::Stream, Error::Disconnected(reason).into());
         }
     }
 }
 
-/// Waits until the plain socket fails, usually because the peer resets it.
-async fn failure_of_plain(plain: &ReadHalf<'_>) -> io::Error {
+/// Waits until the plain socket fails, usually because the peer resets it. Without a socket, waits
+/// forever.
+async fn failure_of_plain(plain: Option<&ReadHalf<'_>>) -> io::Error {
+    let Some(plain) = plain else {
+        return pending().await;
+    };
     match plain.ready(Interest::ERROR).await {
         Ok(_) => {
             let error = plain.as_ref().take_error().ok().flatten();

@@ -22,8 +22,10 @@ use crate::{
 ///                          hosts without RDMA
 ///
 /// A bridge forwards the end of a direction (half close). It also forwards a reset, so that the
-/// other side gets an error instead of an end of file. A slow reader stops the writer. 0.0.0.0
-/// listens on all addresses. Port 0 chooses a free port, which is printed.
+/// other side gets an error instead of an end of file. Before the reset, the other side receives
+/// the bytes that arrived at the bridge. Bytes that a kernel discards at a reset are lost, as with
+/// direct TCP. A slow reader stops the writer. 0.0.0.0 listens on all addresses. Port 0 chooses a
+/// free port, which is printed.
 ///
 /// SIGUSR1 prints the counters: open connections; all connections; refused connections, beyond
 /// --max-connections; failed connections, whose target was not reached or of which one end failed;

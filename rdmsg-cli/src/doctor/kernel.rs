@@ -24,6 +24,9 @@ pub(super) struct Kernel {
     can_load: Option<bool>,
     /// Whether the kernel can load software RoCE, or `None` if this is unknown.
     can_load_rxe: Option<bool>,
+    /// Whether the machine has no files of the running kernel, because its host supplies the
+    /// kernel.
+    is_external: bool,
 }
 
 impl Kernel {
@@ -31,8 +34,14 @@ impl Kernel {
         let has_cm = root.has("sys/class/misc/rdma_cm");
         let has_verbs = root.has("sys/class/infiniband_verbs");
         let is_ready = has_cm && has_verbs;
+        let release = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
+        let files = [
+            format!("lib/modules/{release}"),
+            format!("boot/vmlinuz-{release}"),
+        ];
         Self {
-            release: root.text("proc/sys/kernel/osrelease").unwrap_or_default(),
+            is_external: !release.is_empty() && !files.iter().any(|file| root.has(file)),
+            release,
             has_cm,
             has_verbs,
             can_load: if is_ready { None } else { can_load("rdma_ucm") },
@@ -68,6 +77,7 @@ impl Kernel {
             has_verbs: is_ready,
             can_load,
             can_load_rxe,
+            is_external: false,
         }
     }
 
@@ -95,6 +105,13 @@ impl Kernel {
                 .keep(write_line("rdma_ucm", "/etc/modules-load.d/rdmsg.conf"));
         }
         let release = &self.release;
+        if self.is_external {
+            return finding.hint(format!(
+                "kernel {release} does not contain these modules, and /lib/modules and /boot have \
+                 no files of it: it seems to be supplied from outside this machine (as by \
+                 Firecracker), and must be replaced there"
+            ));
+        }
         let finding = finding.hint(format!(
             "kernel {release} does not contain these modules; another kernel of the distribution \
              does"
@@ -138,6 +155,7 @@ mod tests {
             has_verbs: true,
             can_load,
             can_load_rxe: None,
+            is_external: false,
         };
         kernel.judge(&Surroundings::of(distribution, false))
     }
@@ -170,6 +188,30 @@ mod tests {
     }
 
     #[test]
+    fn kernel_without_files_is_not_installed_again() {
+        const RELEASE: &str = "6.1.0-56-amd64";
+        let judged = |machine: Machine| {
+            let machine = machine.file("proc/sys/kernel/osrelease", RELEASE);
+            let mut kernel = Kernel::read(&machine.root());
+            kernel.can_load = Some(false);
+            kernel.judge(&Surroundings::of(Distribution::Debian, false))
+        };
+        let external = judged(Machine::new());
+        assert!(external.commands.is_empty(), "{:?}", external.commands);
+        assert!(external.hint.unwrap().contains("from outside this machine"));
+        for file in [
+            "lib/modules/6.1.0-56-amd64/x",
+            "boot/vmlinuz-6.1.0-56-amd64",
+        ] {
+            let installed = judged(Machine::new().file(file, ""));
+            assert_eq!(
+                installed.commands[0],
+                as_root("apt install linux-image-amd64")
+            );
+        }
+    }
+
+    #[test]
     fn a_container_cannot_load_modules() {
         let kernel = Kernel {
             release: String::new(),
@@ -177,6 +219,7 @@ mod tests {
             has_verbs: false,
             can_load: Some(false),
             can_load_rxe: None,
+            is_external: true,
         };
         let finding = kernel.judge(&Surroundings::of(Distribution::Debian, true));
         assert_eq!(finding.commands, ["modprobe -a rdma_ucm ib_uverbs"]);

@@ -229,12 +229,13 @@ impl Peer {
             }
         };
         let concerns = |it: &&Finding| checked == Checked::Rdma || it.subject == limits::OF_FILES;
-        let bad = bad_of_peer(there.findings.iter().filter(concerns));
+        let checks = there.findings.iter().filter(concerns);
+        let bad = bad_of_peer(checks.clone());
         let what = format!(
             "rdmsg {} runs on the peer, which reports {} in {}",
             plain(&there.version),
             counted(bad.len(), "problem"),
-            counted(there.findings.len(), "check")
+            counted(checks.count(), "check")
         );
         findings.push(Finding::ok("peer", what));
         findings.extend(bad);
@@ -243,9 +244,26 @@ impl Peer {
 
     fn judge_no_service(&self, error: &Unserved) -> Finding {
         let (ip, port) = (self.address.ip(), self.address.port());
-        let finding = Finding::error("peer", format!("rdmsg serve does not answer: {error}"))
+        let what = match error {
+            Unserved::OtherProgram => {
+                format!(
+                    "another program than rdmsg serve listens at {}",
+                    self.address
+                )
+            }
+            Unserved::Failed(_) | Unserved::Refused(_) => {
+                format!("rdmsg serve does not answer: {error}")
+            }
+        };
+        let finding = Finding::error("peer", what)
             .because("only `rdmsg serve` on the peer can examine the peer")
             .at(Host::Peer);
+        if is_of_established(error) {
+            return finding.hint(format!(
+                "a connection to TCP port {port} is established, so the network is in order: run \
+                 `rdmsg serve` on the peer with a free port, and add this port to the address here"
+            ));
+        }
         let serve = match port {
             service::PORT => "rdmsg serve".to_owned(),
             port => format!("rdmsg serve 0.0.0.0:{port}"),
@@ -384,6 +402,10 @@ impl Peer {
                     )),
                 });
             }
+            Err(Unserved::OtherProgram) if !serves => {
+                let what = format!("no messages were sent over {name}: see the finding peer");
+                findings.push(Finding::note("messages", what));
+            }
             Err(error) => {
                 endpoint.abort(0);
                 let what = format!("no message comes back over {name}: {error}");
@@ -470,6 +492,15 @@ fn is_refusal(error: &Unserved) -> bool {
             reason: CloseReason::Refused,
             ..
         })
+    )
+}
+
+/// Returns whether the error occurred after the connection was established. Another program than
+/// `rdmsg serve` then probably has the port.
+fn is_of_established(error: &Unserved) -> bool {
+    matches!(
+        error,
+        Unserved::OtherProgram | Unserved::Failed(Error::TimedOut | Error::Disconnected(_))
     )
 }
 

@@ -1,11 +1,11 @@
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rdmsg::{Config, Connector, Endpoint};
 
 use crate::{
     carrier::Carrier,
-    service::{self, Request},
+    service::{self, Request, Unserved},
 };
 
 /// Connects to `rdmsg serve` and requests a service. `resume` is the time for which a lost
@@ -22,11 +22,11 @@ pub(crate) fn connect(
     config.connect_timeout = timeout;
     config.resume = resume;
     let endpoint = Connector::new().config(&config).connect(peer)?;
-    service::ask(&endpoint, request, timeout).with_context(|| {
-        format!(
-            "cannot determine whether `rdmsg serve` listens at {}",
-            endpoint.peer_addr()
-        )
-    })?;
+    let asked = service::ask(&endpoint, request, timeout);
+    let peer = endpoint.peer_addr();
+    if let Err(Unserved::OtherProgram) = asked {
+        bail!("another program than `rdmsg serve` listens at {peer}");
+    }
+    asked.with_context(|| format!("cannot determine whether `rdmsg serve` listens at {peer}"))?;
     Ok(endpoint)
 }

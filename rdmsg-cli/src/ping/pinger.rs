@@ -32,6 +32,8 @@ pub(super) struct Pinger<'a> {
     live: Live,
     /// The outages of the current connection.
     outages: Outages,
+    /// The number of failed attempts to connect again.
+    failed_connects: u64,
     summary: Summary,
 }
 
@@ -52,6 +54,7 @@ impl<'a> Pinger<'a> {
             message: (0..size).map(|offset| offset as u8).collect(),
             live: Live::new(!options.quiet && !options.json),
             outages: Outages::new(),
+            failed_connects: 0,
             summary: Summary::new(&options.peer, options.size),
         })
     }
@@ -60,12 +63,7 @@ impl<'a> Pinger<'a> {
     pub(super) fn run(mut self, stop: &Stop) -> Result<Summary> {
         let mut endpoint = self.connect(self.options.transport)?;
         self.greet(&endpoint)?;
-        while !stop.is_requested()
-            && self
-                .options
-                .count
-                .is_none_or(|count| self.summary.sent < count)
-        {
+        while !stop.is_requested() && !self.is_complete() {
             let start = Instant::now();
             self.summary.sent += 1;
             match self.send(&endpoint, stop)? {
@@ -89,9 +87,8 @@ impl<'a> Pinger<'a> {
                     }
                 }
             }
-            let is_last = self.options.count == Some(self.summary.sent);
             let rest = self.options.interval.saturating_sub(start.elapsed());
-            if !is_last && !rest.is_zero() {
+            if !self.is_complete() && !rest.is_zero() {
                 stop.wait(rest);
             }
         }
@@ -102,6 +99,12 @@ impl<'a> Pinger<'a> {
             self.tell(format_args!("cannot close the connection: {error}"))?;
         }
         Ok(self.summary)
+    }
+
+    /// Returns whether the messages and the failed attempts to connect again add up to `--count`.
+    fn is_complete(&self) -> bool {
+        let count = self.options.count;
+        count.is_some_and(|count| self.summary.sent + self.failed_connects >= count)
     }
 
     fn connect(&mut self, carrier: Carrier) -> Result<Endpoint> {
@@ -134,12 +137,10 @@ impl<'a> Pinger<'a> {
                     return Ok(Some(endpoint));
                 }
                 Err(error) => {
-                    self.tell(format_args!("cannot connect: {error:#}"))?;
-                    if self.options.count.is_some() {
-                        self.summary.sent += 1;
-                        if Some(self.summary.sent) >= self.options.count {
-                            return Ok(None);
-                        }
+                    self.tell(format_args!("{error:#}"))?;
+                    self.failed_connects += 1;
+                    if self.is_complete() {
+                        return Ok(None);
                     }
                 }
             }

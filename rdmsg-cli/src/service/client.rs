@@ -39,8 +39,11 @@ pub(crate) fn ask(
     let answer = endpoint.recv_timeout(timeout)?;
     match answer.split_first() {
         Some((first, said)) if *first == Answer::Granted.byte() => Ok(said.to_vec()),
-        Some(_) | None => {
+        answered => {
             endpoint.abort(0);
+            if answered.is_none_or(|(first, _)| *first != Answer::Refused.byte()) {
+                return Err(Unserved::OtherProgram);
+            }
             // The peer may not be `rdmsg serve`, so the reply may contain any bytes.
             let words = answer.get(1..answer.len().min(LONGEST)).unwrap_or_default();
             let words = String::from_utf8_lossy(words).escape_debug().to_string();

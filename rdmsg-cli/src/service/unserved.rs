@@ -9,6 +9,8 @@ pub(crate) enum Unserved {
     Failed(Error),
     /// The server refused the request, with this text.
     Refused(String),
+    /// The reply is not one of `rdmsg serve`.
+    OtherProgram,
 }
 
 impl From<Error> for Unserved {
@@ -22,6 +24,7 @@ impl fmt::Display for Unserved {
         match self {
             Self::Failed(error) => error.fmt(f),
             Self::Refused(words) => write!(f, "the peer refused the request: {words}"),
+            Self::OtherProgram => f.write_str("another program than `rdmsg serve` listens there"),
         }
     }
 }

@@ -10,6 +10,9 @@ use crate::duration::positive;
 /// `rdmsg bridge` do so with --statistics. The table has the processes of this user, and for root
 /// the processes of all users. `q` or Ctrl-c ends the command, any other key pauses it.
 ///
+/// A terminal narrower than the table omits columns, in this order: RESENT, RESUMES, AGE, CONN,
+/// COMMAND, LABEL, OVER. With 80 columns it has none of them except OVER; --json has all values.
+///
 /// The second line has the round trips of keepalive and of flushes, and the reasons for which
 /// connections ended, since the processes started.
 ///

@@ -364,6 +364,7 @@ fn age(age: Duration) -> String {
 mod tests {
     use std::time::Instant;
 
+    use clap::CommandFactory;
     use serde_json::{Value, json};
 
     use super::{super::reading::testing::reading, *};
@@ -426,6 +427,8 @@ mod tests {
         for (width, has, lacks) in [
             (107, "AGE", "?"),
             (106, "CONN", "AGE"),
+            (100, "CONN", "AGE"),
+            (99, "COMMAND", "CONN"),
             (80, "OVER", "COMMAND"),
         ] {
             let mut out = Vec::new();
@@ -437,6 +440,14 @@ mod tests {
             );
             assert!(text.contains("HELD\n"), "{width}: {text}");
         }
+    }
+
+    #[test]
+    fn help_names_the_omitted_columns_in_order() {
+        let mut command = crate::Cli::command();
+        let top = command.find_subcommand_mut("top").unwrap();
+        let help = top.render_long_help().to_string().replace('\n', " ");
+        assert!(help.contains(&OMITTABLE.join(", ")), "{help}");
     }
 
     #[test]
