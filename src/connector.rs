@@ -153,15 +153,15 @@ impl Connector {
     ///
     /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over every
     /// transport, and at most the [`eager_size`](Config::eager_size) of both sides. The limit is 20
-    /// bytes if one of the eager sizes is below 160. With more bytes connecting fails with
-    /// [`Error::PrivateDataTooLong`]. Default: none.
+    /// bytes if the connector's eager size is below 160. With more bytes than its own limit the
+    /// connector fails with [`Error::PrivateDataTooLong`]. Default: none.
     ///
     /// Up to 20 bytes are part of the connect request. Longer data follow in a separate frame,
     /// which costs one round trip. If the peer's version does not know this frame, connecting fails
-    /// with [`PeerIncompatible`](CloseReason::PeerIncompatible). After the frame was sent,
-    /// [`retry_refused`](Self::retry_refused) has no effect: connecting fails with
-    /// [`PeerBusy`](CloseReason::PeerBusy) if the listener is closed or does not answer within its
-    /// `connect_timeout`.
+    /// with [`PeerIncompatible`](CloseReason::PeerIncompatible), as it does if the data exceed the
+    /// `eager_size` of the peer. Connecting fails with [`PeerBusy`](CloseReason::PeerBusy) if the
+    /// listener is closed or does not answer within its `connect_timeout`; with
+    /// [`retry_refused`](Self::retry_refused) the connector then sends the data again.
     ///
     /// # Examples
     ///
@@ -337,12 +337,18 @@ impl Connector {
         // Private data that does not fit the connect request is sent in a frame, so it must fit a
         // send buffer. The eager size must also have room for a reply of up to `REPLY_DATA_MAX`
         // bytes.
-        let limit = match self.config.eager_size.map(|size| size as usize) {
-            Some(..REPLY_DATA_MAX) => REQUEST_DATA_MAX,
-            Some(size) => size.min(PRIVATE_DATA_MAX),
-            None => PRIVATE_DATA_MAX,
+        let (limit, place) = match self.config.eager_size.map(|size| size as usize) {
+            Some(..REPLY_DATA_MAX) => (
+                REQUEST_DATA_MAX,
+                "a connect request while eager_size is below 160; raise eager_size in the Config",
+            ),
+            Some(size @ ..PRIVATE_DATA_MAX) => (
+                size,
+                "a connect request with this eager_size; raise eager_size in the Config",
+            ),
+            Some(_) | None => (PRIVATE_DATA_MAX, "a connect request"),
         };
-        check_private_data(&self.private_data, limit, "a connect request")
+        check_private_data(&self.private_data, limit, place)
     }
 
     /// Returns the engine for connecting to `known` addresses, or to a host name that was not

@@ -217,6 +217,16 @@ impl Connecting {
                             theirs: 0,
                         })
                     }
+                    // The peer's eager size is too small for an answer to a long request.
+                    CloseReason::PeerIncompatible(Mismatch {
+                        field: "eager_size",
+                        theirs,
+                        ..
+                    }) if side.has_long_request => CloseReason::PeerIncompatible(Mismatch {
+                        field: "private_data",
+                        ours: self.data.len() as u64,
+                        theirs,
+                    }),
                     cause => cause,
                 };
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
@@ -418,17 +428,13 @@ fn check_takes_request(hello: &Hello, len: usize) -> Result<(), CloseReason> {
     //# The active side disconnects if bit 8 is not set in the reply, or if the passive side's eager
     //# size is less than the length of the private data.
     let takes_requests = hello.features & LONG_REQUEST != 0;
-    let mismatch = |field, theirs| Mismatch {
-        field,
-        ours: len as u64,
-        theirs,
-    };
-    if !takes_requests {
-        Err(CloseReason::PeerIncompatible(mismatch("private_data", 0)))
-    } else if len as u64 > hello.eager_size.into() {
-        let mismatch = mismatch("eager_size", hello.eager_size.into());
-        Err(CloseReason::PeerIncompatible(mismatch))
-    } else {
-        Ok(())
+    let most = if takes_requests { hello.eager_size } else { 0 };
+    if len as u64 > most.into() {
+        return Err(CloseReason::PeerIncompatible(Mismatch {
+            field: "private_data",
+            ours: len as u64,
+            theirs: most.into(),
+        }));
     }
+    Ok(())
 }
