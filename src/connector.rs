@@ -76,16 +76,18 @@ impl Connector {
     /// continue until [`connect_timeout`](Config::connect_timeout), for these refusals:
     ///
     /// * No program listens at the peer's address.
-    /// * The peer is [busy](crate::CloseReason::PeerBusy), or has run out of [memory, descriptors
-    ///   or shared receives](crate::CloseReason::PeerOutOfResources).
+    /// * The peer is [busy](crate::CloseReason::PeerBusy): its listener has no room or is being
+    ///   closed, or its program did not answer in time. Or the peer has run out of [memory,
+    ///   descriptors or shared receives](crate::CloseReason::PeerOutOfResources).
     /// * The peer still has state of an earlier connection.
     /// * The peer's process ended before it answered. Over RDMA its kernel then rejects with
     ///   [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data. Over TCP
     ///   it resets or closes the connection
     ///   ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
     ///
-    /// A connect is not retried after more than 20 bytes of [private data](Self::private_data) were
-    /// sent.
+    /// This applies to [private data](Self::private_data) of each length. A
+    /// [`Rejected`](CloseReason::Rejected) connect is not retried, because the peer's program has
+    /// decided.
     ///
     /// Default `false`: a refusal fails the connect immediately.
     #[must_use]

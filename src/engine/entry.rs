@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    link::{Completion, Inflow, Link, Owner},
+    link::{Completion, Inflow, Link, Owner, Way},
     poll::{Epolls, Registration},
     proto::{CloseReason, CmCall, CmOp, Host, SessionId, Statistics},
     status::OsError,
@@ -36,6 +36,8 @@ pub(super) struct Entry {
     pub(super) reply: Option<Reply>,
     /// The destination of a request whose private data have not arrived completely.
     pub(super) incoming: Option<Box<IncomingRequest>>,
+    /// This side's request, if it is repeated after a refusal.
+    pub(super) repeated: Option<Box<OwnRequest>>,
     /// The receiving end of the completions, until an endpoint takes ownership of it.
     pub(super) receiver: Option<Receiver<Completion>>,
     /// The unread bytes of a stream.
@@ -54,6 +56,18 @@ pub(super) struct IncomingRequest {
     pub(super) local: SocketAddr,
     /// The time within which the program must accept the request.
     pub(super) timeout: Duration,
+}
+
+/// A request of this side to connect.
+pub(super) struct OwnRequest {
+    /// Other addresses and transports at which the session can resume.
+    pub(super) others: Vec<Way>,
+    /// The private data.
+    pub(super) data: Vec<u8>,
+    /// The time at which the engine stops repeating the request.
+    pub(super) deadline: Instant,
+    /// The number of refusals so far, each after the private data were sent in a frame.
+    pub(super) refused: u32,
 }
 
 /// The role of this side in the connection.

@@ -108,6 +108,41 @@ impl Connection {
         side.cm(CmOp::AwaitTurn);
         Self::new(side, Setup::Connecting(connecting))
     }
+
+    /// Creates the active side of a connection like [`connect`](Self::connect), for another attempt
+    /// after the peer refused the `refused`-th one, counted from 1, because of `cause`. The attempt
+    /// starts after a wait. If its deadline passes before it is refused again, it fails with
+    /// `cause`.
+    pub fn connect_again(
+        params: Params,
+        seed: u64,
+        data: &[u8],
+        (refused, cause): (u32, CloseReason),
+        now: Instant,
+    ) -> Self {
+        let doubled = 1_u32.checked_shl(refused - 1).unwrap_or(u32::MAX);
+        let longest = FIRST_BACKOFF.saturating_mul(doubled).min(LONGEST_BACKOFF);
+        let mut jitter = Jitter(seed);
+        let until = now + jitter.draw(longest);
+        let connecting = Connecting {
+            deadline: now + params.connect_timeout,
+            backoff: (longest * 2).min(LONGEST_BACKOFF),
+            jitter,
+            last: Some(cause),
+            data: data.into(),
+            step: Step::Backoff(until),
+        };
+        let mut side = Side::new(params);
+        side.has_long_request = data.len() > REQUEST_DATA_MAX;
+        Self::new(side, Setup::Connecting(connecting))
+    }
+
+    /// Returns whether the caller may [connect again](Self::connect_again) after this active side
+    /// has ended because of `reason` before it was established. This applies to refusals of private
+    /// data in a frame, because this state machine repeats other refused requests itself.
+    pub fn may_connect_again(&self, reason: &CloseReason) -> bool {
+        self.has_long_request() && self.side.params.retry_refused && is_refusal(reason)
+    }
 }
 
 impl Connecting {

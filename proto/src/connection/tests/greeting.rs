@@ -1,13 +1,14 @@
 //! Tests of requests whose private data are sent in a separate frame.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{
+    end, last_event, ops,
     pair::{A, B, Pair},
     params,
 };
 use crate::{
-    CloseReason, Params, Phase, TransportTraits,
+    CloseReason, CmOp, Connection, Params, Phase, TransportTraits,
     frame::{Control, Header, Kind},
 };
 
