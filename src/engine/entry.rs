@@ -18,7 +18,9 @@ use crate::{
     config::Config,
     link::{Completion, Inflow, Link, Owner, Way},
     poll::{Epolls, Registration},
-    proto::{CloseReason, CmCall, CmOp, Host, SessionId, Statistics},
+    proto::{
+        CloseReason, CmCall, CmOp, Host, REPLY_DATA_MAX, SESSION_ID_LEN, SessionId, Statistics,
+    },
     status::OsError,
     tally::Refusal,
     transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
@@ -247,6 +249,16 @@ impl Entry {
             self.link,
             self.id.transport()
         );
+        let resumes = self.link.negotiated().is_some_and(|both| both.resumes);
+        if !resumes && !self.config.resume.is_zero() {
+            info!(
+                Connection,
+                "{}: does not resume after a loss: both sides must set resume, and an acceptance \
+                 may carry at most {} bytes",
+                self.link,
+                REPLY_DATA_MAX - SESSION_ID_LEN
+            );
+        }
         reply.send(Ok(Established {
             link: Owner::new(Arc::clone(&self.link)),
             completions,
