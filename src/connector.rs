@@ -122,9 +122,10 @@ impl Connector {
     /// Sets a name for the connection in log lines, metrics and `rdmsg top`.
     ///
     /// The log prints the label after the number of the connection, such as `conn 26 "orders" to
-    /// 10.0.0.2:7000`. Prometheus metrics have it as the label `label`. Both escape quotation marks
-    /// and control characters. The peer does not see the label. Several connections may have the
-    /// same one.
+    /// 10.0.0.2:7000`, and escapes quotation marks and control characters. Prometheus metrics have
+    /// it as the label `label`. Their format escapes backslashes, quotation marks and line feeds,
+    /// and contains other control characters as they are. The peer does not see the label. Several
+    /// connections may have the same one.
     ///
     /// Up to 64 bytes; with a longer label connecting fails with [`Error::InvalidConfig`]. Default:
     /// none. An empty text also means none.
