@@ -166,10 +166,27 @@ fn scoped(host: &str, port: u16) -> Option<Literal> {
     Some(number.map(|number| SocketAddrV6::new(ip, port, 0, number).into()))
 }
 
+/// Looks up `address`, a part of `text`. The error of an address without a port states the format.
+fn with_port(text: &str, address: &str) -> Result<Addresses, Error> {
+    let port = address.rsplit_once(':').map(|(_, port)| port);
+    let has_port = port.is_some_and(|port| port.parse::<u16>().is_ok());
+    let problem = if address.parse::<Ipv6Addr>().is_ok() {
+        format!("it has no port; write [{address}]:port")
+    } else if has_port {
+        return look_up(text, literal(address), address);
+    } else {
+        "it has no port from 0 to 65535; write host:port".into()
+    };
+    Err(Error::AddressLookup {
+        address: text.into(),
+        problem,
+    })
+}
+
 impl ToAddresses for str {
     fn to_addresses(&self) -> Result<Addresses, Error> {
         let Some((scheme, address)) = self.split_once("://") else {
-            return look_up(self, literal(self), self);
+            return with_port(self, self);
         };
         let Some(transport) = TransportChoice::named(scheme) else {
             return Err(Error::AddressLookup {
@@ -180,7 +197,7 @@ impl ToAddresses for str {
         if transport == TransportChoice::Memory {
             return in_memory(self, address);
         }
-        Ok(look_up(self, literal(address), address)?.over(transport))
+        Ok(with_port(self, address)?.over(transport))
     }
 
     fn name(&self) -> Option<String> {
@@ -284,11 +301,33 @@ mod tests {
             ("http://a:1".to_addresses(), "http://a:1"),
             ("tcp://a b:1".to_addresses(), "tcp://a b:1"),
             ([].to_addresses(), "[]"),
+            ("127.0.0.1".to_addresses(), "127.0.0.1"),
         ] {
             let error = error.unwrap_err().to_string();
             let begins = format!("cannot look up the address {text}: ");
             assert!(error.starts_with(&begins), "{error}");
         }
+    }
+
+    #[test]
+    fn address_without_port_is_reported_with_format() {
+        let no_port = "it has no port from 0 to 65535; write host:port";
+        for (text, problem) in [
+            ("127.0.0.1", no_port),
+            ("tcp://127.0.0.1", no_port),
+            ("host:", no_port),
+            ("host:65536", no_port),
+            ("host:http", no_port),
+            ("[::1]", no_port),
+            ("", no_port),
+            ("fe80::1", "it has no port; write [fe80::1]:port"),
+            ("rdma://::1", "it has no port; write [::1]:port"),
+        ] {
+            let error = text.to_addresses().unwrap_err().to_string();
+            let expected = format!("cannot look up the address {text}: {problem}");
+            assert_eq!(error, expected);
+        }
+        assert!("127.0.0.1:0".to_addresses().is_ok());
     }
 
     #[test]

@@ -276,13 +276,15 @@ pub struct Config {
     /// The time for which the connection survives the loss of its path, of its device, or of the
     /// TCP connection below it. Zero disables this.
     ///
-    /// Both sides must set it. Then each side stores copies of the messages that the peer has not
-    /// yet acknowledged, at most the peer's window. When the connection is lost, the side that
-    /// connected first connects again: immediately, then with increasing delays up to 1 s. It tries
-    /// each allowed [`transport`](Self::transport), and the
-    /// [`alternatives`](crate::Connector::alternatives) of the address. Each side resends the
-    /// messages that the other has not received. So every message arrives once and in order, and
-    /// the calls of both programs wait as if the window were full.
+    /// Both sides must set it; [`Negotiated::resumes`](crate::Negotiated::resumes) has the result,
+    /// and the log of a side that set it reports a peer that did not (level `info`). Then each side
+    /// stores copies of the messages that the peer has not yet acknowledged, at most the peer's
+    /// window. When the connection is lost, the side that connected first connects again:
+    /// immediately, then with increasing delays up to 1 s. It tries each allowed
+    /// [`transport`](Self::transport), and the [`alternatives`](crate::Connector::alternatives) of
+    /// the address. Each side resends the messages that the other has not received. So every
+    /// message arrives once and in order, and the calls of both programs wait as if the window were
+    /// full.
     ///
     /// A loss is detected after [`keepalive_interval`](Self::keepalive_interval) +
     /// [`keepalive_timeout`](Self::keepalive_timeout) at most, and 500 ms after an RDMA device

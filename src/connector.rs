@@ -76,16 +76,18 @@ impl Connector {
     /// continue until [`connect_timeout`](Config::connect_timeout), for these refusals:
     ///
     /// * No program listens at the peer's address.
-    /// * The peer is [busy](crate::CloseReason::PeerBusy), or has run out of [memory, descriptors
-    ///   or shared receives](crate::CloseReason::PeerOutOfResources).
+    /// * The peer is [busy](crate::CloseReason::PeerBusy): its listener has no room or is being
+    ///   closed, or its program did not answer in time. Or the peer has run out of [memory,
+    ///   descriptors or shared receives](crate::CloseReason::PeerOutOfResources).
     /// * The peer still has state of an earlier connection.
     /// * The peer's process ended before it answered. Over RDMA its kernel then rejects with
     ///   [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data. Over TCP
     ///   it resets or closes the connection
     ///   ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
     ///
-    /// A connect is not retried after more than 20 bytes of [private data](Self::private_data) were
-    /// sent.
+    /// This applies to [private data](Self::private_data) of each length. A
+    /// [`Rejected`](CloseReason::Rejected) connect is not retried, because the peer's program has
+    /// decided.
     ///
     /// Default `false`: a refusal fails the connect immediately.
     #[must_use]
@@ -120,9 +122,10 @@ impl Connector {
     /// Sets a name for the connection in log lines, metrics and `rdmsg top`.
     ///
     /// The log prints the label after the number of the connection, such as `conn 26 "orders" to
-    /// 10.0.0.2:7000`. Prometheus metrics have it as the label `label`. Both escape quotation marks
-    /// and control characters. The peer does not see the label. Several connections may have the
-    /// same one.
+    /// 10.0.0.2:7000`, and escapes quotation marks and control characters. Prometheus metrics have
+    /// it as the label `label`. Their format escapes backslashes, quotation marks and line feeds,
+    /// and contains other control characters as they are. The peer does not see the label. Several
+    /// connections may have the same one.
     ///
     /// Up to 64 bytes; with a longer label connecting fails with [`Error::InvalidConfig`]. Default:
     /// none. An empty text also means none.
@@ -153,15 +156,15 @@ impl Connector {
     ///
     /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over every
     /// transport, and at most the [`eager_size`](Config::eager_size) of both sides. The limit is 20
-    /// bytes if one of the eager sizes is below 160. With more bytes connecting fails with
-    /// [`Error::PrivateDataTooLong`]. Default: none.
+    /// bytes if the connector's eager size is below 160. With more bytes than its own limit the
+    /// connector fails with [`Error::PrivateDataTooLong`]. Default: none.
     ///
     /// Up to 20 bytes are part of the connect request. Longer data follow in a separate frame,
     /// which costs one round trip. If the peer's version does not know this frame, connecting fails
-    /// with [`PeerIncompatible`](CloseReason::PeerIncompatible). After the frame was sent,
-    /// [`retry_refused`](Self::retry_refused) has no effect: connecting fails with
-    /// [`PeerBusy`](CloseReason::PeerBusy) if the listener is closed or does not answer within its
-    /// `connect_timeout`.
+    /// with [`PeerIncompatible`](CloseReason::PeerIncompatible), as it does if the data exceed the
+    /// `eager_size` of the peer. Connecting fails with [`PeerBusy`](CloseReason::PeerBusy) if the
+    /// listener is closed or does not answer within its `connect_timeout`; with
+    /// [`retry_refused`](Self::retry_refused) the connector then sends the data again.
     ///
     /// # Examples
     ///
@@ -337,12 +340,18 @@ impl Connector {
         // Private data that does not fit the connect request is sent in a frame, so it must fit a
         // send buffer. The eager size must also have room for a reply of up to `REPLY_DATA_MAX`
         // bytes.
-        let limit = match self.config.eager_size.map(|size| size as usize) {
-            Some(..REPLY_DATA_MAX) => REQUEST_DATA_MAX,
-            Some(size) => size.min(PRIVATE_DATA_MAX),
-            None => PRIVATE_DATA_MAX,
+        let (limit, place) = match self.config.eager_size.map(|size| size as usize) {
+            Some(..REPLY_DATA_MAX) => (
+                REQUEST_DATA_MAX,
+                "a connect request while eager_size is below 160; raise eager_size in the Config",
+            ),
+            Some(size @ ..PRIVATE_DATA_MAX) => (
+                size,
+                "a connect request with this eager_size; raise eager_size in the Config",
+            ),
+            Some(_) | None => (PRIVATE_DATA_MAX, "a connect request"),
         };
-        check_private_data(&self.private_data, limit, "a connect request")
+        check_private_data(&self.private_data, limit, place)
     }
 
     /// Returns the engine for connecting to `known` addresses, or to a host name that was not

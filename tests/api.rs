@@ -129,6 +129,23 @@ fn bad_arguments_fail_before_device_lookup() {
         error.to_string(),
         "private data of 4097 bytes is too long: at most 4096 bytes fit a connect request"
     );
+
+    for (eager_size, text) in [
+        (
+            512,
+            "private data of 4097 bytes is too long: at most 512 bytes fit a connect request with \
+             this eager_size; raise eager_size in the Config",
+        ),
+        (
+            159,
+            "private data of 4097 bytes is too long: at most 20 bytes fit a connect request while \
+             eager_size is below 160; raise eager_size in the Config",
+        ),
+    ] {
+        let config = Config::default().with(|config| config.eager_size = Some(eager_size));
+        let error = connector.clone().config(&config).connect("10.8.0.1:7471");
+        assert_eq!(error.unwrap_err().to_string(), text);
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Tests of the names of connections and listeners: their numbers and labels in the log, in `Info`
-//! and in statistics. The tests use TCP, so they need no device.
+//! and in statistics. Also tests the log of their setup. The tests use TCP, so they need no device.
 
 use std::{
     fs,
@@ -84,11 +84,17 @@ fn label_is_in_the_log_and_in_statistics() {
     let lines = Lines::collect();
     observe::enable();
     let engine = Engine::new().unwrap();
-    let (client, server) = pair(&engine, "orders", "a\"b\n");
+    let (client, server) = pair(&engine, "orders", "a\"b\\\n\u{1b}\r");
     let address = client.peer_addr();
     for (endpoint, label, logged, exposed) in [
         (&client, "orders", r#""orders""#, r#"label="orders""#),
-        (&server, "a\"b\n", r#""a\"b\n""#, r#"label="a\"b\n""#),
+        (
+            &server,
+            "a\"b\\\n\u{1b}\r",
+            r#""a\"b\\\n\u{1b}\r""#,
+            // The format escapes these three only.
+            concat!(r#"label="a\"b\\\n"#, "\u{1b}\r\""),
+        ),
     ] {
         let (info, peer) = (endpoint.info(), endpoint.peer_addr());
         let id = info.id;
@@ -100,7 +106,58 @@ fn label_is_in_the_log_and_in_statistics() {
         assert!(text.contains(&labels), "{labels}: {text}");
         assert!(format!("{endpoint:?}").contains(&format!("{label:?}")));
     }
-    lines.wait_for(&format!(r#" "a\"b\n" on {address}: listens over TCP"#));
+    let name = r#" "a\"b\\\n\u{1b}\r""#;
+    lines.wait_for(&format!("{name} on {address}: listens over TCP"));
+}
+
+#[test]
+fn resume_on_one_side_is_logged_there() {
+    let lines = Lines::collect();
+    let resuming = config().with(|config| config.resume = TIME_LIMIT);
+    for (ours, theirs, resumes) in [
+        (&resuming, &config(), false),
+        (&config(), &resuming, false),
+        (&resuming, &resuming, true),
+    ] {
+        let listener = Listener::builder().config(theirs);
+        let listener = listener.bind("127.0.0.1:0").unwrap();
+        let (connector, address) = (Connector::new().config(ours), listener.local_addr());
+        let client = thread::spawn(move || connector.connect(address).unwrap());
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+        let client = client.join().unwrap();
+        for (endpoint, config) in [(&client, ours), (&server, theirs)] {
+            let info = endpoint.info();
+            assert_eq!(info.negotiated.unwrap().resumes, resumes);
+            let line = |text: &str| format!("conn {} to {}: {text}", info.id, endpoint.peer_addr());
+            let text = line("does not resume after a loss: both sides must set resume, and an ");
+            let text = text + "acceptance may carry at most 148 bytes";
+            lines.wait_for(&line("established over TCP"));
+            let expected = usize::from(!config.resume.is_zero() && !resumes);
+            lines.wait_for_count(&text, expected);
+            assert_eq!(lines.count(&text), expected);
+            if expected > 0 {
+                assert_eq!(lines.level_of(&text), Some(Level::Info));
+            }
+        }
+    }
+}
+
+#[test]
+fn bind_within_logs_its_wait_once() {
+    let lines = Lines::collect();
+    let builder = Listener::builder().config(&config());
+    let first = builder.bind("127.0.0.1:0").unwrap();
+    let address = first.local_addr();
+    let text = format!("listener: waits up to 60s for its address: cannot listen on {address}");
+    let waits = builder.bind_within(TIME_LIMIT);
+    let waits = thread::spawn(move || waits.bind(address).unwrap());
+    lines.wait_for(&text);
+    drop(first);
+    assert_eq!(waits.join().unwrap().local_addr(), address);
+    assert_eq!(
+        (lines.count(&text), lines.level_of(&text)),
+        (1, Some(Level::Info))
+    );
 }
 
 /// Binds a listener with the label `replicas`, and starts connecting to it.

@@ -1,6 +1,9 @@
 use std::{fmt, time::Duration};
 
-use super::{Params, hello::Hello};
+use super::{
+    Params, SessionOffer,
+    hello::{Hello, SESSION},
+};
 
 /// The parameters of a connection that result from the hellos of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,9 @@ pub struct Negotiated {
     /// of both sides. The peer's interval counts as at least 100 ms. `None` if this side's
     /// configuration has no interval. This side always answers the peer's probes.
     pub keepalive_interval: Option<Duration>,
+    /// Whether the connection resumes after a loss. Both sides must set `Config::resume`. Each side
+    /// applies its own time, which the other does not know.
+    pub resumes: bool,
 }
 
 /// The shortest keepalive interval that the peer's hello can impose on this side. The minimum
@@ -53,6 +59,7 @@ impl Negotiated {
             send_limit: peer.max_message,
             recv_limit: params.max_message,
             keepalive_interval,
+            resumes: params.session != SessionOffer::None && peer.features & SESSION != 0,
         }
     }
 }
@@ -67,6 +74,7 @@ impl fmt::Display for Negotiated {
             send_limit,
             recv_limit,
             keepalive_interval,
+            resumes,
         } = self;
         write!(
             f,
@@ -75,9 +83,10 @@ impl fmt::Display for Negotiated {
              {recv_limit} B in; keepalive "
         )?;
         match keepalive_interval {
-            Some(interval) => write!(f, "{interval:?}"),
-            None => f.write_str("off"),
+            Some(interval) => write!(f, "{interval:?}")?,
+            None => f.write_str("off")?,
         }
+        f.write_str(if *resumes { "; resumes" } else { "" })
     }
 }
 

@@ -2,7 +2,10 @@ use std::{fmt, io};
 
 use rdma_status::{CmStatus, OsError, RejectReason, WcStatus};
 
-use crate::DeviceFault;
+use crate::{
+    DeviceFault,
+    hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
+};
 
 /// A violation of the protocol: the field of a received frame and its invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,18 @@ impl fmt::Display for Mismatch {
         match (*field, ours, theirs) {
             ("stream", 0, 1) => f.write_str("this side sends messages, and the peer a byte stream"),
             ("stream", 1, 0) => f.write_str("this side sends a byte stream, and the peer messages"),
+            ("private_data", len, 0) => write!(
+                f,
+                "the private data have {len} bytes, and the peer's version accepts at most \
+                 {REQUEST_DATA_MAX}"
+            ),
+            ("private_data", len, eager_size) => write!(
+                f,
+                "the private data have {len} bytes, which eager_size allows here, but eager_size \
+                 at the peer is {eager_size}; send at most {REQUEST_DATA_MAX} bytes, or raise it \
+                 there to at least {}",
+                len.max(&(REPLY_DATA_MAX as u64))
+            ),
             _ => write!(f, "{field} is {ours} here and {theirs} at the peer"),
         }
     }
@@ -392,9 +407,10 @@ impl fmt::Display for CloseReason {
                 )
             }
             Self::PeerBusy => f.write_str(
-                "the peer is busy: its listener has no room for another connection, or is being \
-                 closed; its program has seen no message; retry later, or set retry_refused of the \
-                 Connector; at the peer, accept faster, or raise backlog and half_open",
+                "the peer is busy: its listener has no room for another connection, is being \
+                 closed, or its program did not answer the request within connect_timeout; its \
+                 program has seen no message; retry later, or set retry_refused of the Connector; \
+                 at the peer, accept faster, or raise backlog and half_open",
             ),
             Self::PeerIncompatible(mismatch) => {
                 write!(f, "the two sides are incompatible: {mismatch}")

@@ -424,8 +424,8 @@ impl Request {
     ///
     /// It replaces the [label](crate::ListenerBuilder::label) of the listener. The log,
     /// [`Info::label`](crate::Info::label), Prometheus metrics and `rdmsg top` show it once the
-    /// request is accepted, and also after the connection has [resumed](Config::resume). They
-    /// escape control characters. The peer does not see the label. Up to 64 bytes; with a longer
+    /// request is accepted, and also after the connection has [resumed](Config::resume). The log
+    /// escapes control characters. The peer does not see the label. Up to 64 bytes; with a longer
     /// label accepting fails, and the request is rejected. An empty text removes the listener's
     /// label.
     ///

@@ -16,9 +16,11 @@ use super::{
 };
 use crate::{
     config::Config,
-    link::{Completion, Inflow, Link, Owner},
+    link::{Completion, Inflow, Link, Owner, Way},
     poll::{Epolls, Registration},
-    proto::{CloseReason, CmCall, CmOp, Host, SessionId, Statistics},
+    proto::{
+        CloseReason, CmCall, CmOp, Host, REPLY_DATA_MAX, SESSION_ID_LEN, SessionId, Statistics,
+    },
     status::OsError,
     tally::Refusal,
     transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
@@ -36,6 +38,8 @@ pub(super) struct Entry {
     pub(super) reply: Option<Reply>,
     /// The destination of a request whose private data have not arrived completely.
     pub(super) incoming: Option<Box<IncomingRequest>>,
+    /// This side's request, if it is repeated after a refusal.
+    pub(super) repeated: Option<Box<OwnRequest>>,
     /// The receiving end of the completions, until an endpoint takes ownership of it.
     pub(super) receiver: Option<Receiver<Completion>>,
     /// The unread bytes of a stream.
@@ -54,6 +58,18 @@ pub(super) struct IncomingRequest {
     pub(super) local: SocketAddr,
     /// The time within which the program must accept the request.
     pub(super) timeout: Duration,
+}
+
+/// A request of this side to connect.
+pub(super) struct OwnRequest {
+    /// Other addresses and transports at which the session can resume.
+    pub(super) others: Vec<Way>,
+    /// The private data.
+    pub(super) data: Vec<u8>,
+    /// The time at which the engine stops repeating the request.
+    pub(super) deadline: Instant,
+    /// The number of refusals so far, each after the private data were sent in a frame.
+    pub(super) refused: u32,
 }
 
 /// The role of this side in the connection.
@@ -233,6 +249,16 @@ impl Entry {
             self.link,
             self.id.transport()
         );
+        let resumes = self.link.negotiated().is_some_and(|both| both.resumes);
+        if !resumes && !self.config.resume.is_zero() {
+            info!(
+                Connection,
+                "{}: does not resume after a loss: both sides must set resume, and an acceptance \
+                 may carry at most {} bytes",
+                self.link,
+                REPLY_DATA_MAX - SESSION_ID_LEN
+            );
+        }
         reply.send(Ok(Established {
             link: Owner::new(Arc::clone(&self.link)),
             completions,

@@ -2,6 +2,7 @@
 //! events of devices, and the completion channels of connections that no application thread polls.
 
 mod commands;
+mod connects;
 mod devices;
 mod events;
 mod polling;
@@ -367,6 +368,7 @@ impl Reactor {
             role,
             reply: None,
             incoming: None,
+            repeated: None,
             receiver: Some(receiver),
             inflow,
             peer,
@@ -493,9 +495,13 @@ impl Reactor {
             self.record_trial(key, &reason);
             return self.report_drained();
         }
-        self.past.ended += 1;
         // The memory of messages that outlive the connection is no longer counted for the engine.
         self.past.all += entry.link.statistics().counters();
+        if let Some(request) = self.request_to_repeat(&mut entry, &reason) {
+            self.connect_again(entry, request, reason);
+            return self.report_drained();
+        }
+        self.past.ended += 1;
         if let Some(reply) = entry.reply.take() {
             let error = entry
                 .id

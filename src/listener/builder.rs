@@ -39,6 +39,8 @@ pub struct ListenerBuilder {
     within: Duration,
 }
 
+/// The first delay between two attempts to bind an address that is in use.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The maximum delay between two attempts to bind an address that is in use.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -131,8 +133,9 @@ impl ListenerBuilder {
     ///
     /// Use it for a restart, in which the new process waits until the old one has closed its
     /// listener. There are at most 100 ms between two attempts. The calling thread sleeps in
-    /// between; the listeners of `rdmsg::tokio` use a blocking thread of the runtime instead. When
-    /// the time has passed, `bind` fails with the [`Error::Bind`] of the last attempt.
+    /// between; the listeners of `rdmsg::tokio` use a blocking thread of the runtime instead. The
+    /// log reports the beginning of the wait once (level `info`). When the time has passed, `bind`
+    /// fails with the [`Error::Bind`] of the last attempt.
     ///
     /// Default zero: only one attempt.
     ///
@@ -239,13 +242,19 @@ impl ListenerBuilder {
     ) -> Result<T, Error> {
         let (addresses, engine) = self.ready(&address)?;
         let began = Instant::now();
-        let mut pause = Duration::from_millis(1);
+        let mut pause = FIRST_PAUSE;
         loop {
             match bind(addresses.clone(), &engine) {
                 Err(error) if error.is_address_in_use() => {
                     let left = self.within.saturating_sub(began.elapsed());
                     if left.is_zero() {
                         return Err(error);
+                    }
+                    if pause == FIRST_PAUSE {
+                        info!(
+                            Listener,
+                            "listener: waits up to {:?} for its address: {error}", self.within
+                        );
                     }
                     thread::sleep(pause.min(left));
                     pause = (pause * 2).min(LONGEST_PAUSE);

@@ -29,9 +29,9 @@ use crate::{
 /// answer. If the program does not answer within the listener's
 /// [`connect_timeout`](Config::connect_timeout) (default 5 s), the engine rejects the request. The
 /// connector then gets [`PeerBusy`](crate::CloseReason::PeerBusy), and retries if
-/// [`retry_refused`](crate::Connector::retry_refused) is set and its private data have at most 20
-/// bytes. Up to [`backlog`](crate::ListenerBuilder::backlog) requests wait; further ones are
-/// rejected in the same way.
+/// [`retry_refused`](crate::Connector::retry_refused) is set. Up to
+/// [`backlog`](crate::ListenerBuilder::backlog) requests wait; further ones are rejected in the
+/// same way.
 ///
 /// Use a [`Listener`] to accept all requests. Dropping the listener closes it, as
 /// [`close`](Self::close) does.

@@ -302,7 +302,9 @@ impl ConnectionSnapshot {
     }
 }
 
-/// Escapes a text for use between quotation marks in the exposition format.
+/// Escapes a text for use between quotation marks in the exposition format, which has escapes for
+/// the backslash, the quotation mark and the line feed. It contains other control characters as
+/// they are.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', r"\\").replace('"', r#"\""#);
     text.replace('\n', r"\n")

@@ -1,6 +1,8 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Error, Listener, Transport, TransportChoice,
+};
 
 use crate::stage::{Stage, TIME_LIMIT, ip_and_transport, small};
 
@@ -138,6 +140,120 @@ fn closed_listener_turns_long_requests_away() {
         Err(Error::Connect { reason, .. }) => assert_eq!(reason, CloseReason::PeerBusy),
         other => panic!("{other:?}"),
     }
+}
+
+/// The first listener shows a long request and is closed without an answer. The connector repeats
+/// the request until the second listener accepts it.
+#[test]
+fn long_request_is_repeated_after_listener_closes() {
+    let stage = Stage::new(&Config::default());
+    let patient = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+    let first = stage.requests(&Config::default());
+    let address = first.local_addr();
+    let builder = Listener::builder().engine(&stage.engine);
+    let builder = builder.bind_within(TIME_LIMIT);
+    let connector = stage.connector.clone().config(&patient);
+    let connector = connector.private_data(&[7; 1000]).retry_refused(true);
+
+    let connecting = connect_later(connector.clone(), address);
+    while first.requests().is_empty() {
+        thread::yield_now();
+    }
+    drop(first);
+    let second = builder.bind_requests(address).unwrap();
+    let request = second.requests().recv_timeout(TIME_LIMIT).unwrap();
+    assert!(request.private_data() == [7; 1000]);
+    let accepted = request.accept_with(b"welcome").unwrap();
+    let connected = connecting.join().unwrap().unwrap();
+    assert_eq!(connected.info().peer_data, b"welcome");
+    connected.send(b"ping").unwrap();
+    assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"ping");
+
+    // The program's own rejection is final.
+    let connecting = connect_later(connector, address);
+    let request = second.requests().recv_timeout(TIME_LIMIT).unwrap();
+    request.reject(b"revoked").unwrap();
+    match connecting.join().unwrap() {
+        Err(Error::Connect {
+            reason: CloseReason::Rejected { data, .. },
+            ..
+        }) => assert_eq!(*data, *b"revoked"),
+        other => panic!("{other:?}"),
+    }
+    assert!(second.try_request().is_none());
+}
+
+/// The connector would repeat the refused request for 10 minutes. The drain returns because the
+/// dropped future has cancelled it.
+#[test]
+fn dropped_connect_repeats_no_long_request() {
+    let stage = Stage::new(&Config::default());
+    let patient = Config::default().with(|config| {
+        config.connect_timeout = Duration::from_secs(600);
+        // Another transport would be tried only when the future is polled.
+        config.transport = match ip_and_transport().1 {
+            Transport::Rdma => TransportChoice::Rdma,
+            Transport::Memory => TransportChoice::Memory,
+            _ => TransportChoice::Tcp,
+        };
+    });
+    let listener = stage.requests(&Config::default());
+    let connector = stage.connector.clone().config(&patient).retry_refused(true);
+    let connector = connector.private_data(&[7; 100]);
+    let connecting = connector.start(listener.local_addr()).unwrap();
+    while listener.requests().is_empty() {
+        thread::yield_now();
+    }
+    drop(listener);
+    // The passive side has ended, and the active side waits for its next attempt.
+    while stage.engine.statistics().unwrap().connections > 1 {
+        thread::yield_now();
+    }
+    drop(connecting);
+    assert_eq!(stage.engine.drain(TIME_LIMIT).unwrap(), 0);
+}
+
+#[test]
+fn private_data_above_peers_eager_size_are_named() {
+    let stage = Stage::new(&Config::default());
+    for (len, eager_size, least) in [(1000, 512, 1000), (1000, 159, 1000), (100, 128, 160)] {
+        let connector = stage.connector.clone().private_data(&vec![7; len]);
+        let small = Config::default().with(|config| config.eager_size = Some(eager_size));
+        let listener = stage.requests(&small);
+        let error = connector.connect(listener.local_addr()).unwrap_err();
+        let expected = format!(
+            "cannot connect to {}: the two sides are incompatible: the private data have {len} \
+             bytes, which eager_size allows here, but eager_size at the peer is {eager_size}; send \
+             at most 20 bytes, or raise it there to at least {least}",
+            listener.local_addr()
+        );
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+/// The program leaves the first request unanswered. The connector repeats it after the listener's
+/// time limit.
+#[test]
+fn unanswered_long_request_is_repeated() {
+    let stage = Stage::new(&Config::default());
+    let brief = Config::default().with(|c| c.connect_timeout = Duration::from_millis(300));
+    let patient = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
+    let listener = stage.requests(&brief);
+    let connector = stage.connector.clone().config(&patient).retry_refused(true);
+    let connector = connector.private_data(&[7; 100]);
+    let connecting = connect_later(connector, listener.local_addr());
+    let unanswered = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+    // On a busy machine the time limit may pass again before the request is accepted.
+    let accepted = loop {
+        let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
+        if let Ok(accepted) = request.accept() {
+            break accepted;
+        }
+    };
+    let connected = connecting.join().unwrap().unwrap();
+    unanswered.accept().unwrap_err();
+    connected.send(b"ping").unwrap();
+    assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"ping");
 }
 
 #[test]

@@ -108,6 +108,41 @@ impl Connection {
         side.cm(CmOp::AwaitTurn);
         Self::new(side, Setup::Connecting(connecting))
     }
+
+    /// Creates the active side of a connection like [`connect`](Self::connect), for another attempt
+    /// after the peer refused the `refused`-th one, counted from 1, because of `cause`. The attempt
+    /// starts after a wait. If its deadline passes before it is refused again, it fails with
+    /// `cause`.
+    pub fn connect_again(
+        params: Params,
+        seed: u64,
+        data: &[u8],
+        (refused, cause): (u32, CloseReason),
+        now: Instant,
+    ) -> Self {
+        let doubled = 1_u32.checked_shl(refused - 1).unwrap_or(u32::MAX);
+        let longest = FIRST_BACKOFF.saturating_mul(doubled).min(LONGEST_BACKOFF);
+        let mut jitter = Jitter(seed);
+        let until = now + jitter.draw(longest);
+        let connecting = Connecting {
+            deadline: now + params.connect_timeout,
+            backoff: (longest * 2).min(LONGEST_BACKOFF),
+            jitter,
+            last: Some(cause),
+            data: data.into(),
+            step: Step::Backoff(until),
+        };
+        let mut side = Side::new(params);
+        side.has_long_request = data.len() > REQUEST_DATA_MAX;
+        Self::new(side, Setup::Connecting(connecting))
+    }
+
+    /// Returns whether the caller may [connect again](Self::connect_again) after this active side
+    /// has ended because of `reason` before it was established. This applies to refusals of private
+    /// data in a frame, because this state machine repeats other refused requests itself.
+    pub fn may_connect_again(&self, reason: &CloseReason) -> bool {
+        self.has_long_request() && self.side.params.retry_refused && is_refusal(reason)
+    }
 }
 
 impl Connecting {
@@ -217,6 +252,16 @@ impl Connecting {
                             theirs: 0,
                         })
                     }
+                    // The peer's eager size is too small for an answer to a long request.
+                    CloseReason::PeerIncompatible(Mismatch {
+                        field: "eager_size",
+                        theirs,
+                        ..
+                    }) if side.has_long_request => CloseReason::PeerIncompatible(Mismatch {
+                        field: "private_data",
+                        ours: self.data.len() as u64,
+                        theirs,
+                    }),
                     cause => cause,
                 };
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
@@ -418,17 +463,13 @@ fn check_takes_request(hello: &Hello, len: usize) -> Result<(), CloseReason> {
     //# The active side disconnects if bit 8 is not set in the reply, or if the passive side's eager
     //# size is less than the length of the private data.
     let takes_requests = hello.features & LONG_REQUEST != 0;
-    let mismatch = |field, theirs| Mismatch {
-        field,
-        ours: len as u64,
-        theirs,
-    };
-    if !takes_requests {
-        Err(CloseReason::PeerIncompatible(mismatch("private_data", 0)))
-    } else if len as u64 > hello.eager_size.into() {
-        let mismatch = mismatch("eager_size", hello.eager_size.into());
-        Err(CloseReason::PeerIncompatible(mismatch))
-    } else {
-        Ok(())
+    let most = if takes_requests { hello.eager_size } else { 0 };
+    if len as u64 > most.into() {
+        return Err(CloseReason::PeerIncompatible(Mismatch {
+            field: "private_data",
+            ours: len as u64,
+            theirs: most.into(),
+        }));
     }
+    Ok(())
 }

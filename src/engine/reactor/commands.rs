@@ -13,21 +13,21 @@ use log::Level;
 use super::{
     super::{
         command::{Bound, Command, Handle, ListenerItem, Reply},
-        entry::Role,
+        entry::OwnRequest,
         listening::{ListenerName, Listening},
         names::claim,
     },
-    BATCH, Reactor, is_of_manager, new_key, random,
+    BATCH, Reactor, is_of_manager, new_key,
 };
 use crate::{
     config::Config,
     error::Error,
-    link::{Link, Way},
+    link::Link,
     machine::has_rdma_device,
     poll::{Notice, NoticeKind},
-    proto::{CloseReason, Connection, Params, REPLY_DATA_MAX, SESSION_ID_LEN},
+    proto::{CloseReason, Params, REPLY_DATA_MAX, SESSION_ID_LEN},
     tally::{Refusal, count_refusal},
-    transport::{ConnectionId, ListenId},
+    transport::ListenId,
     transport_choice::{Transport, TransportChoice},
 };
 
@@ -117,7 +117,13 @@ impl Reactor {
                 if self.refusing {
                     reply.send(Err(Error::EngineShutDown));
                 } else {
-                    self.connect((way, others), config, &data, deadline, reply);
+                    let request = OwnRequest {
+                        others,
+                        data,
+                        deadline,
+                        refused: 0,
+                    };
+                    self.connect(way, config.into(), request.into(), None, reply);
                 }
             }
             Command::Accept {
@@ -305,50 +311,6 @@ impl Reactor {
             .map_err(|no| no.into_error(|error| Error::from_bind_locally(address, error)))?;
         let local = id.local_addr().unwrap_or(address);
         Ok((id, local))
-    }
-
-    fn connect(
-        &mut self,
-        (way, others): (Way, Vec<Way>),
-        config: Config,
-        data: &[u8],
-        deadline: Instant,
-        reply: Reply,
-    ) {
-        let key = new_key();
-        if !reply.begin(key) {
-            return;
-        }
-        let id = match ConnectionId::new(way.transport, &self.manager, key) {
-            Ok(id) => id,
-            Err(error) => return reply.send(Err(Error::from_os(error))),
-        };
-        let now = Instant::now();
-        let mut params = self.params(key, &config, way.transport);
-        // The attempt gets the time that remains until the deadline.
-        params.connect_timeout = deadline.saturating_duration_since(now);
-        let conn = Connection::connect(params, random(), data, now);
-        let link = self.adopt(key, conn, way.address, config, id, Role::Active);
-        link.core().add_ways(others);
-        if let Some(entry) = self.links.get_mut(&key) {
-            entry.reply = Some(reply);
-        }
-        self.drive(key);
-    }
-
-    /// Cancels a connection attempt, unless the caller already has the connection.
-    fn give_up(&mut self, key: u64) {
-        let Some(entry) = self.links.get_mut(&key) else {
-            return;
-        };
-        if !entry.role.is_active() {
-            // The peer may already have received the reply and consider the connection established.
-            // Then dropping the established connection closes it.
-            self.reject(key, &[]);
-        } else if entry.reply.take().is_some() {
-            entry.link.in_engine(|core| core.conn.close(Instant::now()));
-            self.drive(key);
-        }
     }
 
     pub(super) fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, reply: Reply) {

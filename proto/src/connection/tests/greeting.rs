@@ -1,13 +1,14 @@
 //! Tests of requests whose private data are sent in a separate frame.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{
+    end, last_event, ops,
     pair::{A, B, Pair},
     params,
 };
 use crate::{
-    CloseReason, Params, Phase, TransportTraits,
+    CloseReason, CmOp, Connection, Params, Phase, TransportTraits,
     frame::{Control, Header, Kind},
 };
 
@@ -118,7 +119,57 @@ fn eager_size_too_small_for_request_is_named() {
         panic!("{pair:?}");
     };
     let values = (mismatch.field, mismatch.ours, mismatch.theirs);
-    assert_eq!(values, ("eager_size", 201, 200));
+    assert_eq!(values, ("private_data", 201, 200));
+    assert_eq!(
+        reason(&pair, A).to_string(),
+        "the two sides are incompatible: the private data have 201 bytes, which eager_size allows \
+         here, but eager_size at the peer is 200; send at most 20 bytes, or raise it there to at \
+         least 201"
+    );
+}
+
+#[test]
+fn refused_long_request_may_be_repeated_if_asked() {
+    for (retry_refused, len) in [(true, 100), (true, 20), (false, 100)] {
+        let params = Params {
+            retry_refused,
+            ..roomy()
+        };
+        let conn = Connection::connect(params, 1, &vec![7; len], Instant::now());
+        let rejected = CloseReason::Rejected {
+            reason: rdma_status::RejectReason::CONSUMER_DEFINED,
+            data: Box::default(),
+        };
+        for (reason, is_refusal) in [
+            (CloseReason::PeerBusy, true),
+            (CloseReason::PeerOutOfResources, true),
+            (CloseReason::PeerDisconnected, true),
+            (rejected, false),
+            (CloseReason::TimedOut(Phase::Connecting), false),
+            (CloseReason::LocallyClosed, false),
+        ] {
+            let expected = is_refusal && retry_refused && len > 20;
+            assert_eq!(conn.may_connect_again(&reason), expected, "{reason}");
+        }
+    }
+}
+
+#[test]
+fn repeated_request_waits_longer_after_each_refusal() {
+    let now = Instant::now();
+    for (refused, longest) in [(1, 50), (2, 100), (5, 800), (6, 1000), (u32::MAX, 1000)] {
+        let longest = Duration::from_millis(longest);
+        let cause = (refused, CloseReason::PeerBusy);
+        let mut conn = Connection::connect_again(roomy(), 1, &[7; 100], cause, now);
+        assert!(conn.has_long_request() && !conn.has_turn());
+        let due = conn.next_timeout().unwrap();
+        assert!((now + longest / 2..=now + longest).contains(&due));
+        assert_eq!(last_event(&mut conn), None);
+        conn.handle_timeout(due);
+        assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitTurn]));
+        conn.handle_timeout(now + roomy().connect_timeout);
+        assert_eq!(end(&mut conn), CloseReason::PeerBusy);
+    }
 }
 
 /// Returns a frame of this kind with sequence number 0.

@@ -1,0 +1,105 @@
+//! Establishes connections of this side, and repeats requests that the peer refuses.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{Reactor, new_key, random};
+use crate::{
+    config::Config,
+    engine::{
+        command::Reply,
+        entry::{Entry, OwnRequest, Role},
+    },
+    error::Error,
+    link::Way,
+    proto::{CloseReason, Connection},
+    transport::ConnectionId,
+};
+
+impl Reactor {
+    /// Connects. If the peer has refused the request before, connects after a wait; `refusal` is
+    /// the last reason.
+    pub(super) fn connect(
+        &mut self,
+        way: Way,
+        config: Arc<Config>,
+        request: Box<OwnRequest>,
+        refusal: Option<CloseReason>,
+        reply: Reply,
+    ) {
+        let key = new_key();
+        if !reply.begin(key) {
+            return;
+        }
+        let id = match ConnectionId::new(way.transport, &self.manager, key) {
+            Ok(id) => id,
+            Err(error) => return reply.send(Err(Error::from_os(error))),
+        };
+        let now = Instant::now();
+        let mut params = self.params(key, &config, way.transport);
+        // The attempt gets the time that remains until the deadline.
+        params.connect_timeout = request.deadline.saturating_duration_since(now);
+        let data = &request.data;
+        let conn = match refusal {
+            None => Connection::connect(params, random(), data, now),
+            Some(reason) => {
+                let refused = (request.refused, reason);
+                Connection::connect_again(params, random(), data, refused, now)
+            }
+        };
+        let is_repeated = config.retry_refused && conn.has_long_request();
+        let link = self.adopt(key, conn, way.address, config, id, Role::Active);
+        link.core().add_ways(request.others.clone());
+        if let Some(entry) = self.links.get_mut(&key) {
+            entry.reply = Some(reply);
+            entry.repeated = is_repeated.then_some(request);
+        }
+        self.drive(key);
+    }
+
+    /// Returns the request of an ended connection if this engine repeats it: the peer refused it
+    /// after its private data were sent in a frame.
+    pub(super) fn request_to_repeat(
+        &self,
+        entry: &mut Entry,
+        reason: &CloseReason,
+    ) -> Option<Box<OwnRequest>> {
+        let request = entry.repeated.take()?;
+        let may = entry.link.core().conn.may_connect_again(reason);
+        let has_time = Instant::now() < request.deadline;
+        (may && has_time && entry.reply.is_some() && !self.refusing).then_some(request)
+    }
+
+    /// Repeats the request of an ended connection, which the peer refused because of `reason`.
+    pub(super) fn connect_again(
+        &mut self,
+        mut entry: Box<Entry>,
+        mut request: Box<OwnRequest>,
+        reason: CloseReason,
+    ) {
+        let Some(reply) = entry.reply.take() else {
+            return;
+        };
+        debug!(Connection, "{}: connects again: {reason}", entry.link);
+        request.refused += 1;
+        let way = Way::new(entry.peer, entry.id.transport());
+        let config = Arc::clone(&entry.config);
+        // Destroys the queue pair and then the id.
+        drop(entry);
+        self.connect(way, config, request, Some(reason), reply);
+    }
+
+    /// Cancels a connection attempt, unless the caller already has the connection.
+    pub(super) fn give_up(&mut self, key: u64) {
+        let Some(entry) = self.links.get_mut(&key) else {
+            return;
+        };
+        if !entry.role.is_active() {
+            // The peer may already have received the reply and consider the connection established.
+            // Then dropping the established connection closes it.
+            self.reject(key, &[]);
+        } else if entry.reply.take().is_some() {
+            entry.link.in_engine(|core| core.conn.close(Instant::now()));
+            self.drive(key);
+        }
+    }
+}
