@@ -251,9 +251,9 @@ impl Connection {
     /// Assigns a slot and a header to the part of a message of `len` bytes that begins at `offset`.
     /// Returns the frame and the length of the part.
     ///
-    /// Before the first part, the caller has checked that [`way`](Self::way) returns
-    /// [`SendMethod::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller must
-    /// post all parts immediately.
+    /// Before the first part, the caller has checked that [`send_method`](Self::send_method)
+    /// returns [`SendMethod::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller
+    /// must post all parts immediately.
     pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_fragment(len, offset))
