@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Device;
 use crate::proto::{
-    CONTROL_SENDS, ControlRefused, Descriptor, PART_HEADER_LEN, READS, SendRefused, Way,
+    CONTROL_SENDS, ControlRefused, Descriptor, PART_HEADER_LEN, READS, SendMethod, SendRefused,
 };
 
 /// The length in bytes of each held message.
@@ -23,7 +23,7 @@ impl Device {
             self.conn
                 .send(len)
                 .map(|transmit| self.post(&transmit, len as u32))
-        } else if let Way::Fragments(count) = self.conn.way(len) {
+        } else if let SendMethod::Fragments(count) = self.conn.send_method(len) {
             self.conn.may_send(len).map(|()| {
                 let (len, mut offset) = (len as u32, 0);
                 for _ in 0..count {
