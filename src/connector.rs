@@ -222,7 +222,8 @@ impl Connector {
 
     /// Sets the engine that serves the connection. Default: [`Engine::shared`].
     ///
-    /// A connection within the process uses the engine of its listener instead.
+    /// A connection to a listener in the same process over `memory://` uses the engine of the
+    /// listener instead.
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());

@@ -230,7 +230,7 @@ pub(crate) fn count_refusal(refusal: Refusal) {
     }
 }
 
-/// Counts the round-trip time of a ping.
+/// Records the round-trip time of a ping.
 pub(crate) fn count_round_trip(time: Duration) {
     if is_enabled() {
         tally().round_trips.add(time);

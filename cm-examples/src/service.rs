@@ -95,8 +95,8 @@ impl Service {
     }
 }
 
-/// Prints statistics after SIGUSR1. After SIGINT or SIGTERM, closes the listener. Ends the
-/// connections that are still open after `time_limit`.
+/// Prints statistics after SIGUSR1. After SIGINT or SIGTERM, closes the listener, and
+/// ends the connections that are still open `time_limit` later.
 fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
     while signals.wait()? == Signal::SIGUSR1 {
         let statistics = engine.statistics()?;

@@ -22,7 +22,7 @@ impl Deadline {
         Self(Cell::new(End::Never))
     }
 
-    /// Returns a deadline that expires when `timeout` has elapsed since the clock was first read.
+    /// Returns a deadline that expires `timeout` after its first check, which reads the clock.
     #[inline]
     pub fn after(timeout: Duration) -> Self {
         Self(Cell::new(End::In(timeout)))

@@ -217,15 +217,15 @@ impl Poller {
         self.word.count_poll_as_owner()
     }
 
-    /// Counts a poll by an event loop or a runtime. If none of the users in `but` relies on the
-    /// engine's thread, the loop becomes the owner. The engine's thread then stops polling until a
-    /// check finds events that the loop has not taken.
+    /// Counts a poll by an event loop or a runtime. The loop or runtime becomes the owner unless a
+    /// user in `blockers` relies on the engine's thread. The engine's thread then stops polling
+    /// until a check finds events that the loop has not taken.
     ///
     /// Returns whether this call has made the loop the owner. If so, the caller requests an event,
     /// because a thread of the previous owner may have taken the last event.
     #[inline]
-    pub(super) fn count_poll_as_loop(&self, but: &[Reliance]) -> bool {
-        let visit = self.word.count_poll_as_loop(but);
+    pub(super) fn count_poll_as_loop(&self, blockers: &[Reliance]) -> bool {
+        let visit = self.word.count_poll_as_loop(blockers);
         self.visited(visit);
         matches!(visit, Visit::Acquired { .. })
     }

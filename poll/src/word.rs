@@ -228,15 +228,15 @@ impl Word {
         word & (OWNER | ATTENDED | RELIANCE) == THREADS | ATTENDED
     }
 
-    /// Counts a poll by an event loop or a runtime. The loop becomes the owner if none of the users
-    /// in `but` relies on the engine.
+    /// Counts a poll by an event loop or a runtime, which becomes the owner unless a user in
+    /// `blockers` relies on the engine.
     #[inline]
-    pub(super) fn count_poll_as_loop(&self, but: &[Reliance]) -> Visit {
+    pub(super) fn count_poll_as_loop(&self, blockers: &[Reliance]) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & OWNER == LOOP {
             return Visit::AlreadyOwner;
         }
-        let relied = but.iter().fold(0, |all, one| all | *one as u64);
+        let relied = blockers.iter().fold(0, |all, one| all | *one as u64);
         self.acquire(word.wrapping_add(VISIT), |word| {
             let free = word & relied == 0 && owner(word) != Owner::Loop;
             // Changing the owner while a thread sleeps in the kernel is safe, because the events

@@ -154,7 +154,7 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "connector: tries {} over {over}, because {from} failed: {error}",
+            "connector: connecting to {} over {from} failed, now tries {over}: {error}",
             Shown(address)
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();

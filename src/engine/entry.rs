@@ -180,7 +180,8 @@ impl Entry {
         }
     }
 
-    /// Returns whether this is a request to this listener whose private data have not arrived.
+    /// Returns whether this entry is a connection request to `listener` that still waits for its
+    /// private data.
     pub(super) fn is_incoming_for(&self, listener: &HalfOpen) -> bool {
         match (&self.role, &self.incoming) {
             (Role::Passive(Some(half_open)), Some(_)) => half_open.is(listener),

@@ -498,7 +498,7 @@ impl Link {
     }
 
     /// Rejects the request, or ends the connection, because the listener's program has not accepted
-    /// it. The peer may connect again.
+    /// the request. The peer may connect again.
     pub(crate) fn reject_untaken(self: &Arc<Self>) {
         self.with_core(|core| core.conn.reject_untaken(Instant::now()));
     }

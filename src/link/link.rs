@@ -476,8 +476,8 @@ impl Link {
         }
     }
 
-    /// Records that the engine's thread begins to drive the connection. Later outputs need a new
-    /// notice.
+    /// Records that the engine's thread begins to drive the connection. Later outputs must notify
+    /// the thread again.
     pub(crate) fn drive_begins(&self) {
         self.drive_wanted.store(false, Ordering::Release);
     }
@@ -497,8 +497,8 @@ impl Link {
         if let Err(error) = self.poller.unregister() {
             error!(
                 Connection,
-                "{self}: released its transport, but cannot remove its descriptor from an epoll \
-                 instance: {error}"
+                "{self}: released its transport, but cannot remove the transport's descriptor from \
+                 an epoll instance: {error}"
             );
         }
     }
@@ -519,7 +519,8 @@ impl Link {
 
     /// Begins an attempt to resume the session over `way`, with the new state machine `conn`.
     pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, way: Way) {
-        // The transport can change here, because no transport is installed at this point.
+        // It is safe to switch between TCP and RDMA here, because the link has no transport
+        // installed at this point.
         let over_tcp = way.transport == Transport::Tcp;
         self.over_tcp.store(over_tcp, Ordering::Release);
         self.in_engine(|core| {

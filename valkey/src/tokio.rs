@@ -43,8 +43,8 @@ use crate::{
 
 /// A connection to a Valkey server or client, for tasks.
 ///
-/// The stream implements [`AsyncRead`] and [`AsyncWrite`]. Two tasks can use the two halves that
-/// `tokio::io::split` returns concurrently. `shutdown` waits until all written bytes have arrived,
+/// The stream implements [`AsyncRead`] and [`AsyncWrite`]. After `tokio::io::split`, two tasks
+/// can use the two halves concurrently. `shutdown` waits until all written bytes have arrived,
 /// then closes the connection. If the stream is dropped without `shutdown`, another thread waits
 /// and closes the connection, within [`Config::linger`].
 #[derive(Debug)]

@@ -164,7 +164,7 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
         packages.push("valgrind");
     }
-    if scope == Scope::Full {
+    if parts.contains(&Part::Counted) {
         packages.extend(["libzmq5", "libnng1"]);
     }
     if !packages.is_empty() {

@@ -138,7 +138,7 @@ mod tests {
         let of_measures: usize = found.iter().map(Vec::len).sum();
         assert_eq!(
             (found[0].len(), found[1].len(), of_measures),
-            (32, 159, 211)
+            (34, 159, 211)
         );
         found.into()
     }

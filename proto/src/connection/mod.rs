@@ -86,8 +86,8 @@ pub struct Connection {
 enum State {
     /// The connection is being established.
     Setup(Setup),
-    /// The connection is established, closing or draining. The value is boxed, so that the end of
-    /// the setup moves only a pointer.
+    /// The connection is established, closing or draining. The value is boxed, so that only
+    /// a pointer is moved when the setup completes.
     Open(Box<Open>),
     /// The connection has ended, and has queued its last output.
     Closed(Ended),

@@ -10,8 +10,8 @@ use crate::{
 
 /// Functions for sessions.
 impl Connection {
-    /// Returns the request to resume a session from a connect request's private data. Returns
-    /// `None` if the connect request does not resume a session.
+    /// Parses the private data of a connect request. Returns the resume request in it, or `None` if
+    /// the connect request does not resume a session.
     #[must_use]
     pub fn resume_request(private_data: &[u8]) -> Option<ResumeRequest> {
         let (hello, data) = Hello::parse(private_data).ok()?;

@@ -296,7 +296,9 @@ async fn to_plain(
                 stream.consume(written);
             }
             failed => {
-                let error = failed.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into());
+                let error = failed
+                    .err()
+                    .unwrap_or_else(|| io::ErrorKind::WriteZero.into());
                 progress.fail(End::Plain, error);
                 discards = true;
             }

@@ -70,8 +70,8 @@ impl Surroundings {
         self.distribution
     }
 
-    /// Returns a finding about a container or about network namespaces. Returns `None` outside of
-    /// containers, if devices are shared between network namespaces.
+    /// Returns a finding about a container or about network namespaces. Returns `None` if
+    /// this is not a container and devices are shared between network namespaces.
     pub(super) fn judge(&self) -> Option<Finding> {
         let exclusive = self.namespaces == Some(Namespaces::Exclusive);
         match (self.is_container, exclusive) {

@@ -84,8 +84,8 @@ impl Reading {
         for (pid, path) in all {
             if this.at.elapsed() > TIME_LIMIT {
                 log::warn!(
-                    "did not read the statistics of some processes: the time limit of \
-                     {TIME_LIMIT:?} ended while the command read those of others"
+                    "skipped the statistics of some processes: reading the other processes took \
+                     longer than {TIME_LIMIT:?}"
                 );
                 break;
             }

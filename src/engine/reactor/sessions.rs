@@ -355,8 +355,8 @@ impl Reactor {
             Err(error) => {
                 warn_sparsely!(
                     Connection,
-                    "{link}: cannot offer a session, so a lost link will end the connection: \
-                     cannot read /dev/urandom: {error}"
+                    "{link}: cannot read /dev/urandom ({error}), so no session is offered, and a \
+                     lost link will end the connection"
                 );
                 return None;
             }

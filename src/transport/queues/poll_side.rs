@@ -158,7 +158,7 @@ impl PollSide {
 }
 
 impl CompletionEvents {
-    /// Returns the hop limit, which a program can change; `None` if the route determines it.
+    /// Returns the hop limit if a program can change it, or `None` if the route determines it.
     pub(crate) fn hop_limit(&self) -> Option<tcp::HopLimit<'_>> {
         by_transport!(self, {
             Rdma(_) => None,

@@ -59,7 +59,7 @@ impl QueuePair {
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
     }
 
-    /// Posts receives in order. One call posts a list of them.
+    /// Posts receives in order, as one list in one call.
     ///
     /// # Safety
     ///
@@ -205,7 +205,7 @@ impl SharedReceiveQueue {
         unsafe { self.queue.post_recv_raw(id.encode(), raw(sge)) }
     }
 
-    /// Posts receives in order. One call posts a list of them.
+    /// Posts receives in order, as one list in one call.
     ///
     /// # Safety
     ///

@@ -312,8 +312,8 @@ impl ConnectionManager {
         if let Err(errno) = result {
             error_sparsely!(
                 Tcp,
-                "engine: cannot set the timer of the TCP listeners, so paused listeners may not \
-                 continue, and silent peers may stay connected: {errno}"
+                "engine: cannot set the timer of the TCP listeners, so paused listeners might not \
+                 resume, and silent peers might stay connected: {errno}"
             );
         }
     }
@@ -439,8 +439,9 @@ impl Drop for ConnectRequest {
     }
 }
 
-/// The engine's epoll registration of one established socket. It reports the end of the stream, and
-/// room in the socket if a send waits for room. Each registration reports once.
+/// The engine's epoll registration of one established socket. It reports the end of the stream.
+/// While a send waits for space in the socket's send buffer, it also reports when there is space.
+/// It is one-shot: it must be armed again after each report.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Arc<Epoll>,

@@ -41,9 +41,11 @@ pub(super) struct Local {
     pub(super) groups: Groups,
 }
 
-// SAFETY: the pointer is used only while `state` and the channel's lock are held; see `with`.
+// SAFETY: the pointer is used only while the locks of `state` and of the channel are held;
+// see `with`.
 unsafe impl Send for OwnedId {}
-// SAFETY: the pointer is used only while `state` and the channel's lock are held; see `with`.
+// SAFETY: the pointer is used only while the locks of `state` and of the channel are held;
+// see `with`.
 unsafe impl Sync for OwnedId {}
 
 impl OwnedId {

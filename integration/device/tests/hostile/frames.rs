@@ -429,7 +429,7 @@ fn immediate_writes_need_credit_like_sends() {
     let nowhere = RemoteAddr { addr: 0, rkey: 0 };
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        // Without writable memory, immediate data would be another violation.
+        // Without writable memory, immediate data would itself be a violation.
         let _writable = endpoint
             .one_sided()
             .region(64, RemoteAccess::WRITE)

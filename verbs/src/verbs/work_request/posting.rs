@@ -44,10 +44,10 @@ impl From<PostError> for io::Error {
     }
 }
 
-/// The memory regions of all requests that were posted on a queue, without duplicates.
+/// The memory regions of all requests that were posted to a queue, without duplicates.
 ///
 /// The queue cannot detect that a request has completed, because the program polls the completion
-/// queue. Therefore it keeps each region alive until the queue is destroyed.
+/// queue. The queue therefore keeps each region alive until it is destroyed.
 #[derive(Debug, Default)]
 pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,

@@ -63,8 +63,8 @@ impl Mistake {
         }
     }
 
-    /// Makes the mistake after a transition, if it is the mistake that occurs after every
-    /// transition.
+    /// Makes this mistake after a transition, if it is `AcknowledgeClose`, the only mistake that is
+    /// repeated after every transition.
     pub(super) fn repeat(self, world: &mut World) {
         if self != Self::AcknowledgeClose {
             return;

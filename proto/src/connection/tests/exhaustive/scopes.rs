@@ -42,7 +42,8 @@ pub(super) const SMALLEST: Scope = Scope {
 };
 
 /// Creates a list of scopes, one per line. A line consists of a name and the sizes that differ from
-/// the smallest scope. After the arrow, each side event has two maximum numbers: at A and at B.
+/// the smallest scope. After the arrow come the events that can occur at either side, each with its
+/// maximum number of occurrences at A and at B.
 macro_rules! scopes {
     ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {
