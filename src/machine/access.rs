@@ -194,8 +194,8 @@ mod tests {
                 denied.to_string(),
                 format!(
                     "this process may not read and write /dev/infiniband/uverbs0 \
-                     (mode {mode:04o}, group {group}): open it by a udev rule, for instance \
-                     `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
+                     (mode {mode:04o}, group {group}): change its permissions by a udev rule, \
+                     such as `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
                      /etc/udev/rules.d, and add its user to that group"
                 )
             );

@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-use rdmsg::tokio::{Endpoint, Listener, Stream};
+use rdmsg::{
+    Connector, Error, RequestListener,
+    tokio::{Endpoint, Listener, Stream},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     task::yield_now,
@@ -120,4 +123,32 @@ async fn stream_carries_bytes_under_a_paused_clock() {
     drop(far);
     writer.await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+/// No timer wakes a task that waits for another attempt, so it gets the refusal at once, with short
+/// and with long private data.
+#[tokio::test(start_paused = true)]
+async fn refused_task_gets_the_refusal_at_once() {
+    for len in [20, 1000] {
+        let requests = RequestListener::bind("memory://refused").unwrap();
+        let connector = Connector::new()
+            .private_data(&vec![7; len])
+            .retry_refused(true);
+        let connecting =
+            tokio::spawn(
+                async move { Endpoint::connect_with(&connector, "memory://refused").await },
+            );
+        let request = loop {
+            if let Some(request) = requests.try_request() {
+                break request;
+            }
+            yield_now().await;
+        };
+        drop(requests);
+        drop(request);
+        let listener = Listener::bind("memory://refused").await.unwrap();
+        let refused = timeout(SECOND, connecting).await.unwrap().unwrap();
+        assert!(matches!(refused, Err(Error::Connect { .. })), "{refused:?}");
+        drop(listener);
+    }
 }

@@ -242,7 +242,7 @@ fn ping_reports_loss_and_continues_on_next_connection() {
         there.signal("KILL").unwrap();
         there.finish(TIME_LIMIT).unwrap();
         wait(here, "the connection is lost: ");
-        wait(here, "cannot connect: ");
+        wait(here, "cannot connect to ");
         serve(there);
         let twice = format!("until [ $(grep -c 'connected to' {file}) = 2 ]; do sleep 0.1; done");
         here.run(&twice).unwrap();

@@ -159,16 +159,17 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
     match failed {
         End::Plain => {
             let delivery = async {
-                there.await;
-                // An abort discards the bytes that have not arrived at the peer.
-                let _ = endpoint.flushed().await;
+                progress.limit(there).await;
+                // An abort discards the bytes that have not arrived at the peer, whose client may
+                // read slowly.
+                let _ = timeout(DELIVERY_LIMIT, endpoint.flushed()).await;
             };
             let discard = async {
                 back.await;
                 pending().await
             };
             select! {
-                () = progress.limit(delivery) => {}
+                () = delivery => {}
                 () = discard => {}
             }
         }

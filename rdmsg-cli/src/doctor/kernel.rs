@@ -40,7 +40,10 @@ impl Kernel {
             format!("boot/vmlinuz-{release}"),
         ];
         Self {
-            is_external: !release.is_empty() && !files.iter().any(|file| root.has(file)),
+            // After an upgrade of the kernel, only files of the new one may exist.
+            is_external: !release.is_empty()
+                && root.names("lib/modules").is_empty()
+                && !files.iter().any(|file| root.has(file)),
             release,
             has_cm,
             has_verbs,

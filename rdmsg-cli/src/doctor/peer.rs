@@ -258,6 +258,12 @@ impl Peer {
         let finding = Finding::error("peer", what)
             .because("only `rdmsg serve` on the peer can examine the peer")
             .at(Host::Peer);
+        if matches!(error, Unserved::Failed(Error::TimedOut)) {
+            return finding.hint(format!(
+                "a connection to TCP port {port} is established, so no firewall drops the port: the \
+                 peer is slow, another program has the port, or long packets are lost"
+            ));
+        }
         if is_of_established(error) {
             return finding.hint(format!(
                 "a connection to TCP port {port} is established, so the network is in order: run \
@@ -500,7 +506,7 @@ fn is_refusal(error: &Unserved) -> bool {
 fn is_of_established(error: &Unserved) -> bool {
     matches!(
         error,
-        Unserved::OtherProgram | Unserved::Failed(Error::TimedOut | Error::Disconnected(_))
+        Unserved::OtherProgram | Unserved::Failed(Error::Disconnected(_))
     )
 }
 

@@ -13,6 +13,7 @@ use crate::{
     link::Way,
     proto::{CloseReason, Connection},
     transport::ConnectionId,
+    transport_choice::Transport,
 };
 
 impl Reactor {
@@ -38,6 +39,10 @@ impl Reactor {
         let mut params = self.params(key, &config, way.transport);
         // The attempt gets the time that remains until the deadline.
         params.connect_timeout = request.deadline.saturating_duration_since(now);
+        // In an engine without a thread, no timer wakes a task before the next attempt.
+        params.retry_refused &=
+            way.transport != Transport::Memory || !matches!(reply, Reply::Task(_));
+        let is_repeated = params.retry_refused;
         let data = &request.data;
         let conn = match refusal {
             None => Connection::connect(params, random(), data, now),
@@ -46,7 +51,7 @@ impl Reactor {
                 Connection::connect_again(params, random(), data, refused, now)
             }
         };
-        let is_repeated = config.retry_refused && conn.has_long_request();
+        let is_repeated = is_repeated && conn.has_long_request();
         let link = self.adopt(key, conn, way.address, config, id, Role::Active);
         link.core().add_ways(request.others.clone());
         if let Some(entry) = self.links.get_mut(&key) {
