@@ -167,7 +167,12 @@ fn peers_that_announce_and_vanish_leave_nothing() {
     while scene.stage.engine.statistics().unwrap().connections > 2 {
         scene.stage.bystander.assert_unaffected();
     }
-    assert_eq!((pinned(), threads()), before, "bytes pinned, and threads");
+    // Before, a thread that helped to connect may not have exited yet.
+    let after = (pinned(), threads());
+    assert!(
+        after.0 <= before.0 && after.1 <= before.1,
+        "bytes pinned, and threads: {before:?} before, {after:?} after"
+    );
     scene.finish();
 }
 

@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(counts("idle"), [("cost", true, 1)]);
         assert_eq!(
             counts("checks"),
-            [("lints", false, 2), ("exhaustive", false, 1)]
+            [("lints", false, 3), ("exhaustive", false, 1)]
         );
         let (two, names) = (counts("two"), ["faults", "interop", "services", "ends"]);
         assert_eq!(two.iter().map(|(_, _, count)| count).sum::<usize>(), 11);
