@@ -17,7 +17,7 @@ use toolbox::Side;
 
 use crate::traffic::Traffic;
 
-/// The number of receives for messages, which are as many as a peer may have in flight.
+/// The number of receives for messages, and the maximum number of messages in flight.
 const WINDOW: usize = 64;
 
 /// The number of messages after which the receiver returns their credits.

@@ -162,14 +162,14 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
                 progress.limit(there).await;
                 // An abort discards the bytes that have not arrived at the peer, whose client may
                 // read slowly.
-                let _ = timeout(DELIVERY_LIMIT, endpoint.flushed()).await;
+                let _ = endpoint.flushed().await;
             };
             let discard = async {
                 back.await;
                 pending().await
             };
             select! {
-                () = delivery => {}
+                _ = timeout(DELIVERY_LIMIT, delivery) => {}
                 () = discard => {}
             }
         }

@@ -42,7 +42,7 @@ impl Reactor {
         // In an engine without a thread, no timer wakes a task before the next attempt.
         params.retry_refused &=
             way.transport != Transport::Memory || !matches!(reply, Reply::Task(_));
-        let is_repeated = params.retry_refused;
+        let retries = params.retry_refused;
         let data = &request.data;
         let conn = match refusal {
             None => Connection::connect(params, random(), data, now),
@@ -51,7 +51,7 @@ impl Reactor {
                 Connection::connect_again(params, random(), data, refused, now)
             }
         };
-        let is_repeated = is_repeated && conn.has_long_request();
+        let is_repeated = retries && conn.has_long_request();
         let link = self.adopt(key, conn, way.address, config, id, Role::Active);
         link.core().add_ways(request.others.clone());
         if let Some(entry) = self.links.get_mut(&key) {
