@@ -51,7 +51,7 @@ const EVENTS: usize = 64;
 /// Threads that wait in [`next_event`](Self::next_event) or [`send`](Self::send) start the dials,
 /// and the engine's thread establishes the connections. So a thread must call `next_event`, or the
 /// program must call [`events`](Self::events), which starts a thread. There are no methods for
-/// tasks: a task reads the channel of `events` in a thread for blocking calls.
+/// tasks: see [the recipe](crate::guide::cookbook#calls-of-many-tasks) for a client of tasks.
 ///
 /// # At most once
 ///

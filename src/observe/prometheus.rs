@@ -25,6 +25,8 @@ const STATE: &str = "rdmsg_connection_state";
 enum Kind {
     Counter,
     Gauge,
+    /// A gauge in seconds, whose value in [`Statistics`] is in milliseconds.
+    Seconds,
 }
 
 impl Kind {
@@ -32,7 +34,15 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
-            Self::Gauge => "gauge",
+            Self::Gauge | Self::Seconds => "gauge",
+        }
+    }
+
+    /// Returns the exported text of a value.
+    fn text(self, value: u64) -> String {
+        match self {
+            Self::Counter | Self::Gauge => value.to_string(),
+            Self::Seconds => (value as f64 / 1000.0).to_string(),
         }
     }
 }
@@ -110,8 +120,8 @@ const SAMPLES: &[Sample] = &[
         |it| it.resent,
     ),
     (
-        "longest_gap_milliseconds",
-        Kind::Gauge,
+        "longest_gap_seconds",
+        Kind::Seconds,
         "Longest time from the loss of a connection to its resumption.",
         |it| it.longest_gap_ms,
     ),
@@ -168,7 +178,7 @@ impl Snapshot {
         self.write_round_trips(out)?;
         for (name, kind, help, value) in SAMPLES {
             head(out, &format!("rdmsg_{name}"), kind.name(), help)?;
-            writeln!(out, "rdmsg_{name} {}", value(&self.all))?;
+            writeln!(out, "rdmsg_{name} {}", kind.text(value(&self.all)))?;
         }
         if !self.device_events.is_empty() {
             let help = "Events that devices reported, such as the loss of a link.";
@@ -206,7 +216,7 @@ impl Snapshot {
             head(out, &format!("rdmsg_connection_{name}"), kind.name(), help)?;
             for connection in &self.connections {
                 let labels = connection.labels();
-                let value = value(&connection.statistics);
+                let value = kind.text(value(&connection.statistics));
                 writeln!(out, "rdmsg_connection_{name}{{{labels}}} {value}")?;
             }
         }
@@ -271,6 +281,7 @@ pub fn record_metrics() {
         match kind {
             Kind::Counter => metrics::counter!(name).absolute(value),
             Kind::Gauge => metrics::gauge!(name).set(value as f64),
+            Kind::Seconds => metrics::gauge!(name).set(value as f64 / 1000.0),
         }
     }
 }
