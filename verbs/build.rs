@@ -1,7 +1,7 @@
 //! Reports all packages that are missing for generating the bindings, in one message.
 //!
 //! The build script of rdma-sys needs these packages, and stops at the first missing one. This
-//! build script has no dependencies, so cargo runs it long before it has compiled rdma-sys's
+//! build script has no dependencies, so cargo runs it before the slow compilation of rdma-sys's
 //! generator. Therefore the complete report appears first.
 
 use std::{
@@ -61,7 +61,8 @@ fn main() {
         process::exit(1);
     }
     if !missing.is_empty() {
-        // The generator can find libclang in a directory that is not checked here.
+        // This is only a warning, because the generator also searches directories that this script
+        // does not check.
         println!(
             "cargo:warning=found no libclang; if the bindings cannot be generated, \
              install {packages} or set LIBCLANG_PATH"

@@ -30,8 +30,8 @@ impl Script {
         this
     }
 
-    /// Runs the build script with the feature `linked`. `PATH` contains only these programs, each
-    /// of which is a name and a shell script of one line.
+    /// Runs the build script with the feature `linked`. `PATH` contains only `programs`, given as
+    /// names and one-line shell scripts.
     fn run(&self, programs: &[(&str, &str)]) -> Output {
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let manifest = fs::read_to_string(manifest).unwrap();

@@ -26,8 +26,7 @@ pub struct AddrInfoHints {
     pub numeric_host: bool,
     /// The port space. Default: TCP.
     pub port_space: Option<PortSpace>,
-    /// The local address to connect from. Default: the address that the route to the peer
-    /// determines.
+    /// The local address to connect from. Default: the source address of the route to the peer.
     pub src: Option<SocketAddr>,
 }
 

@@ -4,7 +4,7 @@ use crate::{
     verbs::AhAttr,
 };
 
-/// The parameters with which a program connects or accepts a connection.
+/// The parameters of a connection that a program requests or accepts.
 ///
 /// See [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ use crate::{
 )]
 #[doc(alias = "rdma_conn_param")]
 pub struct ConnParam {
-    /// Bytes that the connection manager carries to the peer's program.
+    /// Bytes that the connection manager delivers to the peer's program.
     pub private_data: PrivateData,
     /// The maximum number of concurrent READ and atomic operations from the peer.
     ///
@@ -74,7 +74,7 @@ impl ConnParam {
     }
 }
 
-/// The parameters of a connection that an event reports.
+/// The connection parameters in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnEventParam {
@@ -110,7 +110,7 @@ impl ConnEventParam {
     }
 }
 
-/// The parameters of a datagram peer or of a multicast group that an event reports.
+/// The parameters of a datagram peer or a multicast group in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdEventParam {

@@ -1,19 +1,19 @@
 #![allow(unsafe_code)]
 
-//! The devices that librdmacm has open, and the release of a removed device.
+//! Tracks the devices that librdmacm has open, and releases removed devices.
 //!
 //! librdmacm opens a device when a program first needs it, and counts the ids and the device lists
-//! that use the device. It closes a device only after it has detected the removal of the device,
-//! which it does when it creates a device list. A driver without hot removal, such as that of
-//! software RoCE, waits for that close: until then the device keeps its name, and the command that
-//! removes the device blocks.
+//! that use it. librdmacm detects that a device was removed only when it creates a device list. It
+//! closes the device after that, when the last use ends. Some drivers, such as that of software
+//! RoCE, do not support hot removal. With such a driver, the device keeps its name until librdmacm
+//! closes it, and the command that removes the device blocks.
 //!
-//! Therefore this module requests another list from librdmacm after two conditions are met: an
-//! event has reported the removal of a device, and the last list of this module that contains the
-//! device was dropped. If no device is left, librdmacm creates no list and detects no removal. In
-//! that case this module replaces the descriptors of the removed device with descriptors on which
-//! every call fails. Then the kernel can remove the device, and librdmacm frees its own objects
-//! when it next creates a list.
+//! Therefore this module requests another list from librdmacm when two conditions are met: an event
+//! has reported the removal of a device, and the last list of this module that contains the device
+//! was dropped. If no device is left, librdmacm creates no list and detects no removal. In that
+//! case this module replaces the descriptors of the removed device with descriptors on which every
+//! call fails. Then the kernel can remove the device, and librdmacm frees its own objects when it
+//! next creates a list.
 
 use std::{
     any::Any,
@@ -38,10 +38,10 @@ use crate::{
 
 /// The RDMA devices that librdmacm has open.
 ///
-/// Ids use only these devices, so a program must create objects that several ids share on these
-/// devices.
+/// Ids use only these devices. Create objects that several ids share, for example a protection
+/// domain, on these devices.
 ///
-/// Even the kernel keeps a removed device until all objects on it have been destroyed and all lists
+/// A removed device stays in the kernel until all objects on it have been destroyed and all lists
 /// that contain it have been dropped.
 ///
 /// See [`rdma_get_devices(3)`](https://man7.org/linux/man-pages/man3/rdma_get_devices.3.html).
@@ -99,16 +99,15 @@ fn open() -> MutexGuard<'static, Open> {
     lock(OPEN.get())
 }
 
-/// Ensures that this process opened the descriptors of software devices, with its current
+/// Ensures that this process itself opened the descriptors of software devices, with its current
 /// credentials.
 ///
-/// To post a work request, the driver of a software device calls write(2) on the device's
-/// descriptor. The kernel allows this call only if the caller has the credentials with which the
-/// descriptor was opened; the credentials of a forked child count as different. The kernel stores
-/// all state of a software device's context, so a context without objects also works with another
-/// descriptor. An adapter's driver also stores state in the process's memory, so a child continues
-/// to use the descriptors of its parent. This works because such a driver uses ioctl(2), which the
-/// kernel allows.
+/// The driver of a software device posts a work request by calling write(2) on the device's
+/// descriptor. The kernel allows this call only with the credentials with which the descriptor was
+/// opened. The kernel regards the credentials of a forked child as different. It stores all state
+/// of a software device's context, so the descriptor of a context without objects can be replaced.
+/// The driver of an adapter also stores state in the process's memory, so a child continues to use
+/// the inherited descriptors. The kernel allows this, because such a driver uses ioctl(2).
 pub(super) fn own_descriptors() -> Result<(), OsError> {
     let mut open = open();
     let credentials = (geteuid(), getegid());
@@ -146,10 +145,10 @@ impl Devices {
         Ok(Self::enter(list, &mut open.held))
     }
 
-    /// Returns a list that contains only the device `raw`, to which an id points. Returns `None` if
-    /// the device was removed.
+    /// Returns a list that contains only `raw`, the device of an id. Returns `None` if the device
+    /// was removed.
     ///
-    /// Unlike a list of all devices, it does not block the removal of other devices.
+    /// This list does not block the removal of other devices.
     pub(super) fn only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
         let mut open = open();
         let mut list = List::get()?;
@@ -169,7 +168,8 @@ impl Devices {
         }
     }
 
-    /// Records the removal of the device `raw`, to which an id points.
+    /// Records that `raw`, the device of an id, was removed. Releases the device now if no list of
+    /// this module contains it.
     ///
     /// # Safety
     ///
@@ -199,8 +199,8 @@ impl Devices {
             .collect()
     }
 
-    /// Returns the device with the address `raw`, which librdmacm returned, or `None` if the list
-    /// does not contain it.
+    /// Returns the device whose context has the address `raw`, or `None` if the list does not
+    /// contain it.
     pub(super) fn find(&self, raw: *mut ffi::ibv_context) -> Option<Context> {
         let raw = NonNull::new(raw)?;
         self.inner
@@ -306,8 +306,9 @@ impl List {
     }
 }
 
-/// Returns the error to report after `rdma_get_devices` failed: `EMFILE` or `ENFILE` instead of
-/// `ENODEV` if librdmacm found no device because no descriptor was left.
+/// Returns the error to report after `rdma_get_devices` has failed with `error`. If librdmacm found
+/// no device because the process has too few free descriptors, returns `EMFILE` or `ENFILE` instead
+/// of `ENODEV`.
 fn of_descriptors(error: OsError) -> OsError {
     // librdmacm uses at most four descriptors at a time.
     let files = [(); 4].map(|()| File::open("/"));
@@ -377,8 +378,8 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
 /// the context have been destroyed.
 unsafe fn release(context: NonNull<ffi::ibv_context>) {
     match List::get() {
-        // Creating the list made librdmacm mark the device as removed. librdmacm closes the device
-        // when its last use is released.
+        // When librdmacm created this list, it marked the device as removed. librdmacm closes the
+        // device when its last use is released.
         Ok(list) => drop(list),
         // SAFETY: the caller of `release` guarantees the conditions of `detach` on `context`.
         Err(none_left) => match unsafe { detach(context) } {
@@ -394,9 +395,8 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
     }
 }
 
-/// Closes the kernel's objects of a context without changing librdmacm's state.
-///
-/// The numbers of its descriptors stay in use, but every call on them fails.
+/// Closes the kernel's objects of a context. librdmacm's state does not change: its descriptor
+/// numbers stay in use, but every call on them fails.
 ///
 /// # Safety
 ///

@@ -15,7 +15,8 @@ use crate::{
     verbs::{AhAttr, QpType},
 };
 
-/// An event of a [`CmId`](super::CmId). It is a copy, so the program may keep it.
+/// An event of a [`CmId`](super::CmId). This copy stays valid after librdmacm has freed the
+/// original event.
 ///
 /// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for
 /// the meaning and content of each event.
@@ -153,7 +154,8 @@ impl CmEvent {
         self.listen_context
     }
 
-    /// Returns the parameters of the connection, which are zero if this type of event carries none.
+    /// Returns the parameters of the connection. All fields are zero if this type of event carries
+    /// no parameters.
     ///
     /// Returns `None` for datagram ids, and for events that do not come from the connection
     /// manager.
@@ -222,8 +224,8 @@ impl EventChannel {
         }
         // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
-        // The lock is released before the early return below can drop the event and its new id,
-        // because destroying that id acquires the lock.
+        // The lock is released here, because the next line can return early. Then the event and its
+        // new id are dropped, and destroying the id acquires this lock.
         drop(lock);
         cvt("rdma_ack_cm_event", ret)?;
         Ok(Some(event))

@@ -76,8 +76,8 @@ unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::
     // every version of libibverbs, the field `sz` directly precedes the context.
     let sz = unsafe { (*extended).sz };
     // Newer versions of libibverbs prepend operations to the structure. Therefore the structure
-    // contains an operation if its size `sz` covers the distance from the operation to the
-    // structure's end.
+    // contains an operation if its size `sz` is at least the distance from the operation to the end
+    // of the structure.
     (sz >= SIZE - op).then_some(extended)
 }
 
@@ -96,7 +96,7 @@ macro_rules! op {
 
 /// Queries a port as `ibv_query_port(3)` does. Returns 0 or an error number.
 ///
-/// The function that libibverbs exports with that name fills in an older, shorter structure, which
+/// The function that libibverbs exports under that name fills in an older, shorter structure, which
 /// lacks the flags of the link layer. The inline function `___ibv_query_port` replaces it in C, and
 /// this function replaces it in Rust.
 ///
@@ -160,9 +160,8 @@ pub(crate) unsafe fn ibv_create_cq_ex(
 
 /// Calls `ibv_create_qp_ex(3)`, which returns a new queue pair, or null with `errno` set.
 ///
-/// `comp_mask` must contain at least one bit besides the one for the protection domain. If only
-/// that bit is set, the inline function of C calls `ibv_create_qp`, which this function does not
-/// do.
+/// `comp_mask` must contain at least one bit besides the one for the protection domain. In C, the
+/// inline function calls `ibv_create_qp` if only that bit is set. This function does not.
 ///
 /// # Safety
 ///

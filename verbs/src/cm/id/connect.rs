@@ -61,8 +61,8 @@ impl CmId {
         }
     }
 
-    /// Returns whether `bind_addr` failed because the port of `addr` is in use. That is the case if
-    /// the same address can be bound with port 0.
+    /// Returns whether `bind_addr` failed because the port of `addr` is in use. Tests this by
+    /// binding the same address with port 0.
     fn is_port_taken(
         create: impl Fn() -> Result<Self, OsError>,
         mut addr: SocketAddr,

@@ -102,8 +102,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id has a queue pair, whose options librdmacm sets itself, or if the
-    /// vendor is 0, which means that there are no options.
+    /// Returns `EINVAL` if the id has a queue pair, because librdmacm then sets the options itself.
+    /// Also returns `EINVAL` if the vendor id is 0, which means that there are no options.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
         let mut raw = ffi::ibv_ece {
@@ -125,8 +125,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id has a queue pair, whose options librdmacm handles itself: see
-    /// [`rdma_get_remote_ece(3)`][man].
+    /// Returns `EINVAL` if the id has a queue pair, because librdmacm then handles the options
+    /// itself: see [`rdma_get_remote_ece(3)`][man].
     ///
     /// [man]: https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html
     #[doc(alias = "rdma_get_remote_ece")]

@@ -21,9 +21,9 @@ impl CmId {
     /// # Errors
     ///
     /// Returns `EINVAL` if the id already has a queue pair, or if it is not bound to a device. Also
-    /// returns `EINVAL` if an argument does not belong to the device that [`verbs`](Self::verbs)
-    /// returns. A device that the program opened itself counts as a different device. Otherwise
-    /// returns the errors of
+    /// returns `EINVAL` if an argument does not belong to the [`Context`](crate::verbs::Context)
+    /// that [`verbs`](Self::verbs) returns, even if the program opened the same device itself.
+    /// Otherwise returns the errors of
     /// [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
     #[doc(alias = "rdma_create_qp")]
     pub fn create_qp(
@@ -57,8 +57,8 @@ impl CmId {
         Ok(unsafe { QueuePair::from_cm(qp, QpCap::from_raw(raw.cap), pd, attr, owner) })
     }
 
-    /// Returns the attributes for moving a queue pair, which the program created itself, to
-    /// `state`.
+    /// Returns the attributes for moving the queue pair to `state`, if the program created the
+    /// queue pair itself.
     ///
     /// # Errors
     ///

@@ -174,10 +174,10 @@ impl CmId {
     }
 }
 
-/// Returns the result of a step that waits for one of the events in `wanted`, or `None` if the
-/// event `event` does not end the step.
+/// Returns the result of a step after the event `event`, or `None` if the step must wait for
+/// another event.
 ///
-/// The error of a failed step is an error number.
+/// A step succeeds with one of the events in `wanted`. Otherwise the error is an error number.
 fn outcome(
     event: CmEventType,
     status: i32,

@@ -104,9 +104,9 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the driver does not support extended queues, or does not support
-    /// timestamps, as [`completion_timestamp_mask`] shows. Otherwise returns the errors of
-    /// [`on_vector`](Self::on_vector).
+    /// Returns `EOPNOTSUPP` if the driver does not support extended queues, or if `timestamps` is
+    /// true but the driver does not support timestamps: see [`completion_timestamp_mask`].
+    /// Otherwise returns the errors of [`on_vector`](Self::on_vector).
     ///
     /// [`completion_timestamp_mask`]: crate::verbs::DeviceAttrEx::completion_timestamp_mask
     #[doc(alias = "ibv_create_cq_ex")]

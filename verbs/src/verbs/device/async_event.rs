@@ -40,8 +40,8 @@ pub enum AsyncElement {
     Port(u8),
     /// The whole device.
     Device,
-    /// An object of a kind that this crate never creates, or of an event that this crate does not
-    /// define.
+    /// An object of a type that this crate never creates, or the object of an event type that this
+    /// crate does not define.
     Unknown,
 }
 
@@ -49,7 +49,7 @@ open_enum! {
     /// The kind of an asynchronous event: `enum ibv_event_type`.
     #[doc(alias = "ibv_event_type")]
     pub struct AsyncEventType(u32);
-    /// A completion queue overran or lost its memory.
+    /// A completion queue failed, for example because it overran.
     ///
     /// The queue and all queue pairs that use it become unusable.
     CQ_ERR = 0;
@@ -216,8 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// Calls `read` with an event in the form in which libibverbs fills it in, and returns the
-    /// result.
+    /// Calls `read` with an event that is filled in as libibverbs does, and returns the result.
     fn event(event_type: u32, element: ffi::ibv_async_event_element_t) -> AsyncEvent {
         let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let start = raw.as_mut_ptr();

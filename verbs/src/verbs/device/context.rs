@@ -56,8 +56,8 @@ unsafe impl Send for Inner {}
 // module reads do not change while the device is open.
 unsafe impl Sync for Inner {}
 
-/// For each device name, the number of completion vectors that this process has taken, plus the
-/// start value of that device.
+/// The counters of [`Context::next_comp_vector`], by device name. Each call increments the device's
+/// counter, which starts at the process id.
 static TAKEN_VECTORS: PerProcess<Mutex<BTreeMap<String, u32>>> = PerProcess::new(Mutex::default);
 
 impl Context {
@@ -273,8 +273,8 @@ impl Context {
         u32::try_from(vectors).unwrap_or(0)
     }
 
-    /// Returns a completion vector of the device. Successive calls return the vectors in turn; all
-    /// callers in this process share this sequence.
+    /// Returns a completion vector of the device. Successive calls in this process return the
+    /// vectors in rotation.
     ///
     /// The process id determines the first vector, so that processes with few queues start with
     /// different vectors.
@@ -337,7 +337,7 @@ impl Context {
         unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
     }
 
-    /// Returns whether both handles refer to the same open device, so that a program can combine
+    /// Returns whether both handles refer to the same open device. Only then can a program combine
     /// their objects.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.inner.raw == other.inner.raw

@@ -275,10 +275,10 @@ bit_flags! {
     XRC = 1 << 20;
     /// The device supports the memory management extensions, for example SEND with invalidate.
     MEM_MGT_EXTENSIONS = 1 << 21;
-    /// The device supports type 2A memory windows, which belong to a queue pair number.
+    /// The device supports type 2A memory windows, which are associated with a queue pair number.
     MEM_WINDOW_TYPE_2A = 1 << 23;
-    /// The device supports type 2B memory windows, which belong to a queue pair and a protection
-    /// domain.
+    /// The device supports type 2B memory windows, which are associated with a queue pair and a
+    /// protection domain.
     MEM_WINDOW_TYPE_2B = 1 << 24;
 }
 

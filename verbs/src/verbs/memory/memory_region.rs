@@ -64,16 +64,16 @@ struct Inner {
     /// The address of the first byte in work requests.
     addr: u64,
     location: Location,
-    /// The length in bytes of the view that `bytes` returns: the length of the whole mapping, or of
-    /// the registered bytes.
+    /// The length in bytes of the view that `bytes` returns. The view begins at `start`, and may
+    /// extend beyond the registered bytes to the end of the mapping.
     view_len: usize,
     /// The memory of the region, or `None` if the region does not own its memory. The memory is
     /// unmapped after the region has been deregistered, and stays mapped if deregistration fails.
     mapping: ManuallyDrop<Option<Mapping>>,
     /// If this region is a part of another region, the region that owns the bytes.
     _part_of: Option<MemoryRegion>,
-    /// The protection domain, which the region uses. It is the last field, because fields are
-    /// dropped in order.
+    /// The region's protection domain. It is the last field, because fields are dropped in order,
+    /// and the region uses the domain.
     pd: ProtectionDomain,
 }
 
@@ -198,10 +198,11 @@ impl MemoryRegion {
         Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
     }
 
-    /// Allocates `len` bytes, zeroed and page-aligned, under an implicit on-demand registration.
+    /// Allocates `len` bytes, zeroed and page-aligned, and registers the whole memory of the
+    /// process for implicit on-demand paging.
     ///
-    /// The registration covers the whole memory of the process, and the device faults pages in when
-    /// it needs them. Therefore no memory is pinned, and buffers need not be registered one by one.
+    /// The device faults pages in when it needs them. Therefore no memory is pinned, and buffers
+    /// need not be registered one by one.
     ///
     /// # Errors
     ///

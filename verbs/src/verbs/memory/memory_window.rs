@@ -110,7 +110,8 @@ impl MemoryWindow {
         self.raw.as_ptr()
     }
 
-    /// Returns the key of the next bind. The program chooses the low 8 bits of a key.
+    /// Returns the key of the next bind: the last key with its low 8 bits incremented. The device
+    /// chooses the other bits.
     pub(in crate::verbs) fn next_rkey(&self) -> u32 {
         self.rkey & !0xff | self.rkey.wrapping_add(1) & 0xff
     }

@@ -133,8 +133,8 @@ impl QueuePair {
 
     /// Takes over a queue pair that the connection manager created with `pd` and `attr`.
     ///
-    /// `owner` destroys the queue pair. `cap` is the granted capacity; the call that created the
-    /// queue pair stored it in place of the requested capacity.
+    /// `owner` destroys the queue pair. `cap` contains the granted capacities, which the call that
+    /// created the queue pair returned.
     ///
     /// # Safety
     ///

@@ -10,7 +10,7 @@ use crate::{
     verbs::{bit_flags::bit_flags, device::Mtu, memory::AccessFlags, work_request::AhAttr},
 };
 
-/// Attributes of a queue pair: either the attributes to modify, or all attributes of a query.
+/// Attributes of a queue pair: the attributes to modify, or the attributes that a query returned.
 ///
 /// The tables in [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
 /// define which attributes a transition requires and which it allows. A

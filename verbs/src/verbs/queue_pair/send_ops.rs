@@ -27,7 +27,8 @@ pub(super) fn flags(qp_type: QpType) -> u64 {
     flags.0.into()
 }
 
-/// Converts attributes to the C structure, with a request for the functions of `ibv_wr_post(3)`.
+/// Converts attributes to the C structure, and requests support for the functions of
+/// `ibv_wr_post(3)`.
 pub(super) fn init_attr(attr: &QpInitAttr<'_>, pd: *mut ffi::ibv_pd) -> ffi::ibv_qp_init_attr_ex {
     use ffi::ibv_qp_init_attr_mask as c;
     let plain = attr.to_raw();

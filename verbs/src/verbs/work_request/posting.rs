@@ -104,7 +104,7 @@ impl RawWr for ffi::ibv_recv_wr {
     }
 }
 
-/// Work requests as C structures. The value outlives a post only so that its memory is reused.
+/// Work requests as C structures. A queue keeps its chain between posts only to reuse the memory.
 pub(in crate::verbs) struct Chain<W> {
     /// The requests. Their pointers are valid only during a call of `post`.
     wrs: Vec<W>,

@@ -107,8 +107,8 @@ pub(in crate::verbs) fn recv_wr(wr_id: u64, sge: Option<&RawSge>) -> ffi::ibv_re
     }
 }
 
-/// Returns a pointer to the elements. It is mutable only because the C structure requires a mutable
-/// pointer; the C functions do not write to the elements.
+/// Returns a pointer to the elements. The pointer is mutable only because the C structure requires
+/// this; the C functions do not write to the elements.
 fn elements(sges: &[RawSge]) -> *mut ffi::ibv_sge {
     sges.as_ptr().cast_mut().cast()
 }

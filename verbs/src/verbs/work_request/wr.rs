@@ -16,8 +16,8 @@ use crate::sys::ffi;
 ///
 /// A successful request has a completion only if it is [`signaled`](Self::signaled), or if the
 /// queue pair was created with `sq_sig_all`. The entry of an unsignaled request in the send queue
-/// becomes free when the completion of a later request is polled. Therefore signal at least one
-/// request per full length of the queue.
+/// becomes free when the completion of a later request is polled. Therefore signal at least one of
+/// every `max_send_wr` requests.
 ///
 /// See [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +94,8 @@ pub enum SendOp {
     CompareSwap {
         /// The eight bytes in the peer's memory.
         remote: RemoteAddr,
-        /// The value that the eight bytes must contain for the swap.
+        /// The expected value. The operation writes `swap` only if the eight bytes contain this
+        /// value.
         compare: u64,
         /// The new value of the eight bytes.
         swap: u64,
