@@ -71,7 +71,7 @@ impl Client {
     fn exchange_values(&mut self, size: usize, count: u32) -> Result<()> {
         let mut value: Vec<u8> = (0..size).map(|at| ((at * 31) >> 3) as u8).collect();
         for number in 0..count {
-            // The number in the value detects a reply with the value of the previous request.
+            // Each value contains its number, so a reply with the previous value is detected.
             if let Some(part) = value.first_chunk_mut() {
                 *part = number.to_be_bytes();
             }
@@ -111,7 +111,8 @@ fn run(arguments: &[&str]) -> Result<()> {
             println!("{count} values of {size} bytes");
         }
         ["idle", seconds] => {
-            // The server sends commands during that time, but no bytes of the stream.
+            // During that time the server sends commands of the RDMA protocol, but no bytes of the
+            // stream.
             let time = Duration::from_secs(seconds.parse()?);
             client.stream.set_read_timeout(Some(time))?;
             let silent = client.replies.fill_buf().map(<[u8]>::len);

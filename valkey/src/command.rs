@@ -19,7 +19,8 @@ pub(crate) enum Command {
     RegisterXferMemory(Memory),
 }
 
-/// A set of features, and the features of that set that the sender supports or selects.
+/// The number of a set of features, and one bit for each feature in the set that the sender
+/// supports or selects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Features {
     pub(crate) select: u16,

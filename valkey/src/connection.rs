@@ -17,7 +17,7 @@ use crate::{
     waiting::{Waiting, deadline},
 };
 
-/// A connection shared by its handles. Dropping it closes the connection.
+/// The connection that the handles of a stream share. Dropping it closes the connection.
 pub(crate) struct Connection {
     pub(crate) waiting: Arc<Waiting>,
     local: Option<SocketAddr>,
@@ -59,7 +59,7 @@ impl Connection {
         let run = move || {
             if is_server {
                 let is_over = |link: &mut Link| link.is_ready() || link.error().is_some();
-                // If the client takes longer than this, the program's calls continue the handshake.
+                // If the handshake exceeds this time limit, later calls of the program continue it.
                 let _ = waiting.wait(deadline(Some(handshake)), |link| {
                     is_over(link).then_some(())
                 });

@@ -29,15 +29,16 @@ pub enum ProtocolError {
         opcode: u16,
     },
     /// A command that the peer must not send at all, or not at this time.
-    #[error("the peer sent the command {command}, which it may not send {when}")]
+    #[error("the peer sent the command {command}, which it must not send {when}")]
     Unexpected {
         /// The name of the command.
         command: &'static str,
-        /// The role of the peer, or the time, that makes the command invalid.
+        /// The reason why the peer must not send the command: its role, or the state of the
+        /// connection.
         when: &'static str,
     },
-    /// A reply about a different set of features than this side requested.
-    #[error("the server replied with the set {select} of its features; set 0 was asked for")]
+    /// The server replied with another set of features than this side requested.
+    #[error("the server replied with feature set {select}, but this side requested set 0")]
     Select {
         /// The number of the set.
         select: u16,
@@ -72,7 +73,7 @@ pub enum ProtocolError {
         /// The number of free bytes, or 0 if no buffer was announced.
         free: u32,
     },
-    /// Requests that the peer sends faster than it receives the replies.
+    /// The peer sends requests faster than it receives the replies.
     #[error("the peer sent a command while {pending} replies were pending")]
     Flood {
         /// The number of replies.

@@ -106,8 +106,8 @@ impl Link {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // A queue pair created through `id` would use the retry count from the peer's request.
-        // Valkey sends 0.
+        // If `id` created the queue pair, the retry count in the peer's request would apply. Valkey
+        // sends 0 in its requests.
         let qp = QueuePair::new(&pd, &attr)?;
         qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -284,8 +284,8 @@ impl Link {
         }
     }
 
-    /// Sends the command Keepalive, unless another command is outstanding, which has the same
-    /// effect.
+    /// Sends the command Keepalive. Sends nothing if another command is outstanding, because that
+    /// command has the same effect.
     pub(crate) fn keep_alive(&mut self) {
         if self.is_ready() && self.end.is_none() && self.free_commands == COMMANDS {
             self.send(Command::Keepalive);

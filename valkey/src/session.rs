@@ -28,7 +28,7 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Session {
     role: Role,
-    /// Whether this side, a client, waits for the server's reply about its features.
+    /// Whether this side is a client that waits for the server's features.
     awaits_features: bool,
     /// The commands to send, oldest first, at most [`PENDING`].
     pending: VecDeque<Command>,

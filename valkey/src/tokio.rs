@@ -72,8 +72,8 @@ impl<T: Channel> AsRawFd for Watched<T> {
     }
 }
 
-/// The task that waits to read and the task that waits to write. A descriptor stores only one
-/// waker, so it wakes both tasks.
+/// The task that waits to read and the task that waits to write. The runtime stores only one waker
+/// per descriptor; that waker wakes both tasks.
 #[derive(Debug, Default)]
 struct Tasks(Mutex<[Option<Waker>; 2]>);
 
@@ -202,8 +202,8 @@ impl Stream {
         let both = Waker::from(Arc::clone(&self.tasks));
         let mut both = Context::from_waker(&both);
         loop {
-            // The order of these three steps ensures that no completion is missed: request an
-            // event, poll the queue, sleep.
+            // These steps must be in this order, or a completion could be missed: request an event,
+            // poll the queue, sleep.
             let (value, progress) = waiting.with(|link| {
                 let first = link.progress(false);
                 if let Some(value) = ready(link) {
@@ -220,8 +220,8 @@ impl Stream {
                 lock(&self.tasks.0)[task] = None;
             }
             if progress {
-                // The progress may concern the other task, and this task has consumed the event
-                // that would have woken the other one.
+                // This task has consumed the event that would have woken the other task. Therefore
+                // it wakes the other task, which may be able to continue.
                 let other = lock(&self.tasks.0)[1 - task].take();
                 other.into_iter().for_each(Waker::wake);
             }

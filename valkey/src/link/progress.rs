@@ -10,8 +10,8 @@ use super::{COMMAND, End, Link, RECEIVE};
 use crate::command::{self, Command};
 
 impl Link {
-    /// Handles completions, and, if `events` is true, connection-manager events. Returns whether
-    /// there was at least one.
+    /// Handles completions and, if `events` is true, connection-manager events. Returns whether it
+    /// handled any.
     pub(crate) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
@@ -83,8 +83,9 @@ impl Link {
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
         if !self.established {
-            // Completions can arrive before the ESTABLISHED event. They are handled later, because
-            // until then this side cannot disconnect a client that violates the protocol.
+            // Completions can arrive before the ESTABLISHED event. They are handled after that
+            // event, because until then this side cannot disconnect a client that violates the
+            // protocol.
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
