@@ -32,7 +32,7 @@ pub(super) struct Receiving {
     update_at: u16,
 }
 
-/// An update that grants credits to the peer and can announce a window.
+/// An update that grants credits to the peer, and optionally announces a window.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Update {
     /// The number of the first write that the peer must not send yet, modulo 2¹⁶.
@@ -42,7 +42,7 @@ pub(super) struct Update {
     pub(super) window: Option<(Range<usize>, u32)>,
 }
 
-/// The error if the peer exceeds its windows or credits.
+/// The peer has exceeded its windows or credits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 

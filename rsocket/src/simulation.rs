@@ -127,7 +127,7 @@ impl Scene {
         }
     }
 
-    /// Runs all possible steps until nothing is in flight or unread, without new writes.
+    /// Runs all steps except writes, until nothing is in flight or unread.
     fn run_until_idle(&mut self) {
         while !self.writes.is_empty() || !self.receiving.is_empty() || !self.updates.is_empty() {
             for step in [

@@ -353,7 +353,7 @@ impl Drop for Stream {
     }
 }
 
-/// Waits for the event `wanted`, which ends the resolution of an address or a route.
+/// Waits for the event `wanted`, which reports that an address or a route is resolved.
 fn resolved(events: &EventChannel, wanted: CmEventType, config: &Config) -> io::Result<()> {
     let Some(event) = events.wait_event(config.connect_timeout)? else {
         return Err(io::ErrorKind::TimedOut.into());

@@ -149,8 +149,8 @@ impl Waiting {
                 };
                 continue;
             }
-            // The order of these three steps ensures that no completion is missed: request an
-            // event, poll the queue, sleep.
+            // These steps must be in this order, or a completion could be missed: request an event,
+            // poll the queue, sleep.
             state.link.arm()?;
             if state.progress() {
                 continue;

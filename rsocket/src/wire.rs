@@ -1,7 +1,7 @@
 //! The wire format: the private data of connection requests and replies, the immediate data of
 //! writes, and windows.
 
-/// The number of windows in one side's table. The peer fills them in turn.
+/// The number of windows in one side's table, which the peer fills in rotation.
 pub(super) const WINDOWS: u32 = 2;
 
 /// A range of memory to which the other side may write.
@@ -104,8 +104,8 @@ impl Immediate {
 pub(super) struct ConnData {
     /// Whether the sender's host is big-endian.
     pub(super) big_endian: bool,
-    /// The number of writes that the sender of this data can receive, which is its number of posted
-    /// receives without the extra ones for control messages.
+    /// The number of writes that the sender of this data can receive: its posted receives, except
+    /// those for control messages.
     pub(super) credits: u16,
     /// The table from which the sender of this data reads the other side's windows. Its `length` is
     /// the number of windows.
@@ -131,8 +131,8 @@ impl ConnData {
         bytes
     }
 
-    /// The private data of a rejection. From this data a peer that is not an rsocket can recognise
-    /// that an rsocket rejected its connection.
+    /// The private data of a rejection. A peer that is not an rsocket can use it to recognise that
+    /// an rsocket rejected the connection.
     ///
     /// The data grants neither credits nor memory.
     pub(super) const NOTHING: Self = Self {

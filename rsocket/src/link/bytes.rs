@@ -83,7 +83,7 @@ impl Link {
                 .copy_out(range.start, &mut into[len..len + range.len()]);
             len += range.len();
             self.receiving.read(range.len());
-            // The peer may use the space that this read freed, so this side sends the update.
+            // This read has freed space in the ring, so an update for the peer may be due.
             self.update();
         }
         if len > 0 || into.is_empty() || !self.readable {

@@ -25,11 +25,11 @@ pub(super) enum Notification {
 
 impl Notification {
     const LEN: usize = size_of::<u32>();
-    /// The number of inline bytes that a work request of this type needs.
+    /// The number of inline bytes that the work request of a notification needs.
     pub(super) const INLINE: u32 = Self::LEN as u32;
 
-    /// Chooses the way that the device supports. `receives` is the number of receives that will be
-    /// posted.
+    /// Chooses the type of notification that the device supports. `receives` is the number of
+    /// receives that will be posted.
     pub(super) fn new(device: &Context, pd: &ProtectionDomain, receives: u32) -> io::Result<Self> {
         if device.transport_type() != TransportType::IWARP {
             return Ok(Self::Immediate);
@@ -48,8 +48,8 @@ impl Notification {
         }
     }
 
-    /// Returns the number of outstanding READs that this side asks to issue. This protocol issues
-    /// none, but iWARP requires a number of at least one.
+    /// Returns the maximum number of outstanding READs that this side requests. This protocol uses
+    /// no READs, but iWARP requires at least one.
     pub(super) fn initiator_depth(&self) -> u8 {
         match self {
             Self::Immediate => 0,

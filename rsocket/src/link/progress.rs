@@ -17,8 +17,8 @@ const LOST: &str = "the peer disconnected without closing the stream";
 const NO_RSOCKET: &str = "the peer is not an rsocket of this protocol version";
 
 impl Link {
-    /// Handles completions, and, if `events` is true, connection-manager events. Returns whether
-    /// there was at least one.
+    /// Handles completions and, if `events` is true, connection-manager events. Returns whether it
+    /// handled any.
     pub(crate) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
@@ -66,7 +66,7 @@ impl Link {
                 }
             }
             CmEventType::DISCONNECTED => self.lose(LOST),
-            // The peer disconnected before it learned that the connection was established.
+            // The peer disconnected before it was notified that the connection was established.
             CmEventType::REJECTED if self.established => self.lose(LOST),
             CmEventType::REJECTED => {
                 let why = rejection_cause(event.reject_reason(), event.private_data());
@@ -161,7 +161,8 @@ impl Link {
                 }
             }
             Some(Immediate::Mapping | Immediate::Keepalive) => {}
-            // Both directions are shut down, so the peer has closed the connection.
+            // If this side has also shut down writing, both directions are shut down, so the
+            // connection is closed.
             Some(Immediate::Shutdown) if self.writable => self.readable = false,
             Some(Immediate::Shutdown | Immediate::Disconnect) => {
                 self.end.get_or_insert(End::Disconnected);
