@@ -13,8 +13,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Formats the remedy if the address is link-local but lacks its network interface, and this call
-/// therefore failed with `EINVAL`. Formats nothing otherwise.
+/// Formats the remedy if the call failed with `EINVAL` because the address is link-local and names
+/// no network interface. Otherwise formats nothing.
 pub(super) struct ScopeAdvice<'a>(pub(super) &'a SocketAddr, pub(super) Option<&'a OsError>);
 
 impl fmt::Display for ScopeAdvice<'_> {
@@ -86,7 +86,7 @@ impl fmt::Display for NoRdmaAdvice<'_> {
     }
 }
 
-/// Formats the reason for which listening on an address failed, and the remedy.
+/// Formats the reason why binding to an address failed, and the remedy.
 pub(super) struct BindProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a OsError);
 
 impl fmt::Display for BindProblem<'_> {
@@ -133,7 +133,8 @@ impl fmt::Display for BindProblem<'_> {
     }
 }
 
-/// Returns the advice to make RDMA devices available in a container, or nothing outside of one.
+/// Returns advice on how to give a container access to RDMA devices. Returns an empty text if
+/// `in_container` is false.
 pub(super) fn device_advice(in_container: bool) -> &'static str {
     if in_container {
         ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm \

@@ -59,7 +59,7 @@ pub enum Error {
     )]
     RdmaNotBuilt,
 
-    /// This process may not use the machine's RDMA devices.
+    /// This process is not permitted to use the machine's RDMA devices.
     #[error("{error}: {denied}{device}", device = device_advice(machine::is_container()))]
     PermissionDenied {
         /// The call that failed.
@@ -68,9 +68,9 @@ pub enum Error {
         denied: Denied,
     },
 
-    /// No RDMA device serves the address, because it is a loopback address, such as `localhost`.
-    /// Also for a connect to `0.0.0.0` or `[::]` if no RDMA device of this machine serves an
-    /// address of this IP version.
+    /// No RDMA device serves the address, because it is a loopback address, such as `localhost`. A
+    /// connect to `0.0.0.0` or `[::]` also returns this error if no RDMA device of this machine
+    /// serves an address of this IP version.
     #[error("{address} {}", LoopbackProblem(.address, .local))]
     Loopback {
         /// The address.
@@ -122,8 +122,8 @@ pub enum Error {
         error: OsError,
     },
 
-    /// The connection has ended. The reason is the first cause, and all later calls return the same
-    /// one.
+    /// The connection has ended. The reason is the first cause. All later calls return the same
+    /// reason.
     #[error("the connection has ended: {0}")]
     Disconnected(CloseReason),
 
@@ -131,8 +131,8 @@ pub enum Error {
     #[error("closed without confirmation, sent messages may be lost: {0}")]
     Undelivered(CloseReason),
 
-    /// A [`Persistent`](crate::Persistent) client has no connection, and the call cannot wait for a
-    /// new one, because the calling thread itself must first take the event of the loss.
+    /// A [`Persistent`](crate::Persistent) client has no connection. The call cannot wait for a new
+    /// one, because the calling thread must first take the event that reports the loss.
     ///
     /// Nothing was sent; the client connects again.
     #[error(
@@ -181,18 +181,19 @@ pub enum Error {
         place: &'static str,
     },
 
-    /// The program has left too many completions of messages with ids untaken, and no other thread
-    /// takes them.
+    /// Too many completions of messages with ids wait for the program to take them, and no other
+    /// thread takes completions.
     ///
     /// Nothing was sent; the connection stays open. While another thread takes completions, a call
-    /// that can wait waits instead of failing: see [`Outgoing::with_id`](crate::Outgoing::with_id).
+    /// that is allowed to wait does so instead of failing: see
+    /// [`Outgoing::with_id`](crate::Outgoing::with_id).
     #[error(
         "too many completions wait to be taken: take some from Endpoint::completions or with \
          Endpoint::next_completion and repeat the call, or take them in another thread"
     )]
     CompletionsNotTaken,
 
-    /// The peer's program has not taken and dropped 2 earlier control messages.
+    /// The peer's program has not yet taken and dropped 2 earlier control messages.
     ///
     /// Nothing was sent; the connection stays open, and a later retry may succeed.
     #[error(
@@ -271,7 +272,7 @@ pub enum Error {
     NotSupported {
         /// The operation.
         operation: &'static str,
-        /// The device's name, or a text for the peer's device.
+        /// The device's name, or a text that describes the peer's device.
         device: String,
         /// The missing capability.
         because: &'static str,
@@ -283,8 +284,8 @@ pub enum Error {
     #[error("this buffer or region belongs to another connection and can be used only there")]
     ForeignMemory,
 
-    /// The region, of this side or of the peer, belongs to a lost connection that has resumed
-    /// since.
+    /// The region belongs to a connection that was lost and has resumed since. It can be a region
+    /// of this side or of the peer.
     ///
     /// When a connection with [`Config::resume`](crate::Config::resume) is lost, its regions become
     /// unusable for one-sided operations, but their bytes can still be read by this program.
@@ -315,7 +316,7 @@ pub enum Error {
         needed: u32,
     },
 
-    /// Registering memory failed because the process may not lock that much memory.
+    /// Registering memory failed because the process is not permitted to lock that much memory.
     #[error(
         "cannot register memory: {error}. {}",
         MemlockAdvice { limit: *.limit, in_container: machine::is_container() }
@@ -337,7 +338,7 @@ pub enum Error {
     ListenerEnded {
         /// The address of the listener.
         address: SocketAddr,
-        /// The reason for which the listener ended.
+        /// The reason why the listener ended.
         reason: CloseReason,
     },
 
@@ -358,7 +359,7 @@ pub enum Error {
     )]
     EngineShutDown,
 
-    /// The object belongs to the parent process, which forked this one, and works only there.
+    /// The object belongs to the parent of this process, and works only in the parent.
     ///
     /// A connection reports the same as [`CloseReason::Forked`]. [The
     /// guide](crate::guide::installing#fork) lists the operations that work in a child.
@@ -403,22 +404,22 @@ impl Error {
         }
     }
 
-    /// Returns an error if no peer could ever connect to a bound `address`, because the kernel has
-    /// bound it to no device.
+    /// Returns an error if no peer can connect to the bound `address`, because the kernel bound it
+    /// to no device.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {
             // The kernel binds loopback addresses without a device.
             return Err(Self::from_bind(address, error));
         }
-        // For an unspecified address, each request selects its device. So it is an error only if
-        // the process may use none of the devices.
+        // A listener on an unspecified address serves all devices. Without a bound device, this is
+        // an error only if the process is not permitted to use any device.
         machine::all_denied().map_or(Ok(()), |denied| {
             Err(Self::PermissionDenied { error, denied })
         })
     }
 
-    /// Returns the error for an `address` on which listening over RDMA failed.
+    /// Returns the error after listening on `address` over RDMA failed.
     pub(crate) fn from_bind(address: SocketAddr, error: OsError) -> Self {
         match error.errno {
             // The address is not the cause: this machine has no connection manager.
@@ -440,8 +441,8 @@ impl Error {
         matches!(self, Self::Bind { error, .. } if error.errno == libc::EADDRINUSE)
     }
 
-    /// Returns whether a connector may try the other transport after this error, because no rdmsg
-    /// peer has answered over this one.
+    /// Returns whether a connector may try the other transport after this error. The condition is
+    /// that no rdmsg peer has answered over the failed transport.
     pub(crate) fn leaves_other_transports(&self) -> bool {
         match self {
             Self::NoRdma(_)
@@ -450,7 +451,7 @@ impl Error {
             | Self::Loopback { .. } => true,
             Self::Connect { reason, .. } => match reason {
                 CloseReason::Refused
-                // On iWARP, a listener over TCP may cause this, too.
+                // On iWARP, a host whose listener uses TCP may also reject in this way.
                 | CloseReason::RejectedWithoutCause
                 | CloseReason::PeerDisconnected
                 | CloseReason::AddrResolution(_)
@@ -468,7 +469,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the peer's host has answered a connect, but no program accepted it.
+    /// Returns whether the peer's host answered the connect, but no program accepted the
+    /// connection.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -497,8 +499,7 @@ impl Error {
         }
     }
 
-    /// Returns the error for an `address` on which listening over TCP, or within the process,
-    /// failed.
+    /// Returns the error after listening on `address` failed over TCP or within the process.
     pub(crate) fn from_bind_locally(address: SocketAddr, error: OsError) -> Self {
         Self::Bind { address, error }
     }
@@ -510,13 +511,13 @@ impl Error {
         }
     }
 
-    /// Returns the error for a thread that could not be started.
+    /// Returns the error after starting a thread failed.
     pub(crate) fn from_spawn(error: &io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
         Self::Os(OsError::new("pthread_create", errno))
     }
 
-    /// Returns the error for a failed call, as the variant that contains the remedy.
+    /// Converts the error of a failed call to the variant that contains the remedy.
     pub(crate) fn from_os(error: OsError) -> Self {
         match (error.call, error.errno) {
             // The kernel returns EPERM if the process may not lock any memory.
@@ -560,7 +561,7 @@ fn local_failure(reason: &CloseReason) -> Option<OsError> {
     }
 }
 
-/// Returns the failed call, if that is the reason.
+/// Returns the error if the reason is a failed system call.
 fn os_error(reason: &CloseReason) -> Option<&OsError> {
     match reason {
         CloseReason::Os(error) => Some(error),
