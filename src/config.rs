@@ -126,7 +126,7 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub eager_size: Option<u32>,
 
-    /// The largest message in bytes that the peer may send to this side.
+    /// The maximum length in bytes of a message that the peer may send to this side.
     ///
     /// A larger limit costs no memory until a message of this size arrives.
     ///
@@ -441,16 +441,17 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const EAGER_OVER_RDMA: u32 = 16 << 10;
 const EAGER_OVER_TCP: u32 = 64 << 10;
 
-/// The greatest number of frames for one message above the eager size; a longer message is read by
-/// the receiver. A further frame costs less than the round trip before a read, but its bytes are
-/// copied twice. Over RDMA a READ copies nothing, so it costs at most the time of four frames.
+/// The maximum number of frames for one message above the eager size. If a message is longer, the
+/// receiver reads it from the sender's memory. A frame costs less than the round trip of a read,
+/// but its bytes are copied twice. Over RDMA a READ copies no bytes, and takes no longer than four
+/// frames.
 const FRAGMENTS_OVER_RDMA: u32 = 3;
 const FRAGMENTS_OVER_TCP: u32 = 16;
 
-/// The number of unacknowledged bytes after which a frame requests an acknowledgement. So a sender
-/// on a slow link sees progress within the three seconds in which a peer must show a sign of life.
-/// At 1 Mbit/s an acknowledgement arrives twice a second over RDMA. It arrives every two seconds
-/// over TCP, for which the receiving library sends it.
+/// The number of unacknowledged bytes after which a frame requests an acknowledgement. On a slow
+/// link, these acknowledgements reach the sender within the default `keepalive_timeout` of 3 s. At
+/// 1 Mbit/s, an acknowledgement arrives twice a second over RDMA. Over TCP, where acknowledgements
+/// come from the receiving library, one arrives every two seconds.
 const UNSIGNALLED_OVER_RDMA: u32 = 64 << 10;
 const UNSIGNALLED_OVER_TCP: u32 = 256 << 10;
 
@@ -555,8 +556,8 @@ impl Config {
 
         within("receive_window", self.receive_window, 1, 8192)?;
         if let Some(count) = self.shared_receive {
-            // Half of the pool is reserved for new connections. It must suffice for one connection
-            // with the largest window.
+            // Half of the pool is reserved for new connections. That half must suffice for one
+            // connection with the largest window.
             let least = 2 * Account::min_receives(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }

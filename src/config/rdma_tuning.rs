@@ -82,7 +82,7 @@ pub struct RdmaTuning {
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]
     pub relaxed_ordering: RelaxedOrdering,
 
-    /// Whether the queue pair of the connection gets its own thread domain, and with it its own
+    /// Whether the queue pair of the connection gets its own thread domain, and therefore its own
     /// doorbell register.
     ///
     /// The driver then posts without locks; the lock of the connection suffices. If the device has
@@ -138,7 +138,8 @@ impl RdmaTuning {
         self.ack_timeout = Some(enough.unwrap_or(31));
     }
 
-    /// Returns the time after which the device reports that the peer does not acknowledge.
+    /// Returns the total time that the device waits for an acknowledgement, including all
+    /// retransmissions.
     pub(crate) fn all_tries(&self) -> Duration {
         let exponent = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT).min(31);
         let tries = u32::from(self.retry_count) + 1;

@@ -1,5 +1,5 @@
-//! Reads configurations from text, by the names of the fields: from a string or from the
-//! environment.
+//! Parses configurations from text, in which each value has the name of its field: from a string or
+//! from environment variables.
 
 use std::{env, str::FromStr, time::Duration};
 
@@ -80,8 +80,8 @@ impl Config {
         })
     }
 
-    /// Returns the default configuration after [`apply_env`](Self::apply_env), which sets fields
-    /// from environment variables.
+    /// Returns the default configuration, changed by environment variables: see
+    /// [`apply_env`](Self::apply_env).
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the field with one of the [`NAMES`].
+    /// Returns the field `name`, which must be one of [`NAMES`].
     fn field(&mut self, name: &str) -> &mut dyn Text {
         match name {
             "receive_window" => &mut self.receive_window,
@@ -389,7 +389,8 @@ pub(crate) mod as_text {
     }
 }
 
-/// Serializes a number or a `bool` as itself, and deserializes it from itself or from its [`Text`].
+/// Serializes a number or a `bool` as a value of its type, and deserializes it from such a value or
+/// from its [`Text`].
 #[cfg(feature = "serde")]
 pub(crate) mod as_number {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
