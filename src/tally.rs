@@ -21,7 +21,8 @@ pub(crate) fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether the program has enabled statistics. Earlier connections are not counted.
+/// Returns whether the program has enabled statistics. Connections that existed before are not
+/// counted.
 pub(crate) fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
@@ -38,7 +39,7 @@ pub(crate) struct Tally {
     pub(crate) ended: ByReason,
     /// The number of connects that returned an error.
     pub(crate) connects_failed: ByReason,
-    /// The number of the peers' requests that were not accepted.
+    /// The number of connection requests from peers that were not accepted.
     pub(crate) requests_refused: ByReason,
     /// The round-trip times of pings.
     pub(crate) round_trips: RoundTripTally,
@@ -48,12 +49,12 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 pub(crate) struct ByReason(BTreeMap<&'static str, AtomicU64>);
 
-/// A histogram. Each counter contains the number of times between two adjacent values of
-/// [`BOUNDS`].
+/// A histogram of round-trip times. Each counter contains the number of round trips between two
+/// adjacent values of [`BOUNDS`].
 #[derive(Debug)]
 pub(crate) struct RoundTripTally {
     counts: [AtomicU64; BOUNDS.len() + 1],
-    /// The sum of all times in nanoseconds.
+    /// The sum of all round-trip times in nanoseconds.
     sum: AtomicU64,
 }
 
@@ -80,12 +81,12 @@ const BOUNDS: [Duration; 18] = [
     Duration::from_secs(5),
 ];
 
-/// A reason for which a listener does not accept a request.
+/// The reason why a listener does not accept a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
     /// The backlog is full.
     Backlog,
-    /// Too many connections were requested and not established yet.
+    /// Too many requested connections are not established yet.
     HalfOpen,
     /// The hello of the peer is malformed or incompatible.
     Hello,
@@ -189,7 +190,8 @@ impl RoundTripTally {
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the number of times up to each bound, the number of all times, and their sum.
+    /// Returns the number of round trips up to each bound, the number of all round trips, and the
+    /// sum of their times.
     pub(crate) fn counts(&self) -> (Vec<(Duration, u64)>, u64, Duration) {
         let mut count = 0;
         let mut up_to = |at: usize| {

@@ -1,9 +1,9 @@
 //! Statistics of the connections of this process, for monitoring and for `rdmsg top`.
 //!
-//! A program enables the statistics with [`enable`] or an [`Export`]. Before, nothing is recorded,
-//! and each new connection costs one atomic load. Afterwards, each new connection is listed until
-//! its last handle is dropped. The totals include ended connections, too. A snapshot locks each
-//! connection for a moment. Sends and receives cost nothing extra.
+//! A program enables the statistics with [`enable`] or an [`Export`]. Until then nothing is
+//! recorded, and each new connection costs one atomic load. Afterwards, each new connection is
+//! listed until its last handle is dropped. The totals include ended connections, too. A snapshot
+//! locks each connection for a moment. Sends and receives cost nothing extra.
 //!
 //! * [`snapshot()`] returns all statistics, and [`Snapshot::to_prometheus`] formats them for
 //!   Prometheus.

@@ -47,8 +47,8 @@ impl Kind {
     }
 }
 
-/// A metric of a connection, and of all together: its name, its type, its description, and the
-/// function that returns its value.
+/// A metric that is reported for each connection and for all connections together: its name, its
+/// type, its description, and the function that returns its value.
 type Sample = (&'static str, Kind, &'static str, fn(&Statistics) -> u64);
 
 /// All values of [`Statistics`].
@@ -313,9 +313,9 @@ impl ConnectionSnapshot {
     }
 }
 
-/// Escapes a text for use between quotation marks in the exposition format, which has escapes for
-/// the backslash, the quotation mark and the line feed. It contains other control characters as
-/// they are.
+/// Escapes a text for use between quotation marks in the exposition format. The format has escapes
+/// only for the backslash, the quotation mark and the line feed, so other control characters are
+/// not escaped.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', r"\\").replace('"', r#"\""#);
     text.replace('\n', r"\n")

@@ -207,8 +207,8 @@ impl Drop for Registered {
             last.large_bytes_exposed = 0;
             registry.sum_of_ended += last;
         }
-        // The entry may own the last reference to its link. So it is dropped after the lock is
-        // released.
+        // The entry may own the last reference to its link. Therefore the entry is dropped after
+        // the lock is released.
         drop(registry);
         drop(entry);
     }
