@@ -74,9 +74,9 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 pub struct Config {
     /// The number of messages from the peer that may be in flight or held by the program.
     ///
-    /// A message is held from its receipt until the program drops it. This many receives stay
-    /// posted. Each held [`Message`](crate::Message) uses one of them; while all are in use, the
-    /// peer's `send` waits. Each connection costs `receive_window` ×
+    /// A message is held from its receipt until the program drops it. The connection has this many
+    /// receives. Each held [`Message`](crate::Message) occupies one of them; while all are
+    /// occupied, the peer's `send` waits. Each connection costs `receive_window` ×
     /// [`eager_size`](Self::eager_size) bytes of locked memory.
     ///
     /// 1 to 8192, default 32.
@@ -529,7 +529,7 @@ impl Config {
         ] {
             *timeout = time_limit.max(*timeout);
         }
-        self.rdma.try_for(time_limit);
+        self.rdma.retry_for_at_least(time_limit);
         self
     }
 

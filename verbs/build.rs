@@ -97,13 +97,13 @@ fn has_libclang() -> bool {
     .any(|folder| holds_libclang(Path::new(folder), 2))
 }
 
-/// Returns whether libclang is in `folder`, or in a subfolder at most `below` levels deep.
-fn holds_libclang(folder: &Path, below: u32) -> bool {
+/// Returns whether libclang is in `folder`, or in a subfolder at most `depth` levels deep.
+fn holds_libclang(folder: &Path, depth: u32) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         (name.starts_with("libclang") && name.contains(".so"))
-            || (below > 0 && entry.path().is_dir() && holds_libclang(&entry.path(), below - 1))
+            || (depth > 0 && entry.path().is_dir() && holds_libclang(&entry.path(), depth - 1))
     })
 }

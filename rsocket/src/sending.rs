@@ -93,7 +93,7 @@ impl SendRing {
     }
 
     /// Allocates up to `want` contiguous bytes. Returns `None` if no byte is free.
-    pub(super) fn take(&mut self, want: usize) -> Option<Range<usize>> {
+    pub(super) fn allocate(&mut self, want: usize) -> Option<Range<usize>> {
         let free = self.size - self.used;
         let end = self.size - self.next;
         let len = want.min(free).min(end);
@@ -111,7 +111,7 @@ impl SendRing {
     }
 
     /// Frees the oldest `len` allocated bytes.
-    pub(super) fn give_back(&mut self, len: usize) {
+    pub(super) fn free(&mut self, len: usize) {
         self.used -= len;
     }
 }
@@ -185,13 +185,13 @@ mod tests {
     #[test]
     fn bytes_come_back_in_order() {
         let mut ring = SendRing::new(10);
-        assert_eq!(ring.take(7), Some(0..7));
-        assert_eq!(ring.take(7), Some(7..10));
-        assert_eq!(ring.take(1), None);
-        ring.give_back(7);
-        assert_eq!(ring.take(9), Some(0..7));
-        assert_eq!(ring.take(1), None);
-        ring.give_back(3);
-        assert_eq!(ring.take(9), Some(7..10));
+        assert_eq!(ring.allocate(7), Some(0..7));
+        assert_eq!(ring.allocate(7), Some(7..10));
+        assert_eq!(ring.allocate(1), None);
+        ring.free(7);
+        assert_eq!(ring.allocate(9), Some(0..7));
+        assert_eq!(ring.allocate(1), None);
+        ring.free(3);
+        assert_eq!(ring.allocate(9), Some(7..10));
     }
 }

@@ -125,7 +125,7 @@ impl RdmaTuning {
     }
 
     /// Raises the values until the device retransmits for at least `time`.
-    pub(super) fn try_for(&mut self, time: Duration) {
+    pub(super) fn retry_for_at_least(&mut self, time: Duration) {
         self.retry_count = 7;
         let least = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT);
         let enough = (least..31).find(|exponent| {

@@ -36,7 +36,8 @@ impl fmt::Display for ScopeAdvice<'_> {
     }
 }
 
-/// Formats the problem of a loopback address, and the addresses to use instead.
+/// Formats the reason why RDMA does not work over a loopback address, and the addresses to use
+/// instead.
 pub(super) struct LoopbackProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a [IpAddr]);
 
 impl fmt::Display for LoopbackProblem<'_> {
@@ -64,7 +65,8 @@ impl fmt::Display for LoopbackProblem<'_> {
     }
 }
 
-/// Formats the remedy for missing RDMA: missing libraries, or a missing kernel module or device.
+/// Formats the remedy if RDMA is not available because the libraries, a kernel module or a device
+/// is missing.
 pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
 impl fmt::Display for NoRdmaAdvice<'_> {

@@ -459,8 +459,8 @@ impl Error {
                 | CloseReason::Unreachable(_)
                 | CloseReason::TimedOut(_) => true,
                 CloseReason::Os(error) => {
-                    let no_way = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
-                    error.call.starts_with("rdma_") || no_way.contains(&error.errno)
+                    let unreached = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
+                    error.call.starts_with("rdma_") || unreached.contains(&error.errno)
                 }
                 _ => false,
             },
@@ -520,7 +520,7 @@ impl Error {
     /// Converts the error of a failed call to the variant that contains the remedy.
     pub(crate) fn from_os(error: OsError) -> Self {
         match (error.call, error.errno) {
-            // The kernel returns EPERM if the process may not lock any memory.
+            // The kernel returns EPERM if the process is not permitted to lock any memory.
             ("ibv_reg_mr", libc::ENOMEM | libc::EPERM) => {
                 // If the limit cannot be read, the error still reports the failed registration.
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
@@ -547,7 +547,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Returns the failed call or event if the cause is on this machine, so that the peer was never
+/// Returns the failed call or event if the failure is on this machine, and the peer was not
 /// contacted.
 fn local_failure(reason: &CloseReason) -> Option<OsError> {
     let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));

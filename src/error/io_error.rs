@@ -21,7 +21,8 @@ impl From<Error> for io::Error {
             Error::NoRdma(_) | Error::RdmaNotBuilt | Error::NotSupported { .. } => {
                 io::ErrorKind::Unsupported
             }
-            // As over TCP: the kernel resets an unaccepted socket when its listener is closed.
+            // This is the same kind as over TCP, where closing a listener resets its unaccepted
+            // sockets.
             Error::Disconnected(CloseReason::PeerBusy)
             | Error::Undelivered(CloseReason::PeerBusy) => io::ErrorKind::ConnectionReset,
             Error::Connect { reason, .. }

@@ -27,7 +27,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// The delay after a failed `accept`, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The maximum number of bytes that are read of a request. The rest is ignored.
+/// The maximum number of bytes that are read from a request. The rest is ignored.
 const LONGEST: usize = 4096;
 
 /// Serves the statistics of this process on a local socket, until dropped.

@@ -223,7 +223,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Returns the counters by reason: for each its name, its description and its values.
+    /// Returns the counters that have one value per reason, each with its name and its description.
     fn by_reason(&self) -> [(&'static str, &'static str, &BTreeMap<&'static str, u64>); 3] {
         let ended = "Established connections that ended, by reason.";
         let failed = "Connects of this process that failed, by reason.";
@@ -251,10 +251,10 @@ impl Snapshot {
 
 /// Passes the totals of this process to the recorder of the crate `metrics`.
 ///
-/// Call it periodically, for instance before each scrape. Also call it before the first connection,
-/// because it enables the statistics, which do not include earlier connections. The names are those
-/// of [`Snapshot::to_prometheus`](Snapshot::to_prometheus). There are no metrics for each
-/// connection, because recorders never drop a label. There is also no histogram of round trips,
+/// Call this function periodically, for instance before each scrape. Also call it before the first
+/// connection, because it enables the statistics, which do not include earlier connections. The
+/// names are those of [`Snapshot::to_prometheus`](Snapshot::to_prometheus). There are no metrics
+/// per connection, because recorders never drop a label. There is also no histogram of round trips,
 /// because recorders accept only single values.
 #[cfg(feature = "metrics")]
 pub fn record_metrics() {

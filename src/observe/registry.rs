@@ -21,7 +21,7 @@ use crate::{
 pub struct Snapshot {
     /// The connections that currently have handles.
     pub connections: Vec<ConnectionSnapshot>,
-    /// The number of established connections that have ended, with or without remaining handles.
+    /// The number of established connections that have ended, even if they still have handles.
     pub ended: u64,
     /// The number of ended connections for each [name](crate::CloseReason::name) of a reason, with
     /// an entry for every name.
@@ -29,17 +29,19 @@ pub struct Snapshot {
     /// The number of connects that failed, by reason.
     ///
     /// For [`Error::Connect`](crate::Error::Connect) the key is the
-    /// [name](crate::CloseReason::name) of its reason. For other errors it is `address_lookup`,
-    /// `engine_shut_down`, `invalid_config`, `locked_memory`, `loopback`, `no_rdma`,
-    /// `permission_denied`, `shared_receives`, `source` or `other`, and `given_up` if the program
-    /// dropped the future. A connect to several addresses, or over RDMA and then TCP, counts once.
+    /// [name](crate::CloseReason::name) of its reason. For other errors the key is
+    /// `address_lookup`, `engine_shut_down`, `invalid_config`, `locked_memory`, `loopback`,
+    /// `no_rdma`, `permission_denied`, `shared_receives`, `source` or `other`. The key `given_up`
+    /// means that the program dropped the future. A connect to several addresses, or over RDMA and
+    /// then TCP, counts once.
     pub connects_failed: BTreeMap<&'static str, u64>,
-    /// The number of the peers' requests that this process refused, by reason.
+    /// The number of connection requests that this process refused, by reason:
     ///
-    /// `backlog` and `half_open`: the listener had reached this limit. `hello`: the peer is
-    /// incompatible, or does not use rdmsg. `session`: the peer tried to resume an unknown session.
-    /// `program`: the program rejected or dropped the [`Request`](crate::Request). `closed`: the
-    /// listener was closed before the connection was established.
+    /// * `backlog`, `half_open`: the listener had reached this limit;
+    /// * `hello`: the peer is incompatible, or does not use rdmsg;
+    /// * `session`: the peer tried to resume an unknown session;
+    /// * `program`: the program rejected or dropped the [`Request`](crate::Request);
+    /// * `closed`: the listener was closed before the connection was established.
     pub requests_refused: BTreeMap<&'static str, u64>,
     /// The round-trip times of pings.
     pub round_trips: RoundTrips,
@@ -95,8 +97,8 @@ pub struct ConnectionSnapshot {
 
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new(|| Mutex::new(Registry::new()));
 
-/// The connections of this process that have handles, by their numbers, and the summed statistics
-/// of connections without handles.
+/// The connections of this process that have handles, by number, and the sum of the statistics of
+/// all earlier connections.
 struct Registry {
     connections: BTreeMap<u64, Entry>,
     sum_of_ended: Statistics,
@@ -171,7 +173,8 @@ impl Registry {
 }
 
 impl Registered {
-    /// Returns the registration of a connection that is not in the registry.
+    /// Returns a value that stands for a connection outside the registry. Dropping it has no
+    /// effect.
     pub(crate) fn nowhere() -> Self {
         Self(None)
     }

@@ -43,8 +43,8 @@ impl Connection {
         Ok(this)
     }
 
-    /// Starts the thread that sends keepalives. While no other thread calls, this thread also
-    /// handles the peer's commands and reposts their receives.
+    /// Starts the thread that sends keepalives. While no other thread uses the connection, this
+    /// thread also handles the peer's commands and reposts their receives.
     ///
     /// On an accepted connection the thread first exchanges the initial commands, for which the
     /// client waits.

@@ -247,7 +247,7 @@ impl Link {
         let Some((addr, rkey, room)) = self.session.writable() else {
             return Ok(0);
         };
-        let range = self.ring.take(bytes.len().min(room).min(CHUNK));
+        let range = self.ring.allocate(bytes.len().min(room).min(CHUNK));
         let len = range.len();
         if len == 0 {
             return Ok(0);

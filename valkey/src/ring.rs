@@ -25,7 +25,7 @@ impl Ring {
     }
 
     /// Allocates up to `want` contiguous bytes. The range is empty if no byte is free.
-    pub(crate) fn take(&mut self, want: usize) -> Range<usize> {
+    pub(crate) fn allocate(&mut self, want: usize) -> Range<usize> {
         let len = want.min(self.size - self.used).min(self.size - self.next);
         let range = self.next..self.next + len;
         self.next = range.end % self.size;
@@ -34,7 +34,7 @@ impl Ring {
     }
 
     /// Frees the oldest `len` allocated bytes.
-    pub(crate) fn give_back(&mut self, len: usize) {
+    pub(crate) fn free(&mut self, len: usize) {
         self.used -= len;
     }
 }
@@ -46,14 +46,14 @@ mod tests {
     #[test]
     fn allocations_go_round() {
         let mut ring = Ring::new(10);
-        assert_eq!((ring.take(6), ring.take(6)), (0..6, 6..10));
-        assert_eq!(ring.take(1), 0..0);
-        ring.give_back(6);
-        assert_eq!((ring.take(3), ring.take(9)), (0..3, 3..6));
-        ring.give_back(4);
-        ring.give_back(3);
-        assert_eq!((ring.take(9), ring.take(9)), (6..10, 0..3));
-        ring.give_back(10);
+        assert_eq!((ring.allocate(6), ring.allocate(6)), (0..6, 6..10));
+        assert_eq!(ring.allocate(1), 0..0);
+        ring.free(6);
+        assert_eq!((ring.allocate(3), ring.allocate(9)), (0..3, 3..6));
+        ring.free(4);
+        ring.free(3);
+        assert_eq!((ring.allocate(9), ring.allocate(9)), (6..10, 0..3));
+        ring.free(10);
         assert!(ring.is_empty());
     }
 }

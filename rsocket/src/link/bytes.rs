@@ -45,7 +45,7 @@ impl Link {
         let range = if window.length as usize <= self.inline {
             0..0
         } else {
-            match self.ring.take(window.length as usize) {
+            match self.ring.allocate(window.length as usize) {
                 Some(range) => range,
                 None => return Ok(0),
             }

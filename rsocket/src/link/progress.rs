@@ -138,7 +138,7 @@ impl Link {
                 self.free += 1;
                 // The cast is lossless, because `freed` is the length of a range of the send
                 // buffer.
-                self.ring.give_back(freed as usize);
+                self.ring.free(freed as usize);
             }
         }
         Ok(())

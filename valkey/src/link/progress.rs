@@ -114,7 +114,7 @@ impl Link {
             WcStatus::SUCCESS => {
                 self.free += 1;
                 // The id of a write is its length in bytes.
-                self.ring.give_back(wr_id as usize);
+                self.ring.free(wr_id as usize);
             }
             // An earlier failure caused the flush. Another completion or an event reports that
             // failure.

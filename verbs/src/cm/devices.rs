@@ -54,7 +54,7 @@ pub struct Devices {
 /// A reference to a [`Devices`] list that does not keep the list's devices open.
 pub(super) struct WeakDevices(Weak<Inner>);
 
-/// A device list. [`OPEN`] counts its devices.
+/// A device list whose devices are counted in [`OPEN`].
 struct Inner {
     list: List,
     /// The process that created the list.
@@ -111,11 +111,11 @@ fn open() -> MutexGuard<'static, Open> {
 pub(super) fn own_descriptors() -> Result<(), OsError> {
     let mut open = open();
     let credentials = (geteuid(), getegid());
-    let are_foreign = match open.credentials {
+    let must_replace = match open.credentials {
         None => Process::is_child(),
         Some(before) => before != credentials && open.held.is_empty(),
     };
-    if are_foreign {
+    if must_replace {
         // If there is no device, `List::get` fails, and no descriptor needs to be replaced.
         for context in List::get().iter().flat_map(List::all) {
             if let Some(context) = NonNull::new(*context) {
@@ -125,7 +125,7 @@ pub(super) fn own_descriptors() -> Result<(), OsError> {
             }
         }
     }
-    if are_foreign || open.credentials.is_none() {
+    if must_replace || open.credentials.is_none() {
         open.credentials = Some(credentials);
     }
     Ok(())
@@ -267,7 +267,7 @@ impl List {
         let mut len = 0;
         // SAFETY: `len` is a local variable that the function may write.
         let start = unsafe { ffi::rdma_get_devices(&raw mut len) };
-        let start = cvt_ptr("rdma_get_devices", start).map_err(of_descriptors)?;
+        let start = cvt_ptr("rdma_get_devices", start).map_err(descriptor_error)?;
         // The conversion cannot fail, because the length is never negative.
         let len = usize::try_from(len).unwrap_or(0);
         Ok(Self { start, len })
@@ -309,7 +309,7 @@ impl List {
 /// Returns the error to report after `rdma_get_devices` has failed with `error`. If librdmacm found
 /// no device because the process has too few free descriptors, returns `EMFILE` or `ENFILE` instead
 /// of `ENODEV`.
-fn of_descriptors(error: OsError) -> OsError {
+fn descriptor_error(error: OsError) -> OsError {
     // librdmacm uses at most four descriptors at a time.
     let files = [(); 4].map(|()| File::open("/"));
     let errors = files.iter().filter_map(|file| file.as_ref().err());
@@ -402,7 +402,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
 ///
 /// The same as for [`release`].
 unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
-    let nowhere = File::options()
+    let unusable = File::options()
         .read(true)
         .custom_flags(libc::O_PATH)
         .open("/")
@@ -413,7 +413,7 @@ unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
         // SAFETY: `fd` belongs to the context until librdmacm frees the context. The number stays
         // in use, so no other file receives it, and every call of librdmacm on it fails.
         cvt("dup3", unsafe {
-            libc::dup3(nowhere.as_raw_fd(), fd, libc::O_CLOEXEC)
+            libc::dup3(unusable.as_raw_fd(), fd, libc::O_CLOEXEC)
         })?;
     }
     Ok(())

@@ -107,7 +107,8 @@ impl OwnedId {
 
     /// Calls a librdmacm function that dereferences the id's pointer to its device.
     ///
-    /// Returns `EINVAL` if that pointer is null, which it is before ADDR_RESOLVED was read.
+    /// Returns `EINVAL` if that pointer is null, as it is until the event ADDR_RESOLVED has been
+    /// read.
     pub(super) fn call_bound(
         &self,
         name: &'static str,

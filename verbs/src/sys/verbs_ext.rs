@@ -58,7 +58,10 @@ pub(crate) unsafe fn ibv_query_gid_table(
 /// # Safety
 ///
 /// `context` is open, or has the layout of an open context.
-unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::verbs_context> {
+unsafe fn extended_context(
+    context: *mut ffi::ibv_context,
+    op: usize,
+) -> Option<*mut ffi::verbs_context> {
     const CONTEXT: usize = offset_of!(ffi::verbs_context, context);
     const SIZE: usize = size_of::<ffi::verbs_context>();
 
@@ -88,8 +91,8 @@ unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::
 macro_rules! op {
     ($context:expr, $op:ident) => {
         // SAFETY: the caller of this macro guarantees that `$context` is open.
-        unsafe { around($context, offset_of!(ffi::verbs_context, $op)) }
-            // SAFETY: `around` has checked that the structure contains the operation.
+        unsafe { extended_context($context, offset_of!(ffi::verbs_context, $op)) }
+            // SAFETY: `extended_context` has checked that the structure contains the operation.
             .and_then(|extended| unsafe { (*extended).$op })
     };
 }

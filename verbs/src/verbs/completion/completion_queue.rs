@@ -44,8 +44,8 @@ struct Inner {
 // SAFETY: libibverbs allows any thread to use and to destroy a completion queue.
 unsafe impl Send for Inner {}
 // SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, unless the queue is
-// created in a thread domain or for a single thread, which this crate does not do. Posting, and
-// destroying a queue pair, also acquire this lock.
+// created in a thread domain or for a single thread, which this crate does not do. Posting requests
+// and destroying a queue pair also acquire this lock.
 unsafe impl Sync for Inner {}
 
 impl CompletionQueue {

@@ -51,7 +51,7 @@ struct Inner {
     /// The process that allocated the domain. Only this process frees it.
     process: Process,
     /// Held while safe code posts on a queue pair of the domain.
-    turn: Mutex<()>,
+    posting: Mutex<()>,
     context: Context,
 }
 
@@ -84,7 +84,7 @@ impl ThreadDomain {
         let inner = Inner {
             raw: cvt_ptr("ibv_alloc_td", raw)?,
             process: Process::this(),
-            turn: Mutex::default(),
+            posting: Mutex::default(),
             context: context.clone(),
         };
         Ok(Self {
@@ -94,7 +94,7 @@ impl ThreadDomain {
 
     /// Locks the queue pairs of the domain.
     pub(in crate::verbs) fn lock(&self) -> MutexGuard<'_, ()> {
-        lock(&self.inner.turn)
+        lock(&self.inner.posting)
     }
 }
 

@@ -194,7 +194,7 @@ impl QueuePair {
     /// a request in any state. `ENOMEM` means that the send queue is full.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
-        let _turn = self.serialise();
+        let _guard = self.serialise();
         lock(&self.send_queue).post(requests, self.pd.context(), |wr, bad_wr| {
             if let Some(ops) = self.send_ops {
                 // SAFETY: `ops` belongs to this queue pair, which exists and supports these
@@ -226,7 +226,7 @@ impl QueuePair {
         if !is_connected || self.send_ops.is_some() {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
-        let _turn = self.serialise();
+        let _guard = self.serialise();
         let _posting = lock(&self.send_queue);
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue pair exists and supports the request, and `wr` and `bad_wr` are local
@@ -256,7 +256,7 @@ impl QueuePair {
                 error: OsError::new("ibv_post_recv", libc::EINVAL),
             });
         }
-        let _turn = self.serialise();
+        let _guard = self.serialise();
         lock(&self.recv_queue).post(requests, self.cap.max_recv_sge, |wr, bad_wr| {
             // SAFETY: the queue pair exists, and the chain from `wr` is complete. Its memory
             // regions stay alive until the queue pair is destroyed.
@@ -357,7 +357,7 @@ impl QueuePair {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let (mut raw, mask) = attr.to_raw();
-        let _turn = self.serialise();
+        let _guard = self.serialise();
         // SAFETY: the queue pair exists. `raw` is a local variable, and all members that `mask`
         // names are set.
         let ret =

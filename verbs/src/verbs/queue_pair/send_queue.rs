@@ -122,7 +122,7 @@ fn translate(
     {
         return Err(libc::EINVAL);
     }
-    if request.op.writes_here()
+    if request.op.writes_local_memory()
         && let Bytes::Registered(sges) = request.payload.0
     {
         check_targets(sges.as_slice())?;
@@ -154,7 +154,7 @@ impl SendOp {
     }
 
     /// Returns whether the operation writes to this side's memory.
-    const fn writes_here(self) -> bool {
+    const fn writes_local_memory(self) -> bool {
         matches!(self, Self::Read(_)) || self.is_atomic()
     }
 

@@ -113,8 +113,8 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl AddressHandle {
-    /// The number of bytes before a received datagram in its buffer, reserved for a global routing
-    /// header.
+    /// The number of bytes that precede a received datagram in its buffer. They are reserved for a
+    /// global routing header.
     pub const GRH_LEN: usize = 40;
 
     /// Creates an address handle.
