@@ -88,10 +88,11 @@ pub struct Config {
     /// Sharing is for servers with many connections, few of which are busy at a time. Connections
     /// of one [`Engine`](crate::Engine) on one device share a pool if their `shared_receive` and
     /// `eager_size` are equal. Each connection reserves 17 buffers of the pool, which suffice for
-    /// its control frames and its next message. From the other half of the pool a busy connection
-    /// borrows up to its [`receive_window`](Self::receive_window), and returns buffers when other
-    /// connections need them. So a pool of *n* buffers suffices for *n*/34 connections under any
-    /// load, and for up to *n*/17 mostly idle connections. A further connection fails with
+    /// its control frames and its next message. Half of the pool is set aside for these
+    /// reservations. From the other half a busy connection borrows up to its
+    /// [`receive_window`](Self::receive_window), and returns buffers when other connections need
+    /// them. So a pool of *n* buffers suffices for *n*/34 connections under any load, and for up to
+    /// *n*/17 mostly idle connections. A further connection fails with
     /// [`Error::SharedReceivesExhausted`], and its peer with
     /// [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A held message occupies its
     /// buffer, but never prevents other connections from receiving.
@@ -109,14 +110,13 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub shared_receive: Option<u32>,
 
-    /// The length in bytes up to which a message fits one posted receive buffer; `None` for the
-    /// default of the transport.
+    /// The maximum length in bytes of a message that fits into one posted receive buffer; `None`
+    /// for the default of the transport.
     ///
-    /// A longer message, of up to 3 times this length over RDMA and 16 times over TCP, is sent in
-    /// several buffers. An even longer message stays in the peer's memory until this side reads it,
-    /// which costs one more round trip but no posted buffer. See
-    /// [`receive_window`](Self::receive_window) for the cost. The two sides use the smaller of
-    /// their values.
+    /// A message of up to 3 times this length over RDMA, or 16 times over TCP, is sent in several
+    /// buffers. A longer message stays in the peer's memory until this side reads it, which costs
+    /// one more round trip but no posted buffer. See [`receive_window`](Self::receive_window) for
+    /// the cost. The two sides use the smaller of their values.
     ///
     /// Over TCP no memory is locked, and a buffer occupies memory from its first use; the most
     /// recently used buffer is reused first. With the default a connection over TCP reserves about
@@ -134,7 +134,7 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub max_message: u64,
 
-    /// The total number of bytes in messages above the eager size, for each direction.
+    /// The maximum total number of bytes in messages above the eager size, for each direction.
     ///
     /// When sending, a message counts while it is in flight. When receiving, it counts from its
     /// arrival until the program drops it. The sender's `send` waits when the limit of either side
@@ -147,8 +147,8 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub large_memory: u64,
 
-    /// The number of bytes of memory that a connection caches for later large messages, in each
-    /// direction.
+    /// The maximum number of bytes of memory that a connection caches for later large messages, in
+    /// each direction.
     ///
     /// The cache saves the time for mapping and registering memory. Memory into which messages were
     /// received stays registered and therefore locked. Memory for sending messages of up to an
@@ -276,8 +276,8 @@ pub struct Config {
     /// The time for which the connection survives the loss of its path, of its device, or of the
     /// TCP connection below it. Zero disables this.
     ///
-    /// Both sides must set it; [`Negotiated::resumes`](crate::Negotiated::resumes) has the result,
-    /// and the log of a side that set it reports a peer that did not (level `info`). Then each side
+    /// Both sides must set it: see [`Negotiated::resumes`](crate::Negotiated::resumes). If only
+    /// this side sets it, its log reports this at the level `info`. If both sides set it, each side
     /// stores copies of the messages that the peer has not yet acknowledged, at most the peer's
     /// window. When the connection is lost, the side that connected first connects again:
     /// immediately, then with increasing delays up to 1 s. It tries each allowed
@@ -478,15 +478,14 @@ impl Config {
     ///
     /// With the default configuration an outage shorter than 3 s ends no connection. Over TCP and
     /// iWARP the kernel doubles the pause before each retransmission. So it may retransmit a lost
-    /// packet as late as twice the length of the outage after its beginning. Therefore this method
-    /// raises [`keepalive_timeout`](Self::keepalive_timeout),
+    /// packet only when twice the length of the outage has passed since the outage began. Therefore
+    /// this method raises [`keepalive_timeout`](Self::keepalive_timeout),
     /// [`close_timeout`](Self::close_timeout) and [`read_timeout`](Self::read_timeout) to 2 ×
     /// `outage` + 1 s. It sets [`retry_count`](RdmaTuning::retry_count) to 7, and raises
     /// [`ack_timeout`](RdmaTuning::ack_timeout) until eight timeouts take at least this time, and
     /// less than twice this time. Over TCP their sum becomes the `TCP_USER_TIMEOUT` of the socket.
-    /// Values that are already longer remain. So do
-    /// [`keepalive_interval`](Self::keepalive_interval) and
-    /// [`connect_timeout`](Self::connect_timeout).
+    /// Values that are already longer, [`keepalive_interval`](Self::keepalive_interval) and
+    /// [`connect_timeout`](Self::connect_timeout) remain unchanged.
     ///
     /// Both sides need this configuration, because each side ends the connection after its own
     /// timeouts. Only the `retry_count` over RDMA is the connecting side's value on both sides.
@@ -539,8 +538,8 @@ impl Config {
     /// # Errors
     ///
     /// [`Error::InvalidConfig`], with the name of the first field whose value works on no device,
-    /// and the allowed values. Also if [`transport`](Self::transport) is read from
-    /// `RDMSG_TRANSPORT`, and the variable names no transport.
+    /// and the allowed values. This method also fails if [`transport`](Self::transport) is read
+    /// from `RDMSG_TRANSPORT`, and the variable names no transport.
     ///
     /// # Examples
     ///
@@ -556,8 +555,8 @@ impl Config {
 
         within("receive_window", self.receive_window, 1, 8192)?;
         if let Some(count) = self.shared_receive {
-            // Half of the pool is reserved for new connections. That half must suffice for one
-            // connection with the largest window.
+            // Half of the pool is set aside for the minimum receives of connections. That half must
+            // suffice for one connection, even with the largest window.
             let least = 2 * Account::min_receives(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }

@@ -7,7 +7,8 @@ const LONGEST: usize = 64;
 
 /// The program's name for a connection, or none.
 ///
-/// The text may contain any characters. `Display` escapes those that could forge log lines.
+/// The text may contain any characters. `Display` escapes the characters that could forge log
+/// lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Label(Option<Arc<str>>);
 

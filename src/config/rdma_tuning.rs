@@ -69,8 +69,8 @@ pub struct RdmaTuning {
     /// processor that handles it. With `None` the connections of a process use the vectors of a
     /// device in rotation, so that all of these processors share the interrupts.
     ///
-    /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); connecting and accepting fail
-    /// with [`Error::InvalidConfig`] beyond it. Default `None`.
+    /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); with a larger value, connecting
+    /// and accepting fail with [`Error::InvalidConfig`]. Default `None`.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub completion_vector: Option<u32>,
 
