@@ -37,7 +37,7 @@ pub(crate) fn tally() -> &'static Tally {
 pub(crate) struct Tally {
     /// The number of established connections that ended.
     pub(crate) ended: ByReason,
-    /// The number of connects that returned an error.
+    /// The number of connect calls that returned an error.
     pub(crate) connects_failed: ByReason,
     /// The number of connection requests from peers that were not accepted.
     pub(crate) requests_refused: ByReason,
@@ -211,14 +211,14 @@ pub(crate) fn count_end(reason: &CloseReason) {
     tally().ended.add(reason.name());
 }
 
-/// Counts a connect that failed with this error.
+/// Counts a connect call that failed with this error.
 pub(crate) fn count_failure(error: &Error) {
     if is_enabled() {
         tally().connects_failed.add(failure(error));
     }
 }
 
-/// Counts a connect that the program cancelled by dropping its future.
+/// Counts a connect call that the program cancelled by dropping its future.
 pub(crate) fn count_given_up() {
     if is_enabled() {
         tally().connects_failed.add("given_up");

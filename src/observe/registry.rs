@@ -26,13 +26,13 @@ pub struct Snapshot {
     /// The number of ended connections for each [name](crate::CloseReason::name) of a reason, with
     /// an entry for every name.
     pub ended_by_reason: BTreeMap<&'static str, u64>,
-    /// The number of connects that failed, by reason.
+    /// The number of connect calls that failed, by reason.
     ///
     /// For [`Error::Connect`](crate::Error::Connect) the key is the
     /// [name](crate::CloseReason::name) of its reason. For other errors the key is
     /// `address_lookup`, `engine_shut_down`, `invalid_config`, `locked_memory`, `loopback`,
     /// `no_rdma`, `permission_denied`, `shared_receives`, `source` or `other`. The key `given_up`
-    /// means that the program dropped the future. A connect to several addresses, or over RDMA and
+    /// means that the program dropped the future. A call for several addresses, or over RDMA and
     /// then TCP, counts once.
     pub connects_failed: BTreeMap<&'static str, u64>,
     /// The number of connection requests that this process refused, by reason:

@@ -143,7 +143,7 @@ impl Stream {
                 break;
             }
         }
-        // The stream registers the same descriptor again below.
+        // Deregister the descriptor, because the stream registers it again below.
         drop(events);
         let link = opening.connect(config)?;
         let (done, events) = (link.done().clone(), link.events().clone());

@@ -56,7 +56,10 @@ impl Link {
                 // The peer waits for this side to disconnect. The call fails if this side has
                 // already disconnected.
                 if let Err(error) = self.id.disconnect() {
-                    debug!(Valkey, "{}: cannot confirm the end: {error}", self.name);
+                    debug!(
+                        Valkey,
+                        "{}: cannot confirm the disconnection: {error}", self.name
+                    );
                 }
             }
             CmEventType::REJECTED if !self.established => {

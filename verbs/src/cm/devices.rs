@@ -385,7 +385,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         Err(none_left) => match unsafe { detach(context) } {
             Ok(()) => debug!(
                 Rdma,
-                "{none_left}: released the descriptors of the last device"
+                "released the descriptors of the last RDMA device: {none_left}"
             ),
             Err(error) => error!(
                 Rdma,

@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// Calls `read` with an event that is filled in as libibverbs does, and returns the result.
+    /// Calls `read` with an event in the layout of libibverbs, and returns the result.
     fn event(event_type: u32, element: ffi::ibv_async_event_element_t) -> AsyncEvent {
         let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let start = raw.as_mut_ptr();
