@@ -329,7 +329,7 @@ pub struct Config {
     /// listening fail with [`Error::InvalidConfig`].
     ///
     /// 0 to 255. `None`, the default, leaves the choice to the system: 0 over TCP, and over RoCE
-    /// the `default_roce_tos` of the port, which is 0 as well if nothing has changed it.
+    /// the `default_roce_tos` of the port, which is 0 unless it was changed.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub traffic_class: Option<u8>,
 

@@ -419,7 +419,7 @@ pub(crate) mod as_number {
     }
 }
 
-/// Deserializes a field from a text, or from a value with the same meaning.
+/// Deserializes a field from a text, a `bool`, a number, or an optional value.
 #[cfg(feature = "serde")]
 mod reader {
     use std::{fmt, marker::PhantomData};

@@ -361,7 +361,7 @@ pub enum Error {
 
     /// The object belongs to the parent of this process, and works only in the parent.
     ///
-    /// A connection reports the same as [`CloseReason::Forked`]. [The
+    /// A connection reports this condition as [`CloseReason::Forked`]. [The
     /// guide](crate::guide::installing#fork) lists the operations that work in a child.
     #[error(
         "this object belongs to the parent process and works only there; in a forked child, bind \
@@ -529,7 +529,7 @@ impl Error {
             // `sys` returns these error numbers if a library cannot be loaded or lacks a function.
             (_, libc::ELIBACC | libc::ELIBBAD) => Self::NoRdma(error),
             // librdmacm returns the same error for a missing device file and for a file that this
-            // process may not open.
+            // process is not permitted to open.
             ("rdma_create_event_channel", _) if cfg!(not(feature = "rdma")) => Self::RdmaNotBuilt,
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
                 (Some(denied), _) => Self::PermissionDenied { error, denied },

@@ -149,9 +149,9 @@ impl Snapshot {
     /// Formats the totals of the process, and the values of each connection, for Prometheus
     /// (exposition format 0.0.4).
     ///
-    /// Totals are named `rdmsg_…`, values of connections `rdmsg_connection_…`. The latter have the
-    /// labels `connection`, `label` if the connection has a label, `peer` and `transport`. [The
-    /// guide](crate::guide::observing) lists them.
+    /// Totals are named `rdmsg_…`, values of connections `rdmsg_connection_…`. Values of
+    /// connections have the labels `connection`, `label` if the connection has a label, `peer` and
+    /// `transport`. [The guide](crate::guide::observing) lists all metrics.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();

@@ -167,8 +167,8 @@ impl Link {
 
     /// Moves the queue pair to RTS, with the peer's attributes from the id.
     fn bring_up(&mut self) -> io::Result<()> {
-        // INIT is repeated because its access flags depend on the peer's parameters, which the id
-        // did not know before.
+        // INIT is repeated because its access flags depend on the peer's parameters, which were not
+        // available before.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             let mut attr = self.id.init_qp_attr(state)?;
             let limit = |set: Option<u8>, value| set.map(|_| value);

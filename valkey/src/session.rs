@@ -20,7 +20,7 @@ pub(crate) enum Role {
     Server,
 }
 
-/// The buffers of both sides, and the commands that concern them.
+/// The buffers of both sides, and the pending commands of this side.
 ///
 /// The sides agree on features, and each side announces a buffer. The other side writes into this
 /// buffer from its start to its end. When the buffer is full and has been read, its owner announces

@@ -151,8 +151,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Returns `TimedOut` if not all bytes arrive within [`Config::linger`]. The connection is
-    /// closed in this case, too.
+    /// Returns `TimedOut` if not all bytes arrive within [`Config::linger`]. The connection is also
+    /// closed in this case.
     pub fn shutdown(&self) -> io::Result<()> {
         self.connection.waiting.check()?;
         self.connection.close()

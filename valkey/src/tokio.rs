@@ -210,7 +210,7 @@ impl Stream {
                     return (Some(value), first);
                 }
                 let armed = link.arm();
-                // A consumed event counts as progress, because the keepalive thread may have polled
+                // A consumed event is also progress, because the keepalive thread may have polled
                 // its completion.
                 let progress = first | link.progress(true) | matches!(armed, Ok(true));
                 let value = ready(link).or_else(|| armed.err().map(Err));

@@ -78,7 +78,7 @@ impl ConnParam {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnEventParam {
-    /// The maximum number of concurrent READ and atomic operations that the peer wants to send.
+    /// The maximum number of concurrent READ and atomic operations that the peer intends to send.
     pub responder_resources: u8,
     /// The maximum number of concurrent READ and atomic operations that the peer accepts.
     pub initiator_depth: u8,

@@ -8,10 +8,10 @@ const CAPACITY: usize = u8::MAX as usize;
 /// Private data: bytes that a connect request, an acceptance or a rejection carries to the peer's
 /// program.
 ///
-/// The maximum length depends on the type of message, and on whether it concerns a connection or
-/// datagrams: see the constants. These limits apply to InfiniBand and RoCE with IP addresses; this
-/// crate also applies them to iWARP. The received data may be longer than the sent data, padded
-/// with zeros, so a protocol must carry its own length.
+/// The maximum length depends on the type of message, and on whether the id is for a connection or
+/// for datagrams: see the constants. These limits apply to InfiniBand and RoCE with IP addresses;
+/// this crate also applies them to iWARP. The received data may be longer than the sent data,
+/// padded with zeros, so a protocol must carry its own length.
 #[derive(Clone, Copy)]
 pub struct PrivateData {
     bytes: [u8; CAPACITY],

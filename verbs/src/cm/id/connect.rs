@@ -236,8 +236,7 @@ impl CmId {
 
     /// Completes the establishment of a connection after a CONNECT_RESPONSE.
     ///
-    /// Before this call, the program must move the queue pair, which it created itself, to the RTS
-    /// state.
+    /// Before this call, the program must move its own queue pair to the RTS state.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ impl Context {
 }
 
 /// Returns the number in a file of sysfs. Returns `None` if the file does not exist, or if it
-/// contains −1, which means that there is no node.
+/// contains −1, which stands for no node.
 fn read(file: &Path) -> Option<u32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }

@@ -206,10 +206,11 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if `len` is 0, or if `access` contains a flag for peers, because peers
-    /// could then access the whole memory of the process. The device must support implicit
-    /// registrations: [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT).
-    /// Otherwise returns the errors of [`new`](Self::new).
+    /// Returns `EINVAL` if `len` is 0, or if `access` contains a flag that grants access to peers,
+    /// because peers could then access the whole memory of the process. The device must support
+    /// implicit registrations:
+    /// [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT). Otherwise returns
+    /// the errors of [`new`](Self::new).
     pub fn new_implicit(
         pd: &ProtectionDomain,
         len: usize,
