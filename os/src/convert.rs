@@ -17,9 +17,9 @@ pub fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError>
 /// Converts the result of a call that returns 0 or an error number, as most `ibv_*` calls do.
 ///
 /// Drivers report errors in different ways: a function may return the error number, the negated
-/// error number, or −1 with `errno` set. This function accepts all three. It never reads −1 as a
-/// negated `EPERM`, because the functions that negate the number return the result of a kernel
-/// command, which has also set `errno`.
+/// error number, or −1 with `errno` set. All three are accepted. −1 always means that `errno` is
+/// set, and never a negated `EPERM`. A function that returns negated numbers forwards the result of
+/// a kernel command, and a failed kernel command also sets `errno`.
 #[inline]
 pub fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     match ret {
@@ -45,11 +45,11 @@ pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError +
     }
 }
 
-/// Converts the length of a wait to milliseconds, rounded up. If it were rounded down, a wait below
-/// 1 ms would become a busy loop.
+/// Converts a timeout to milliseconds, rounded up. If it were rounded down, a timeout below 1 ms
+/// would become 0, and the caller's wait would become a busy loop.
 ///
-/// The function does not use `Duration::as_millis`, whose 128-bit division costs more than the rest
-/// of a short call.
+/// The function does not use `Duration::as_millis`, because the 128-bit division in it costs more
+/// than the rest of a short call.
 #[inline]
 pub const fn millis(wait: Duration) -> u64 {
     let rest = wait.subsec_nanos().div_ceil(1_000_000);
@@ -61,9 +61,9 @@ pub const fn millis(wait: Duration) -> u64 {
 /// Logs that an RDMA object could not be destroyed. `Drop` implementations call this function,
 /// because they cannot return an error.
 ///
-/// A removed device returns `EIO` or `ENODEV`, and the kernel returns `EACCES` if the process has
-/// changed its credentials. Any other error is a bug in the caller, which has destroyed the object
-/// before the objects that depend on it.
+/// The call fails with `EIO` or `ENODEV` if the device was removed, and with `EACCES` if the
+/// process has changed its credentials. Any other error is a bug: the caller destroyed the object
+/// before other objects that depend on it.
 pub fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
     error_sparsely!(Rdma, "cannot destroy an RDMA object, which leaks: {error}");
@@ -73,7 +73,7 @@ pub fn log_destroy_error(result: Result<(), OsError>) {
     );
 }
 
-/// Returns `errno` of the C function `call`, which has just failed.
+/// Returns the `errno` of the C function `call`, which has just failed.
 ///
 /// If the function has not set `errno`, the error becomes `EIO`, never success.
 fn last_error(call: &'static str) -> OsError {

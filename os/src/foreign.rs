@@ -5,19 +5,18 @@
 //! * No lock is held while foreign code runs, because a waker may poll its task immediately, and a
 //!   logger may send its line over a connection.
 //! * [`call`] catches a panic, so that the panic ends neither the engine's thread nor a destructor.
-//!   A waker that panics ends the connection that its task waits on, because that task may never be
-//!   polled again. A logger that panics loses the line that it was called with. It ends no
-//!   connection, because no connection is at fault, and the panic is not logged, because the same
-//!   logger would receive that line.
-//! * The engine's thread, on which other threads depend, does not run foreign code immediately. It
-//!   [collects](collect) the code as [`ForeignCall`]s, and runs them after another thread has taken
-//!   over its other work. All other threads run foreign code immediately, and so delay only
-//!   themselves.
+//!   If a waker panics, the connection that its task waits on is ended, because that task may never
+//!   be polled again. If the logger panics, the current log line is lost and no connection ends. The
+//!   panic is not logged, because that would call the same logger again.
+//! * The engine's thread does not run foreign code immediately, because other threads depend on the
+//!   engine. It [collects](collect) the code as [`ForeignCall`]s, and runs them after another thread
+//!   has taken over its other work. All other threads run foreign code immediately: code that blocks
+//!   delays only the thread that runs it.
 //!
 //! A program that is built with `panic = "abort"` still aborts at the first panic.
 //!
-//! A waker may also be cloned or dropped while its task is being polled. Then a panic of `clone` or
-//! `drop` propagates to the caller of that poll.
+//! A waker may also be cloned or dropped while its task is being polled. If `clone` or `drop` then
+//! panics, the panic propagates to the caller of that poll.
 
 use std::{
     cell::{Cell, RefCell},
@@ -38,7 +37,7 @@ pub use log::Level;
 /// The target of a log line, by which a logger filters lines. The target names the part of the
 /// library that wrote the line.
 ///
-/// The user guide lists the targets. Moving a source file does not change a target's name.
+/// The user guide lists the targets. A target keeps its name if the source file that uses it moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
@@ -146,9 +145,9 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 thread_local! {
-    /// Whether this thread collects foreign calls. The flag is separate from `FOREIGN_CALLS`
-    /// because a `Cell<bool>` needs no destructor, so a thread that does not collect executes only
-    /// one load.
+    /// Whether this thread collects foreign calls. The flag is not part of `FOREIGN_CALLS`, because
+    /// a `Cell<bool>` needs no destructor. A thread that does not collect therefore reads the flag
+    /// with a single load.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }
@@ -186,8 +185,8 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     impl<F: FnOnce() + Send> ForeignCall for Once<F> {
         fn run(self: Arc<Self>) {
             let code = lock(&self.0).take();
-            // A panic is ignored, because `code` either handles it itself or concerns no
-            // connection.
+            // A panic can be ignored: if it has to end a connection, `code` itself handles the
+            // panic.
             let _ = code.map(call);
         }
     }
@@ -199,32 +198,33 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Pending calls of one piece of foreign code, for example of one connection's wakers. Only one
-/// thread at a time makes these calls, so foreign code that never returns blocks only one thread.
+/// Queues calls of one piece of foreign code, for example of one connection's wakers. At most one
+/// thread makes these calls at a time, so foreign code that never returns blocks only one thread.
 #[derive(Debug, Default)]
 pub struct PendingWork<T> {
     state: Mutex<PendingState<T>>,
-    /// Notified when the thread that does the work finishes.
+    /// Notified when the thread that makes the calls has finished.
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct PendingState<T> {
     work: Option<T>,
-    /// Whether a thread does the work, or has collected a [`ForeignCall`] that will do it.
+    /// Whether a thread is making the calls, or has collected a [`ForeignCall`] that will make
+    /// them.
     is_taken: bool,
 }
 
 impl<T: Default> PendingWork<T> {
-    /// Adds work. Returns true if no thread does the work yet. The caller then creates a
-    /// [`ForeignCall`] that does it.
+    /// Adds calls to the queue. Returns true if no thread is making the queued calls. In that case,
+    /// the caller must create a [`ForeignCall`] that makes them.
     pub fn add(&self, add: impl FnOnce(&mut T)) -> bool {
         let mut state = lock(&self.state);
         add(state.work.get_or_insert_default());
         !mem::replace(&mut state.is_taken, true)
     }
 
-    /// Takes the pending work. If there is none, returns `None` and records that the
+    /// Removes and returns the queued calls. If there are none, returns `None` and records that the
     /// [`ForeignCall`] has finished.
     pub fn next(&self) -> Option<T> {
         let mut state = lock(&self.state);
@@ -236,7 +236,7 @@ impl<T: Default> PendingWork<T> {
         work
     }
 
-    /// Waits until no thread does the work, for at most the time `bound`.
+    /// Waits until no thread makes queued calls, for at most the time `bound`.
     fn wait(&self, bound: Duration) {
         let is_taken = |state: &mut PendingState<T>| state.is_taken;
         drop(
@@ -254,8 +254,8 @@ struct LogLine {
     text: String,
 }
 
-/// Lines from all engines' threads that have not been passed to the logger yet, and the number of
-/// lines that were dropped because [`MAX_LINES`] were already pending.
+/// Lines of all engines' threads that have not been passed to the logger yet, and the number of
+/// lines that were dropped because [`MAX_LINES`] lines were already pending.
 #[derive(Default)]
 struct LogLines(VecDeque<LogLine>, usize);
 
@@ -296,8 +296,8 @@ impl ForeignCall for Writer {
     }
 }
 
-/// Passes a line to the logger if the line's level is enabled. The caller holds no lock, unless its
-/// thread collects foreign code.
+/// Passes a line to the logger if the line's level is enabled. The caller must not hold a lock,
+/// unless its thread collects foreign code.
 #[track_caller]
 pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {

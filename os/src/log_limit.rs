@@ -1,4 +1,5 @@
-//! Rate limits for log lines that a peer or the network can trigger arbitrarily often.
+//! Rate limits for log lines, because a peer or the network can trigger some lines arbitrarily
+//! often.
 
 use std::{
     fmt,
@@ -68,8 +69,8 @@ impl fmt::Display for SuppressedLines {
 /// caller of such a macro holds no lock.
 macro_rules! sparse {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
-        /// Logs at most one line per second for each call site, and appends the number of
-        /// suppressed lines to the next line.
+        /// Logs at most one line per second for each call site. If lines were suppressed, the next
+        /// line that is logged ends with their number.
         #[macro_export]
         macro_rules! $name {
             ($dollar target:ident, $dollar($dollar text:tt)+) => {{

@@ -10,8 +10,8 @@
 //! ([`PerProcess`]). A child replaces inherited descriptors that would otherwise keep a connection
 //! open or an address in use ([`Unshared`]).
 //!
-//! Handlers of `pthread_atfork` count the forks. They run in fork(3), but not in vfork(2) and
-//! posix_spawn(3), whose child executes another program.
+//! Handlers of `pthread_atfork` count the forks. They run in fork(3), but not in vfork(2) or
+//! posix_spawn(3), after which the child executes another program anyway.
 
 use std::{
     cell::Cell,
@@ -30,7 +30,7 @@ use rdma_status::OsError;
 
 use crate::lock;
 
-/// The number of forks between the first process that used this crate and this process.
+/// The number of forks between this process and its first ancestor that used this crate.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 static FORK_HANDLERS: Once = Once::new();
@@ -91,12 +91,12 @@ fn unshared() -> MutexGuard<'static, DescriptorSet> {
     lock(&UNSHARED)
 }
 
-/// Acquires the lock of [`UNSHARED`] before a fork and holds it during the fork, so that the child
-/// inherits the set in a consistent state.
+/// Acquires the lock of [`UNSHARED`] before a fork and holds it until the fork is complete, so that
+/// the child inherits a consistent set.
 extern "C" fn prepare() {
     let guard = unshared();
-    // If the thread that forks is exiting, its thread-local storage no longer exists. The child
-    // then keeps the descriptors.
+    // If the forking thread is exiting, its thread-local storage no longer exists. In that case,
+    // the child keeps the inherited descriptors.
     let _ = HELD.try_with(|held| held.set(Some(guard)));
 }
 
@@ -147,7 +147,7 @@ impl DescriptorSet {
                 *word &= *word - 1;
                 let fd = fd.cast_signed();
                 // No eventfd could be created, so the descriptors are closed and their numbers
-                // become free.
+                // become free for reuse.
                 if dummy < 0 {
                     // SAFETY: this crate opened `fd` in the parent, and no code of the child uses
                     // inherited objects.
@@ -167,8 +167,8 @@ impl DescriptorSet {
 
 /// A descriptor that a child of fork(2) replaces immediately.
 ///
-/// Otherwise the child would keep a connection open or an address in use after the parent has
-/// closed the descriptor.
+/// If the child kept the descriptor, a connection would stay open, or an address would stay in use,
+/// after the parent has closed the descriptor.
 pub struct Unshared<T: AsFd> {
     fd: ManuallyDrop<T>,
     process: Process,
@@ -187,7 +187,7 @@ impl<T: AsFd> Unshared<T> {
 }
 
 impl<T: AsFd> Unshared<T> {
-    /// Returns whether another process opened the descriptor. If so, the descriptor's number refers
+    /// Returns whether another process opened the descriptor. If so, the descriptor number refers
     /// to a different file in this process.
     pub fn is_inherited(&self) -> bool {
         !self.process.is_this()
@@ -216,7 +216,7 @@ impl<T: AsFd + fmt::Debug> fmt::Debug for Unshared<T> {
 
 impl<T: AsFd> Drop for Unshared<T> {
     fn drop(&mut self) {
-        // In a child, the number refers to a different file, which must stay open.
+        // In a child, the descriptor number refers to a different file, which must stay open.
         if !self.process.is_this() {
             return;
         }
@@ -231,7 +231,7 @@ impl<T: AsFd> Drop for Unshared<T> {
 }
 
 /// A global value that each process creates at its first use. A child does not use the inherited
-/// value, because another thread of the parent may have been changing that value during the fork.
+/// value, because another thread of the parent may have been modifying that value during the fork.
 pub struct PerProcess<T: 'static> {
     make: fn() -> T,
     /// Null, or a pointer to the value of this process or of an ancestor. The value is never freed.
@@ -245,7 +245,7 @@ impl<T> fmt::Debug for PerProcess<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// Creates a global. `make` creates its value in each process that uses it.
+    /// Creates a global whose value each process creates with `make`, at its first use.
     pub const fn new(make: fn() -> T) -> Self {
         Self {
             make,
@@ -286,8 +286,8 @@ impl<T: Send + Sync> PerProcess<T> {
 /// Registers a handler that runs when the process exits normally, by a return from `main` or a call
 /// of `exit(3)`.
 ///
-/// The handler runs in the thread that exits the process, while the other threads still run. It
-/// must not panic.
+/// The handler runs on the thread that exits the process, while the other threads are still
+/// running. It must not panic.
 pub fn at_exit(handler: extern "C" fn()) -> Result<(), OsError> {
     // SAFETY: `atexit` accepts any function that stays loaded until it is called. If the handler
     // belongs to a library that is unloaded earlier, the C library calls the handler when it

@@ -172,20 +172,20 @@ impl RejectReason {
     /// Returns whether the peer's program rejected the request. If so, the event's private data
     /// come from that program.
     ///
-    /// iWARP has no reason code for this case. Depending on the driver, the rejection has the
-    /// status `-ECONNREFUSED` or `-ECONNRESET`, with private data.
+    /// iWARP has no reason code for a rejection by a program. Depending on the driver, such a
+    /// rejection has the status `-ECONNREFUSED` or `-ECONNRESET`, with private data.
     #[must_use]
     pub const fn is_consumer(self) -> bool {
         let iwarp = self.0 == -libc::ECONNREFUSED || self.0 == -libc::ECONNRESET;
         self.0 == Self::CONSUMER_DEFINED.0 || iwarp
     }
 
-    /// Returns a text that explains the usual cause of this reason, for a rejection without private
-    /// data from the peer's program. Returns `None` if the reason's name already states the cause.
+    /// Returns a text that explains the usual cause of a rejection without private data. Returns
+    /// `None` if the reason's name already states the cause.
     ///
-    /// In two cases, the connection manager on the peer's host rejects with `CONSUMER_DEFINED` by
-    /// itself: a listener uses the port but another address, or the program ended before it
-    /// accepted the request.
+    /// The connection manager on the peer's host itself sends `CONSUMER_DEFINED` in two cases: the
+    /// listener on the port is bound to another address, or the program ended before it accepted
+    /// the request.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
         const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // The status on iWARP.

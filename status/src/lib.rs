@@ -1,9 +1,9 @@
 //! Status codes and errors of the operating system, as plain values that all crates of the
 //! workspace share.
 //!
-//! An enumerator of a C enum is stored as a number. A number that is unknown to this crate can be
-//! logged, and causes neither undefined behaviour nor a panic. Therefore each type is a newtype
-//! with named constants instead of an enum.
+//! The types for C enums are newtypes around integers with named constants, instead of Rust enums.
+//! A value that is unknown to this crate can therefore be stored and logged, without undefined
+//! behaviour or a panic.
 
 // This crate calls no C function and owns no resource: all types are `Copy`. The unit tests of
 // `rdma-verbs` compare the constants with the C headers.

@@ -32,7 +32,7 @@ impl OsError {
     }
 
     /// Returns a text that names the exhausted resource and how to obtain more of it. Returns
-    /// `None` if the error has another cause.
+    /// `None` if the error has another cause than a shortage.
     fn shortage(&self) -> Option<&'static str> {
         let is_of_rdma = self.call.starts_with("ibv_") || self.call.starts_with("rdma_");
         Some(match (self.errno, self.call) {
@@ -75,10 +75,10 @@ impl OsError {
 }
 
 impl OsError {
-    /// Returns whether the kernel refuses an RDMA descriptor because the process opened it with
-    /// other credentials. All later calls on that descriptor fail in the same way. Calls that open
-    /// a device or bind to a privileged port are excluded, because they can fail with `EACCES` for
-    /// another reason.
+    /// Returns whether the kernel rejects calls on an RDMA descriptor because the process changed
+    /// its credentials after it opened the descriptor. All later calls on that descriptor fail in
+    /// the same way. Calls that open a device or bind to a privileged port are excluded, because
+    /// they can fail with `EACCES` for another reason.
     pub fn is_of_credentials(&self) -> bool {
         let opens = matches!(
             self.call,

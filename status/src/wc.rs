@@ -21,16 +21,17 @@ open_enum! {
     BAD_RESP_ERR = 7;
     /// A local buffer became inaccessible while data arrived.
     LOC_ACCESS_ERR = 8;
-    /// The peer's device refused the request: its buffer is too short, or it does not support the
-    /// operation.
+    /// The peer's device refused the request: the peer's buffer is too short, or the device does
+    /// not support the operation.
     REM_INV_REQ_ERR = 9;
     /// The peer's memory region does not permit the operation.
     REM_ACCESS_ERR = 10;
     /// The peer could not complete the operation.
     REM_OP_ERR = 11;
-    /// The peer's device acknowledged none of the retries: its host or the path to it has failed.
+    /// The peer's device acknowledged neither the request nor its retries: the peer's host or the
+    /// path to it has failed.
     RETRY_EXC_ERR = 12;
-    /// The peer had no receive posted during any of the RNR retries.
+    /// The peer had no receive posted, even after all RNR retries.
     RNR_RETRY_EXC_ERR = 13;
     /// A reliable datagram domain was violated.
     LOC_RDD_VIOL_ERR = 14;

@@ -33,10 +33,9 @@ impl Mapping {
         Self::with(len, USABLE)
     }
 
-    /// Reserves addresses for at least `len` bytes. [`make_usable`](Self::make_usable) makes them
-    /// accessible. Until then, the kernel does not count them as committed memory (`Committed_AS`).
-    ///
-    /// In all other respects this function is the same as [`new`](Self::new).
+    /// Does the same as [`new`](Self::new), except that the bytes are not accessible before
+    /// [`make_usable`](Self::make_usable) is called. Until then, the kernel does not count them as
+    /// committed memory (`Committed_AS`).
     pub fn reserve(len: usize) -> Result<Self, OsError> {
         Self::with(len, libc::PROT_NONE)
     }
@@ -65,10 +64,10 @@ impl Mapping {
     /// Prepares the pages for use by a device, before any code uses them. The kernel allocates them
     /// on the NUMA node `node` if possible, and the device can still use them after a fork(2).
     ///
-    /// Linux 5.12 and newer give the child a copy of such pages. On older kernels, a write of the
-    /// parent after the fork would move the parent to a new page, while the device would still use
-    /// the old page. Therefore, on older kernels, this function excludes the pages from the memory
-    /// that a child inherits.
+    /// Linux 5.12 and newer give the child a copy of pages that a device has pinned. On older
+    /// kernels, the parent's next write after the fork would move the parent to a new page, while
+    /// the device would still use the old page. On these kernels, this function therefore excludes
+    /// the pages from the memory that a child inherits.
     pub fn prepare_for_device(&self, node: Option<u32>) -> Result<(), OsError> {
         static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
         self.place_on(node);
@@ -90,8 +89,8 @@ impl Mapping {
             "the bytes lie in the mapping"
         );
         let start = self.start.as_ptr().wrapping_add(range.start);
-        // SAFETY: the assertion above shows that the pages belong to this mapping. Pages that are
-        // already accessible stay accessible.
+        // SAFETY: as asserted above, the pages belong to this mapping. Pages that are already
+        // accessible stay accessible.
         let ret = unsafe { libc::mprotect(start.cast(), range.len(), USABLE) };
         cvt("mprotect", ret).map(drop)
     }

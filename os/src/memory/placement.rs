@@ -15,7 +15,7 @@ use crate::{PerProcess, cvt};
 /// The size of a huge page in bytes.
 const HUGE: usize = 2 << 20;
 
-/// The number of NUMA nodes in a node set that this module passes to the kernel: nodes 0 to 1023.
+/// The number of nodes in the node sets that this module passes to the kernel: nodes 0 to 1023.
 const NODES: usize = 1024;
 
 /// The number of nodes in one word of a node set, in which each node is one bit.
@@ -32,7 +32,8 @@ impl Mapping {
         if len < HUGE {
             return Self::new(len);
         }
-        // The alignment temporarily needs more address space, which a resource limit can refuse.
+        // The alignment temporarily needs more address space. If a resource limit refuses it, the
+        // mapping is not aligned.
         let Ok(mapping) = Self::aligned(len) else {
             return Self::new(len);
         };
@@ -56,11 +57,12 @@ impl Mapping {
     }
 
     /// Asks the kernel to allocate the pages on the NUMA node `node`, if that node has free memory.
-    /// Pages that were used before this call stay on their node. `None` has no effect.
+    /// Does nothing if `node` is `None`. Pages that were used before this call stay on their node.
     ///
     /// A policy that the program or `numactl(8)` has set for the calling thread takes precedence.
-    /// An error has no effect; only the first one in the process is logged. A kernel without NUMA
-    /// returns `ENOSYS`, a container can return `EPERM`, and a node without memory causes `EINVAL`.
+    /// Errors are ignored, except that the first error in the process is logged. A kernel without
+    /// NUMA returns `ENOSYS`, a container can return `EPERM`, and a node without memory causes
+    /// `EINVAL`.
     pub(super) fn place_on(&self, node: Option<u32>) {
         static HAS_LOGGED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
 

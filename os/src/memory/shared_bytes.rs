@@ -10,12 +10,12 @@ const WORD: usize = size_of::<u64>();
 
 /// Bytes that threads, the device and peers may read and write concurrently.
 ///
-/// Copies are sequences of relaxed atomic operations. A thread that copies bytes while another
-/// thread writes them reads old or new bytes, in any mixture, without undefined behaviour. Each
-/// byte is always accessed through the same atomic: the aligned 8-byte word that contains the byte
-/// or, if that word would exceed the range, the byte alone. The device is not part of Rust's memory
-/// model. Polling a completion with libibverbs, which includes the platform's memory barrier,
-/// orders the device's writes before later copies.
+/// Copies are sequences of relaxed atomic operations. If one thread copies bytes while another
+/// thread writes them, the copy contains any mixture of old and new bytes, and the behaviour is
+/// defined. Each byte is always accessed through the same atomic: the aligned 8-byte word that
+/// contains the byte or, if that word would exceed the range, the byte alone. The device is not
+/// part of Rust's memory model. Polling a completion with libibverbs, which includes the platform's
+/// memory barrier, orders the device's writes before later copies.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     head: &'a [AtomicU8],
@@ -28,9 +28,9 @@ impl SharedBytes<'_> {
     ///
     /// # Safety
     ///
-    /// The bytes stay allocated and initialised during the lifetime of the view. Threads of this
-    /// program access them only through views that this function returned for the same arguments,
-    /// or while no other thread accesses them.
+    /// The bytes stay allocated and initialised during the lifetime of the view. While several
+    /// threads of this program access the bytes, they do so only through views that this function
+    /// returned for the same arguments.
     #[inline]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         let unaligned = start.addr().get().next_multiple_of(WORD) - start.addr().get();
@@ -140,7 +140,7 @@ fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     }
 }
 
-/// Copies bytes of `words` into `dst`, starting at the byte `offset`.
+/// Copies bytes from `words` into `dst`, starting at the byte `offset`.
 #[inline]
 fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
@@ -171,8 +171,8 @@ fn partial_len(within: usize, len: usize) -> usize {
     }
 }
 
-/// Writes `src` to the bytes of `word` from `offset`. Concurrent changes of the other bytes are
-/// preserved.
+/// Writes `src` to the bytes of `word` that begin at `offset`. Preserves concurrent changes of the
+/// other bytes.
 #[inline]
 fn merge(word: &AtomicU64, offset: usize, src: &[u8]) {
     let merged = |old: u64| {
@@ -190,8 +190,8 @@ mod tests {
 
     use super::*;
 
-    /// For all alignments of the memory, the length and the range, copies through the view equal
-    /// plain copies.
+    /// For all alignments of the memory and all small offsets and lengths, copies through the view
+    /// equal plain copies.
     #[test]
     fn copies_are_exact_at_every_alignment() {
         for start in 0..9 {
