@@ -9,22 +9,23 @@ use super::{
     word::{Owner, OwnerCheck},
 };
 
-/// Interval at which the engine's thread checks the connections that the application polls. A
-/// program that mixes `recv` with `select!` may see a message up to two intervals after its
-/// arrival. While a program polls often, the engine's thread runs once per interval instead of once
-/// per message.
+/// Interval at which the engine's thread checks the connections that the application polls. It
+/// bounds the latency if the application stops polling: a program that mixes `recv` with `select!`
+/// may receive a message up to two intervals after its arrival. It also limits the cost: while a
+/// program polls often, the engine's thread runs once per interval instead of once per message.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval at which the engine's thread checks connections that hold back a message. It is shorter
-/// than `CHECK_INTERVAL` because the message is not sent before the connection's next poll.
+/// than `CHECK_INTERVAL`, because the message is not sent before the connection is polled again.
 const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The connections that threads or event loops of the application poll. The engine's thread checks
 /// all of them with one timer.
 ///
-/// The table contains each connection that threads own, unless the leader of these threads sleeps
-/// in the kernel, because an event is certain to wake that leader. It contains a connection that an
-/// event loop owns if the connection had a pending event at the last check or holds back a message.
+/// A connection that threads own is in the table, unless the leader of these threads sleeps in the
+/// kernel, because an event is certain to wake that leader. A connection that an event loop owns is
+/// in the table if an event was pending at the last check, or if the connection holds back a
+/// message.
 #[derive(Debug, Default)]
 pub struct Attended {
     /// The value of [`Poller::visits`] at the last check, by connection key.
@@ -34,8 +35,8 @@ pub struct Attended {
     /// The keys of connections that the engine could not poll because a thread of the application
     /// was polling them at that time.
     busy: HashSet<u64>,
-    /// Whether at least one connection that an event loop owns had a pending event at the last
-    /// check.
+    /// Whether an event was pending at the last check for at least one connection that an event
+    /// loop owns.
     loops: bool,
     /// The time of the next check of all connections in the table.
     next_full_check: Option<Instant>,
@@ -54,7 +55,7 @@ pub trait AttendedConnection {
 
 impl Attended {
     /// Adds a connection to the table. The engine's thread calls this method when it handles the
-    /// notice that the connection's new owner sent.
+    /// notice from the connection's new owner.
     pub fn attend(&mut self, key: u64, connection: &impl AttendedConnection) {
         let poller = connection.poller();
         let held_back = poller.is_held_back();
@@ -64,7 +65,7 @@ impl Attended {
             Owner::Loop if !held_back => return,
             Owner::Threads | Owner::Loop => {}
         }
-        // The notice may have been sent up to 10 ms ago. Because of the `- 1`, the first check
+        // The notice may have been sent up to 10 ms ago. Subtracting 1 ensures that the first check
         // finds a visit, so the connection stays in the table for at least one interval.
         self.seen.insert(key, poller.visits().wrapping_sub(1));
         let now = Instant::now();
@@ -77,7 +78,7 @@ impl Attended {
     }
 
     /// Schedules checks of the connections that event loops own. The engine's thread calls this
-    /// method at the first event of such a connection after a check that found none.
+    /// method if an event occurs on such a connection after a check without pending events.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.next_full_check
@@ -90,9 +91,9 @@ impl Attended {
         self.held_back.remove(&key);
     }
 
-    /// Records that the engine could not poll the connection because a thread of the application
-    /// was polling it. The scheduler may have preempted that thread, so the engine polls the
-    /// connection again within 1 ms.
+    /// Records that the engine could not poll the connection, because a thread of the application
+    /// was polling it at that time. The scheduler may have preempted that thread, so the engine
+    /// polls the connection again within 1 ms.
     pub fn poll_soon(&mut self, key: u64) {
         self.busy.insert(key);
         self.next_quick_check
@@ -108,10 +109,10 @@ impl Attended {
     }
 
     /// Checks the connections whose check is due. Returns the keys of the connections that the
-    /// engine owns after this call and that the caller arms and polls next. Either their previous
-    /// owner has not polled since the last check, or a thread was polling them when the engine
-    /// tried to. `pending` returns the keys of all connections whose event loops have pending
-    /// events.
+    /// caller must arm and poll next. These are the connections whose owner has not polled since
+    /// the last check, which the engine now owns, and the connections passed to
+    /// [`poll_soon`](Self::poll_soon). `pending` returns the keys of all connections whose event
+    /// loops have pending events.
     pub fn check_due<'a, A: AttendedConnection + 'a>(
         &mut self,
         now: Instant,
@@ -134,8 +135,8 @@ impl Attended {
         expired
     }
 
-    /// Returns whether a connection that an event loop owns had a pending event at the last check.
-    /// If not, the caller watches for the next event and then calls
+    /// Returns whether an event was pending at the last check for a connection that an event loop
+    /// owns. If not, the caller must watch for the next such event, and then call
     /// [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {
         self.loops

@@ -14,10 +14,11 @@ pub enum Progress {
     Nothing,
     /// The poll took at least one completion, and the queue is now empty.
     Some,
-    /// The queue may contain more completions. They raise no event, so the caller polls again.
+    /// The queue may contain more completions. The caller must poll again, because these
+    /// completions raise no event.
     More,
     /// Another thread is executing a poll or a receive call, and the scheduler may have preempted
-    /// that thread. The caller does not wait for that thread and polls again later.
+    /// that thread. The caller polls again later, without waiting for that thread.
     Busy,
 }
 
@@ -30,23 +31,23 @@ pub trait Completions {
     /// up to `budget` times in total.
     fn poll(&self, budget: u32, answers: Answers) -> Progress;
 
-    /// Requests an event for the next completion, then polls once. The poll takes completions that
-    /// arrived before the request, because these raise no event.
+    /// Requests an event for the next completion, then polls once. The poll takes the completions
+    /// that arrived before the request, because they raise no event.
     fn arm_and_poll(&self, answers: Answers) -> Progress;
 
-    /// Returns the queue's events, or `None` if the connection has no transport. The flag is true
-    /// if the events stay readable because the connection is about to end.
+    /// Returns the source of completion events, or `None` if the connection has no transport. The
+    /// flag is true if the source stays readable because the connection is about to end.
     fn events(&self) -> Option<(impl Deref<Target = Self::Events>, bool)>;
 
-    /// Returns whether the events are level-triggered, as those of a TCP socket are: readable while
-    /// the queue may contain completions. Each poll of such a queue costs a system call. Other
-    /// events become readable once after each [`arm_and_poll`](Self::arm_and_poll).
+    /// Returns whether the events are level-triggered, as on a TCP socket: the source is readable
+    /// while the queue may contain completions, and each poll of the queue costs a system call. If
+    /// false, the source becomes readable once after each [`arm_and_poll`](Self::arm_and_poll).
     fn stays_readable(&self) -> bool;
 
     /// Returns whether the calling thread polled the queue before it began to wait.
     fn was_polled(&self) -> bool;
 
-    /// Returns a handle of the same queue for a thread that receives no message itself. A poll
+    /// Returns a handle of the same queue for a thread that does not receive messages. A poll
     /// through this handle puts all messages into the connection's channel.
     fn delivering_to_channel(&self) -> Self
     where
@@ -55,10 +56,10 @@ pub trait Completions {
     /// Returns whether a large message is being transferred.
     fn awaits_large(&self) -> bool;
 
-    /// Sleeps in the receive system call, which makes a separate wait for readability unnecessary.
-    /// The sleep ends when bytes arrive, when the connection ends, when `is_woken` returns true,
-    /// and at the latest after a few seconds. Returns false without sleeping if the transport or
-    /// the deadline does not allow such a sleep.
+    /// Sleeps in the system call that receives bytes, so that no separate wait for readability is
+    /// necessary. The sleep ends when bytes arrive, when the connection ends, when `is_woken`
+    /// returns true, and at the latest after a few seconds. Returns false without sleeping if the
+    /// transport or the deadline does not permit such a sleep.
     fn receive(
         &self,
         events: &Self::Events,
@@ -67,14 +68,14 @@ pub trait Completions {
     ) -> bool;
 }
 
-/// When a poll sends acknowledgements. This choice matters for transports that acknowledge in
-/// software, as TCP does, instead of in the device.
+/// Selects when a poll sends acknowledgements. The selection has an effect only on transports that
+/// acknowledge in software, as TCP does, instead of in the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
     /// The poll sends all acknowledgements before it returns.
     AtOnce,
     /// The poll sends only the acknowledgements that the peer needs now. The other acknowledgements
-    /// are sent with the next message, by a poll that finds no completion, or by
+    /// are sent together with the next message, by a poll that finds no completion, or by
     /// [`Events::answer`].
     MayWait,
 }

@@ -59,7 +59,7 @@ impl Deadline {
         self.left().is_none_or(|left| left > wait)
     }
 
-    /// Returns a deadline at the earlier of this deadline and `most` from now.
+    /// Returns a new deadline: this deadline or the time `most` from now, whichever is earlier.
     #[inline]
     pub fn at_most(&self, most: Duration) -> Self {
         Self::after(self.left().map_or(most, |left| left.min(most)))

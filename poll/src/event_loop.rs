@@ -1,10 +1,10 @@
 //! The wait of an event loop, which watches a file descriptor of the connection.
 //!
-//! Completion events make this file descriptor readable, and the loop's thread then polls the queue
-//! itself, so no other thread stands between the loop and the device. The loop may be busy, or may
-//! ignore the fd. Therefore the engine's thread regularly takes events that the loop has not taken,
-//! because keepalive pings and memory grants are among these events. While a loop waits for room to
-//! send, the engine's thread is the owner, because such a loop may watch the fd for writing only.
+//! Completion events make this file descriptor readable. The loop's thread then polls the queue
+//! itself, so no other thread has to wake it. If the loop is busy or ignores the fd, events would
+//! stay unhandled. Therefore the engine's thread regularly handles the events that the loop has not
+//! handled, such as keepalive pings and memory grants. While a loop waits for room to send, the
+//! engine's thread is the owner, because the loop may watch the fd for writing only.
 
 use super::{
     completions::{Answers, Completions, Events, Progress},
@@ -39,12 +39,12 @@ impl Poller {
         if let Some(value) = ready() {
             return Some(value);
         }
-        // A poll of a TCP connection costs a system call, so the engine's thread polls it for event
-        // loops.
+        // Each poll of a TCP connection costs a system call, so the event loop does not poll it:
+        // the engine's thread does.
         if !is_loop || queue.stays_readable() {
             return None;
         }
-        // The loop has taken all completions and sleeps next, so the loop can become the owner.
+        // The loop has taken all completions and will sleep next, so it can become the owner now.
         if self.owner() != Owner::Loop {
             if waits_for_room() {
                 return None;
@@ -56,7 +56,7 @@ impl Poller {
             }
         }
         if waits_for_room() {
-            // The application started to wait for room after the first call of `waits_for_room`.
+            // The application began to wait for room after `waits_for_room` was called above.
             self.call_engine();
         }
         let (events, _) = queue.events()?;

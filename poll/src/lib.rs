@@ -21,8 +21,8 @@
 //!          +------+
 //! ```
 //!
-//! A thread that waits for a connection polls it, so no other thread stands between the waiting
-//! thread and the device. The thread becomes the owner and removes the completion events from the
+//! A thread that waits for a connection polls the connection itself, so no other thread has to wake
+//! it for each completion. The thread becomes the owner and removes the completion events from the
 //! engine's epoll. An event loop or a runtime moves the events to its own epoll. Every 10 ms the
 //! engine's thread [checks](Attended) whether the owner has polled since the last check. The engine
 //! does not check a thread that sleeps in the kernel, because an event is certain to wake that

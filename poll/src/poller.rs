@@ -36,8 +36,8 @@ pub struct Poller {
     /// The number of calls of `wake` while a follower was registered.
     wakes: Mutex<u64>,
     changed: Condvar,
-    /// Ends the leader's sleep. The alarm is created before a thread can wait, so that a wait never
-    /// fails because the process has no file descriptor left.
+    /// Ends the leader's sleep. The alarm is created before any thread waits. A wait therefore
+    /// cannot fail because the process has no file descriptor left.
     alarm: OnceLock<Alarm>,
     /// The epolls that contain the completion events, or `None` while the connection has no
     /// transport.
@@ -75,20 +75,20 @@ impl Policy {
     }
 }
 
-/// The kinds of spins. Each kind has its own [`SpinRecord`].
+/// The kind of a spin. Each kind has its own [`SpinRecord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spin {
-    /// A spin for a completion, limited by the configured time.
+    /// A spin for a completion. Its limit is the configured time.
     Short,
-    /// A spin for the rest of a large message, limited by a multiple of the configured time.
+    /// A spin for the rest of a large message. Its limit is a multiple of the configured time.
     Large,
 }
 
 /// Proves that the calling thread leads. Dropping this value ends the lead.
 pub(super) struct Leader<'a>(&'a Poller);
 
-/// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns if a
-/// wake-up has happened since this value was created.
+/// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns
+/// immediately if a wake-up has happened since this value was created.
 pub(super) struct Follower<'a> {
     poller: &'a Poller,
     wakes: u64,
@@ -130,7 +130,7 @@ impl Poller {
         Ok(())
     }
 
-    // Methods that register the completion events:
+    // Methods for the registration of the completion events:
 
     /// Stores the registration of a new transport's completion events, which are in the engine's
     /// epoll.
@@ -155,7 +155,8 @@ impl Poller {
 
     /// Moves the completion events to the epoll of the current owner. Each thread that changes the
     /// owner calls this method afterwards. The method reads the owner under the lock
-    /// `registration`, so the last call registers the events for the last owner.
+    /// `registration`, so the last of several concurrent calls registers the events for the last
+    /// owner.
     fn follow_owner(&self) {
         let failed = {
             let mut registration = lock(&self.registration);
@@ -176,7 +177,7 @@ impl Poller {
         }
     }
 
-    /// Logs that the engine's thread now polls, because the runtime cannot watch the events.
+    /// Logs that the engine's thread polls, because the runtime cannot watch the events.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
@@ -186,8 +187,8 @@ impl Poller {
         );
     }
 
-    /// Logs a failed system call, only once per connection, because each later wait may fail in the
-    /// same way. The caller holds no lock.
+    /// Logs a failed system call, but only once per connection, because each later wait may fail in
+    /// the same way. The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
             error!(
@@ -201,28 +202,28 @@ impl Poller {
     // Methods that read or change the owner:
 
     /// Counts a poll by a thread that waits. If no user relies on the engine's thread, the waiting
-    /// thread becomes the owner. The engine's thread then stops polling until a check finds that no
-    /// thread has polled.
+    /// thread becomes the owner. The engine's thread then does not poll until a check finds that no
+    /// thread has polled since the previous check.
     #[inline]
     pub fn count_poll_as_thread(&self) {
         let visit = self.word.count_poll_as_thread();
         self.visited(visit);
     }
 
-    /// Counts a poll by a thread that waits and does not lead yet. Returns false if the thread must
-    /// call [`count_poll_as_thread`](Self::count_poll_as_thread), because threads may not be the
-    /// only owner.
+    /// Counts a poll by a waiting thread that does not lead yet. Returns true if threads own the
+    /// connection and no user relies on the engine's thread. If the result is false, the caller
+    /// must also call [`count_poll_as_thread`](Self::count_poll_as_thread).
     #[inline]
     pub fn count_poll_as_owner(&self) -> bool {
         self.word.count_poll_as_owner()
     }
 
     /// Counts a poll by an event loop or a runtime. The loop or runtime becomes the owner unless a
-    /// user in `blockers` relies on the engine's thread. The engine's thread then stops polling
+    /// user in `blockers` relies on the engine's thread. The engine's thread then does not poll
     /// until a check finds events that the loop has not taken.
     ///
-    /// Returns whether this call has made the loop the owner. If so, the caller requests an event,
-    /// because a thread of the previous owner may have taken the last event.
+    /// Returns whether this call has made the loop or runtime the owner. If so, the caller must
+    /// request an event, because a thread of the previous owner may have taken the last event.
     #[inline]
     pub(super) fn count_poll_as_loop(&self, blockers: &[Reliance]) -> bool {
         let visit = self.word.count_poll_as_loop(blockers);
@@ -251,15 +252,15 @@ impl Poller {
     }
 
     /// Returns whether each new completion must raise an event, because an event loop, a task or a
-    /// group waits for it. Waiting threads alone do not need the event.
+    /// group waits for it. Waiting threads alone need no event, because they poll.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.word.is_shared()
     }
 
     /// Compares the visit counter with `seen`, its value at the engine's last check. If the result
-    /// is [`OwnerCheck::Expired`], the engine is the owner again, and the caller arms the queue and
-    /// polls.
+    /// is [`OwnerCheck::Expired`], the engine has become the owner, and the caller must arm the
+    /// queue and poll it.
     #[inline]
     pub fn check_owner(&self, seen: u32) -> OwnerCheck {
         let look = self.word.check_owner(seen);
@@ -269,7 +270,7 @@ impl Poller {
         look
     }
 
-    /// Makes the engine's thread the owner. The caller arms the queue and polls next.
+    /// Makes the engine's thread the owner. The caller must arm the queue and poll it next.
     pub fn expire(&self) {
         self.word.expire();
         self.follow_owner();
@@ -322,7 +323,7 @@ impl Poller {
         }
     }
 
-    // Methods that record that a message is held back:
+    // Methods for messages that are held back:
 
     /// Records that a message is held back until a poll finds room to send. The owner may never
     /// poll again, so the engine checks the connection every millisecond.
@@ -348,8 +349,9 @@ impl Poller {
         self.word.clear_held_back();
     }
 
-    /// Sets the flag of [`note_held_back`](Self::note_held_back) without sending a notice. Only the
-    /// engine's thread calls this method, and it checks the connection again anyway.
+    /// Sets the flag of [`note_held_back`](Self::note_held_back) without sending a notice. No
+    /// notice is necessary, because only the engine's thread calls this method, and it will check
+    /// the connection again anyway.
     #[inline]
     pub fn note_held_again(&self) {
         let _ = self.word.note_held_back();
@@ -378,7 +380,7 @@ impl Poller {
         self.changed.notify_all();
     }
 
-    // Methods with which waiting threads lead or follow:
+    // Methods for leaders and followers:
 
     /// Makes the calling thread the leader. Returns `None` if another thread leads.
     #[inline]
@@ -420,7 +422,7 @@ impl Follower<'_> {
         let poller = self.poller;
         let wakes = lock(&poller.wakes);
         // No wake-up is lost when the leader resigns: either the leader sees this follower and
-        // wakes it, or this thread sees that no thread leads.
+        // wakes it, or this thread sees that there is no leader.
         let idle = |wakes: &mut u64| poller.word.has_leader() && *wakes == self.wakes;
         park(&poller.changed, wakes, left, idle);
     }
@@ -449,10 +451,10 @@ impl Leader<'_> {
     /// Records that the leader is awake. `alarmed` is true if the alarm ended the sleep.
     #[inline]
     pub(super) fn wake_up(&self, alarmed: bool) {
-        // The alarm is cleared before the flag `NOTIFIED`. If another thread rings between the two
-        // steps, the alarm stays readable and ends the next sleep. In the opposite order this
-        // thread would clear the alarm of that ring and leave `NOTIFIED` set, so no thread would
-        // ring again.
+        // The alarm is cleared before the flag `NOTIFIED`. If another thread rings the alarm
+        // between the two steps, the alarm stays readable and ends the next sleep. In the opposite
+        // order, this thread could clear the new alarm and leave `NOTIFIED` set. Then no thread
+        // would ring the alarm again.
         if let (true, Some(alarm)) = (alarmed || self.0.word.is_notified(), self.0.alarm()) {
             alarm.clear();
         }
@@ -468,8 +470,8 @@ impl Drop for Leader<'_> {
             self.0.wake_followers();
         }
         if asleep {
-            // A panic ended the sleep. The engine does not check a connection whose leader sleeps,
-            // so this call makes it the owner.
+            // A panic ended the sleep. The engine does not check a connection whose leader is
+            // marked as asleep, so this call asks the engine to become the owner.
             self.0.call_engine();
         }
     }

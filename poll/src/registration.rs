@@ -18,10 +18,10 @@ impl<T: Events + AsFd + fmt::Debug> FdEvents for T {}
 
 /// The epolls that contain a connection's completion events.
 ///
-/// While threads own the connection, no epoll contains the events. An empty interest set in the
-/// engine's epoll would not be enough: the device's driver wakes waiters without reporting the kind
-/// of event. Each event would therefore wake the engine's thread, at the cost of two context
-/// switches per message.
+/// While threads own the connection, no epoll contains the events. Leaving the events in the
+/// engine's epoll with an empty interest set would not be enough: the device's driver wakes waiters
+/// without reporting the kind of event. Each event would therefore wake the engine's thread, at the
+/// cost of two context switches per message.
 #[derive(Debug)]
 pub struct Registration {
     epolls: Arc<Epolls>,
@@ -35,10 +35,11 @@ pub struct Registration {
 /// The two epolls that the engine's thread reads.
 #[derive(Debug)]
 pub struct Epolls {
-    /// The epoll on which the engine's thread sleeps.
+    /// The epoll on which the engine's thread sleeps. It contains the events of the connections
+    /// that the engine owns.
     pub engine: Epoll,
-    /// The epoll for connections that event loops own. The engine's thread checks this epoll every
-    /// 10 ms while it has pending events.
+    /// The epoll for the events of connections that event loops own. While such events are pending,
+    /// the engine's thread checks this epoll every 10 ms.
     pub loops: Epoll,
 }
 
@@ -61,8 +62,8 @@ impl Registration {
         self.events.clear();
     }
 
-    /// Moves the events to the epolls of the owner `owner`. `fd` is the epoll that the
-    /// application's event loop watches.
+    /// Moves the events to the epolls of `owner`. `fd` is the epoll that the application's event
+    /// loop watches.
     pub(super) fn set(&mut self, owner: Owner, fd: &LoopFd) -> Result<(), OsError> {
         let in_loop = owner == Owner::Loop;
         let fd = fd.0.get();
@@ -111,10 +112,10 @@ impl Epolls {
     }
 }
 
-/// The fd that an event loop watches, created when the application first requests it. It is an
-/// epoll that contains an eventfd, which is readable while the application can take a completion.
+/// The fd that an event loop watches, created when the application first requests it. The fd is an
+/// epoll. It contains an eventfd, which is readable while the application can take a completion.
 /// While a loop owns the connection, the epoll also contains the completion events. An event loop
-/// may watch this fd like any other fd.
+/// can watch this fd like any other fd.
 #[derive(Debug, Default)]
 pub(super) struct LoopFd(OnceLock<Epoll>);
 
@@ -129,8 +130,8 @@ impl LoopFd {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         fd.add(readiness.fd()?, event)
             .map_err(failed("epoll_ctl"))?;
-        // If two threads execute this function at the same time, one of them drops its own epoll
-        // here.
+        // If two threads execute this function at the same time, one of them drops the epoll that
+        // it has created.
         Ok(self.0.get_or_init(|| fd).0.as_fd())
     }
 }

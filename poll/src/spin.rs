@@ -16,10 +16,10 @@ pub enum Polling {
     /// Latency is low while messages flow, and an idle connection uses no processor time. Each
     /// connection records whether its spins succeed. Only a spin that finds a completion counts as
     /// a success; the length of a sleep does not predict whether spinning would have succeeded.
-    /// After a failed spin the next wait sleeps without spinning. After each further failed spin
-    /// the next 3, 7, 15 and up to 255 waits do so. A successful spin ends this backoff. A wait
-    /// whose time limit is below `spin` spins in any case, because a sleep ends up to a millisecond
-    /// late.
+    /// After a failed spin, the next wait sleeps without spinning. If spins keep failing, the
+    /// number of waits without spinning increases from 1 to 3, 7, 15 and so on, up to 255. A
+    /// successful spin ends this backoff. A wait whose time limit is below `spin` always spins,
+    /// because a sleep ends up to a millisecond late.
     ///
     /// If only one processor is available, no wait spins, because the spinning thread would keep
     /// the peer or the engine from running. The engine reads the number of processors once, when it
@@ -65,22 +65,24 @@ impl Default for Polling {
 ///
 /// A spin saves a sleep only if its first poll finds nothing and a later poll finds a completion.
 /// The length of a sleep proves nothing, because the sleep may have freed the processor for the
-/// peer. After a failed spin the next wait sleeps without spinning; after further failed spins the
-/// next 3, 7 and up to 255 waits do so. If spins never succeed, one wait in 256 still spins, so
-/// that a change is detected.
+/// peer. After a failed spin, the next wait sleeps without spinning. If spins keep failing, the
+/// number of waits without spinning increases from 1 to 3, 7 and so on, up to 255. If spins never
+/// succeed, one wait in 256 still spins, so that a change is detected.
 #[derive(Debug, Default)]
 pub(super) struct SpinRecord {
     /// The number of waits left that sleep without spinning.
     skip: AtomicU8,
-    /// The value that the last failed spin gave `skip`, or 0 after a successful spin.
+    /// The number of waits that the last failed spin made sleep without spinning. 0 after a
+    /// successful spin.
     penalty: AtomicU8,
 }
 
 impl SpinRecord {
-    /// Counts one wait. Returns whether it spins.
+    /// Counts one wait. Returns whether this wait spins.
     #[inline]
     pub(super) fn spins(&self) -> bool {
-        // If several threads execute this function at the same time, the counter may miss a wait.
+        // If several threads execute this function at the same time, one of their waits may not be
+        // counted.
         let skip = self.skip.load(Ordering::Relaxed);
         if skip > 0 {
             self.skip.store(skip - 1, Ordering::Relaxed);
@@ -91,7 +93,7 @@ impl SpinRecord {
     /// Records a spin that found a completion.
     #[inline]
     pub(super) fn paid(&self) {
-        // The load avoids a store in each wait, which would take the cache line away from other
+        // The check avoids a store in each wait. A store would take the cache line away from other
         // processors.
         if self.penalty.load(Ordering::Relaxed) != 0 {
             self.penalty.store(0, Ordering::Relaxed);

@@ -23,8 +23,8 @@ use rdmsg_os::{failed, millis};
 use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
 pub(super) use rdmsg_os::lock;
 
-/// The maximum duration of one sleep. It limits the delay of a thread if a bug loses that thread's
-/// wake-up. No code relies on it.
+/// The maximum duration of one sleep. If a bug loses a wake-up, the thread continues after this
+/// time. Correct code does not rely on it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// The pause after a failed system call.
@@ -61,8 +61,8 @@ impl NoticeSender {
         self.notices.send(Notice { key, kind });
     }
 
-    /// Sends a notice that is not urgent. Wakes the engine's thread only if that thread does not
-    /// soon read its mailbox without a wake-up.
+    /// Sends a notice that is not urgent. Does not wake the engine's thread if that thread will
+    /// read its mailbox soon anyway.
     pub fn send_deferrable(&self, kind: NoticeKind) {
         let key = self.key;
         self.notices.send_deferrable(Notice { key, kind });
@@ -129,8 +129,8 @@ impl Alarm {
         ];
         match poll(&mut fds, timeout) {
             Ok(0) => Ok(Woken::Time),
-            // Without this case, a steady stream of events and alarms could delay the end of the
-            // wait.
+            // Without this case, a continuous stream of events and alarms could delay the end of
+            // the wait.
             Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::Time),
             Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),

@@ -1,12 +1,12 @@
 //! The wait of a task, which registers a waker instead of blocking a thread.
 //!
 //! A task polls the queue itself, as a thread does. If the queue is empty, the task registers its
-//! waker. The next poll is then executed by:
+//! waker. When a completion arrives:
 //!
-//! * the first task that the runtime polls after it has woken all tasks of the connection, if a
-//!   tokio runtime watches the completion events. In this case the runtime owns the connection, as
-//!   a [loop](super::word::Owner::Loop) does;
-//! * the engine's thread, which wakes the tasks, in all other cases.
+//! * If a tokio runtime watches the completion events, the runtime wakes all tasks of the
+//!   connection, and the first task that runs polls the queue. In this case the runtime owns the
+//!   connection, as a [loop](super::word::Owner::Loop) does.
+//! * Otherwise, the engine's thread polls the queue and wakes the tasks.
 
 use std::task::{Context, Poll};
 
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::sync::WaiterId;
 
-/// The maximum number of queue polls in one poll of a task, so that other tasks of the runtime also
-/// run.
+/// The maximum number of queue polls in one poll of a task. The limit lets other tasks of the
+/// runtime run.
 #[cfg(feature = "tokio")]
 const MAX_POLLS_PER_TURN: u32 = 8;
 
@@ -35,7 +35,7 @@ const ELSEWHERE: &[Reliance] = &[
 ];
 
 impl Poller {
-    /// Does the same as [`wait_until`](Self::wait_until) for a task: returns the result of `ready`,
+    /// Waits like [`wait_until`](Self::wait_until), but for a task: returns the result of `ready`,
     /// or registers the task's waker for the next event that may change the result.
     pub fn poll_task<T>(
         &self,
@@ -54,7 +54,7 @@ impl Poller {
         self.rely(Reliance::Tasks);
         #[cfg(feature = "tokio")]
         if self.tasks.are_in_runtime() {
-            // A runtime started to watch the events after the check in `poll_in_runtime`.
+            // A runtime began to watch the events after `poll_in_runtime` had checked for one.
             self.stop_relying(Reliance::Tasks);
         }
         queue.poll(1, Answers::AtOnce);
@@ -90,8 +90,8 @@ impl Poller {
         }
     }
 
-    /// Makes the runtime stop watching the completion events. The runtime watches again when the
-    /// session has its next connection.
+    /// Makes the runtime stop watching the completion events, until the session has its next
+    /// connection.
     pub fn pause_runtime(&self) {
         #[cfg(feature = "tokio")]
         if self.tasks.pause_runtime() {
@@ -117,8 +117,8 @@ impl Poller {
         }
         let acquired = self.count_poll_as_loop(ELSEWHERE);
         // If a poll costs a system call, the task polls only after the runtime has reported an
-        // event. After a poll that finds nothing, `ready` need not be called here: either another
-        // poll follows, or `wait_as` calls `ready` after it has registered the waker.
+        // event. If the poll finds nothing, this code need not call `ready`: either another poll
+        // follows, or `wait_as` calls `ready` after it has registered the waker.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
             progress = if acquired {
@@ -145,10 +145,11 @@ impl Poller {
                 });
                 match seen {
                     Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
-                    // The events stay readable until the engine's thread ends the connection, so
-                    // the engine's thread takes over. The runtime reports only changes, so it may
-                    // never report another event. Or it reports the end of the stream at every
-                    // poll, which would keep the task awake.
+                    // The connection is about to end, and its events stay readable until the
+                    // engine's thread ends it. The engine's thread must take over, because the
+                    // runtime is no longer useful: it reports only changes, so it may never report
+                    // another event, or it reports the end of the stream at every poll, which would
+                    // keep the task awake.
                     Poll::Ready(Ok(())) | Poll::Pending if self.flush_acks_and_check_end(queue) => {
                         self.pause_runtime();
                         return None;
@@ -159,8 +160,8 @@ impl Poller {
                         if waits.is_ready() || watch.calls() == calls {
                             return Some(waits);
                         }
-                        // The runtime called the waker of the watch before this task had registered
-                        // its own waker.
+                        // The runtime called the watch's waker before this task had registered its
+                        // own waker.
                         self.tasks.unregister(waiter.0);
                         progress = Progress::Nothing;
                     }
@@ -182,9 +183,9 @@ impl Poller {
         Some(Poll::Pending)
     }
 
-    /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, because the task waits
-    /// next. Returns whether the events stay readable because the connection is about to end. If
-    /// so, the runtime reports no further change.
+    /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, because the task is about
+    /// to wait. Returns whether the events stay readable because the connection is about to end. In
+    /// that case the runtime reports no further change.
     fn flush_acks_and_check_end(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;

@@ -37,9 +37,9 @@ impl TaskEvents {
     }
 
     /// Runs `poll` if the runtime considers the fd readable. `poll` returns true if it has taken
-    /// all events; the next call then waits for a new event. If `poll` returns false, the next call
-    /// runs `poll` immediately. If the fd is not readable, the runtime wakes the task when the fd
-    /// becomes readable.
+    /// all events. In that case, the next call waits for a new event. If `poll` returns false, the
+    /// next call runs `poll` again without waiting. If the fd is not readable, the runtime wakes
+    /// the task when the fd becomes readable.
     pub(crate) fn poll_with(
         &self,
         cx: &mut Context<'_>,

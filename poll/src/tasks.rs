@@ -25,8 +25,8 @@ pub enum Awaited {
     Arrival = 1,
     /// Room for a send that was refused earlier, or the end of the connection.
     Room = 2,
-    /// Any event. A task that waits for a reply of the peer, or for the end of the connection,
-    /// checks its condition after each event.
+    /// Any event. Tasks that wait for a reply of the peer, or for the end of the connection, check
+    /// their condition after each event.
     Answer = 4,
 }
 
@@ -59,7 +59,7 @@ impl Awaited {
     /// A set that contains all kinds of events.
     pub const ALL_EVENTS: u8 = u8::MAX;
 
-    /// Returns the set of the events that happened, one bit per kind.
+    /// Returns the set of the events that happened, with one bit per kind.
     #[inline]
     pub fn happened(arrival: bool, room: bool) -> u8 {
         let arrival = if arrival { Self::Arrival as u8 } else { 0 };
@@ -81,13 +81,13 @@ impl Tasks {
         self.wakers.new_waiter_id()
     }
 
-    /// Removes the waker with this waiter id.
+    /// Removes the waker registered under this waiter id.
     #[inline]
     pub fn unregister(&self, waiter_id: WaiterId) {
         self.wakers.unregister(waiter_id);
     }
 
-    /// Registers the waker with this waiter id for the next event of the kind `awaited`.
+    /// Registers the waker under this waiter id for the next event of the kind `awaited`.
     pub(super) fn wait(&self, waiter_id: WaiterId, awaited: Awaited, waker: &Waker) {
         self.wakers.wait(waiter_id, awaited as u8, waker);
     }
@@ -111,7 +111,8 @@ impl Tasks {
         self.change(|_| Watch::Active(Arc::new(watch)));
     }
 
-    /// Makes this runtime watch the completion events of the session's next connection.
+    /// Makes this runtime watch the completion events as soon as the session has its next
+    /// connection.
     #[cfg(feature = "tokio")]
     pub fn await_transport(&self, runtime: Handle) {
         self.change(|_| Watch::Paused(runtime));

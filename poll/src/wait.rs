@@ -20,8 +20,8 @@ use super::{
 /// polls.
 const POLLS_PER_CLOCK: u32 = 32;
 
-/// The factor that lengthens a spin while a large message is transferred. The transfer ends soon,
-/// so a sleep until its end would cost more than the spin.
+/// The factor by which a spin is lengthened while a large message is transferred. The transfer will
+/// end soon, so sleeping until its end would cost more than spinning.
 const LARGE_FACTOR: u32 = 8;
 
 /// The error of a wait whose deadline has passed.
@@ -60,8 +60,8 @@ impl Poller {
         }
     }
 
-    /// Spins for the time that the policy allows, then sleeps, until `ready` returns a value. The
-    /// calling thread is the leader.
+    /// Spins for the time that the policy allows, and then sleeps. Both end when `ready` returns a
+    /// value. The calling thread is the leader.
     fn lead<T>(
         &self,
         leader: &Leader<'_>,
@@ -71,8 +71,8 @@ impl Poller {
     ) -> Result<T, TimedOut> {
         let policy = &self.policy;
         let spin = match policy.polling {
-            // A sleep can end milliseconds after its time limit, so a wait with a short time limit
-            // spins.
+            // A sleep can last milliseconds longer than its time limit, so a wait with a short time
+            // limit spins instead.
             Polling::Adaptive { spin } if policy.record.spins() || !deadline.is_beyond(spin) => {
                 spin
             }
@@ -83,8 +83,8 @@ impl Poller {
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() || queue.was_polled() {
-            // A poll is unnecessary, because it would cost a system call or has just been made. The
-            // sleep returns immediately if a completion has arrived.
+            // No poll is necessary: either it would cost a system call, or the calling thread has
+            // just polled. The sleep returns immediately if a completion has arrived.
             None
         } else {
             // If the poll finds nothing, `sleep` calls `ready` before it blocks the thread.
@@ -120,7 +120,7 @@ impl Poller {
         }
     }
 
-    /// Polls until `ready` returns a value or the spin has reached its time limit.
+    /// Polls until `ready` returns a value or the time limit of the spin has passed.
     fn spin<T>(
         &self,
         most: Duration,
@@ -129,7 +129,7 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let policy = &self.policy;
-        // A spin counts in the spin record only if its first poll finds nothing.
+        // The spin record counts only spins whose first poll finds nothing.
         let mut budget = 1;
         let mut record = None;
         let (mut started, mut limit) = (None, most);
@@ -167,8 +167,8 @@ impl Poller {
         }
     }
 
-    /// Sleeps once, unless `ready` returns a value before the sleep. After the sleep, reads the
-    /// clock only if `ready` returns nothing.
+    /// Sleeps once, unless `ready` already returns a value before the sleep. Reads the clock after
+    /// the sleep only if `ready` still returns nothing.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,
@@ -178,8 +178,8 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<(), TimedOut> {
         let Some(alarm) = self.alarm() else {
-            // The connection is being torn down, and the engine's thread is about to deliver its
-            // end.
+            // The connection is being torn down, and the engine's thread is about to deliver the
+            // end of the connection.
             thread::yield_now();
             *value = ready();
             return match value {
@@ -187,8 +187,8 @@ impl Poller {
                 Some(_) | None => Ok(()),
             };
         };
-        // After this call, a thread that delivers a completion rings the alarm. The engine's thread
-        // also rings it after it has started to use the completion events of another transport.
+        // After this call, each thread that delivers a completion rings the alarm. The engine's thread
+        // also rings the alarm after it has switched to the completion events of another transport.
         leader.fall_asleep();
         let Some((events, has_ended)) = queue.events() else {
             return self.sleep_without_events(leader, alarm, deadline, value, ready);
@@ -204,10 +204,10 @@ impl Poller {
         let slept = if value.is_some() || progress == Progress::More {
             Ok(Woken::Event)
         } else if has_ended {
-            // The fd stays readable, so this thread sleeps only on the alarm until the engine's
-            // thread delivers the end of the connection. If the threads of many connections spun
-            // here, they would take processor time from the engine's thread and so delay the end of
-            // each connection.
+            // The fd stays readable, so this thread cannot sleep on it. It sleeps on the alarm
+            // until the engine's thread delivers the end of the connection. Spinning instead would
+            // take processor time from the engine's thread, and if many connections end together,
+            // would delay the end of each.
             self.call_engine();
             alarm.sleep_until_event(deadline.left())
         } else if stays_readable
@@ -230,10 +230,10 @@ impl Poller {
         self.sleep_result(slept, value, deadline)
     }
 
-    /// Does the same as [`sleep`](Self::sleep) from [`Leader::fall_asleep`] on, while no event
-    /// reports completions. If the connection was lost, the engine's thread wakes the leader when
-    /// there is another queue or when the connection ends. If the peer is in this process, a thread
-    /// of the peer wakes the leader.
+    /// Does the same as [`sleep`](Self::sleep) from [`Leader::fall_asleep`] on, while the
+    /// connection has no completion events. If the connection was lost, the engine's thread wakes
+    /// the leader when the session has a new connection or ends. If the peer is in this process, a
+    /// thread of the peer wakes the leader.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,
@@ -245,7 +245,7 @@ impl Poller {
         *value = ready();
         let slept = match value {
             Some(_) => Ok(Woken::Event),
-            // If the engine has no thread, this thread handles the deadlines of the connection.
+            // If the engine has no thread, this thread must handle the deadlines of the connection.
             None => alarm.sleep_until_event(self.notice_sender.shorten(deadline.left())),
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
@@ -274,8 +274,8 @@ impl Poller {
     }
 
     /// Requests an event for the next completion after a sleep, unless threads own the connection.
-    /// Without this request the owner could wait forever, because this thread may have taken the
-    /// owner's event.
+    /// This thread may have taken the event that the owner waits for. Without the request, the
+    /// owner could then wait forever.
     fn rearm_for_owner(&self, queue: &impl Completions) {
         let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {

@@ -9,9 +9,9 @@
 //!
 //! One word holds the whole state because each transition depends on several fields. All
 //! read-modify-write operations on one atomic have a single order. Therefore a thread that goes to
-//! sleep cannot miss a thread that wakes it. Likewise, an engine that stops polling a connection
-//! cannot miss a thread that starts to poll it. No fence is needed. The model checker loom runs all
-//! interleavings.
+//! sleep cannot miss a wake-up by another thread. Likewise, an engine that stops polling a
+//! connection cannot miss that a thread has started to poll it. No fence is needed. The model
+//! checker loom runs all interleavings.
 
 use super::sys::{AtomicU64, Ordering};
 
@@ -48,14 +48,14 @@ pub enum Reliance {
 pub(super) enum Visit {
     /// The visitor was already the owner.
     AlreadyOwner,
-    /// The visitor became the owner. The caller moves the events to the new owner's epoll and, if
-    /// `notify_engine` is set, notifies the engine.
+    /// The visitor became the owner. The caller must move the events to the new owner's epoll and,
+    /// if `notify_engine` is set, notify the engine.
     Acquired { notify_engine: bool },
     /// The visitor polls, and the owner does not change.
     NotOwner,
 }
 
-/// The result of the engine's check whether the owner still polls.
+/// The result of checking whether the owner is still polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerCheck {
     /// The owner has polled since the last check. The value is the visit counter, which the engine
@@ -79,7 +79,7 @@ pub(super) struct Sleepers {
     pub(super) followers: bool,
 }
 
-/// Parts of the word at the time when a leader gave up the lead.
+/// The fields of the word at the time when a leader resigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resigned {
     pub(super) followers: bool,
@@ -90,8 +90,8 @@ pub(super) struct Resigned {
 /// Whether the caller must notify the engine that a message is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// No notice is needed: the engine already knows, or the engine or a sleeping thread is certain
-    /// to poll.
+    /// No notice is needed: either the engine already knows about the message, or a poll by the
+    /// engine or by a sleeping thread is certain to follow.
     Known,
     /// The caller must notify the engine.
     NotifyEngine,
@@ -107,8 +107,8 @@ const LOOP: u64 = 2;
 const HAS_LEADER: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
-/// Set while the engine's table contains the connection, while a notice to the engine is in flight,
-/// or while the engine is about to check the connection again.
+/// Set while the engine's table contains the connection, while a notice about the connection is on
+/// its way to the engine, or while the engine is about to check the connection again.
 const ATTENDED: u64 = 1 << 5;
 const HELD_BACK: u64 = 1 << 6;
 const RELIANCE: u64 = 0b1_1111 << 11;
@@ -123,7 +123,7 @@ impl Word {
         Self(AtomicU64::new(ENGINE))
     }
 
-    // Methods with which waiting threads lead or follow:
+    // Methods for leaders and followers:
 
     /// Makes the calling thread the leader. Returns false if another thread leads.
     #[inline]
@@ -157,7 +157,7 @@ impl Word {
         self.0.fetch_sub(FOLLOWER, Ordering::AcqRel);
     }
 
-    // Methods that record that the leader sleeps or is woken:
+    // Methods for the leader's sleep:
 
     /// Records that the leader is about to sleep. A wake-up after this call notifies the leader.
     #[inline]
@@ -171,12 +171,12 @@ impl Word {
         self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel);
     }
 
-    /// Returns which threads the caller must wake after a change. A thread that the result does not
-    /// include sees the change before it sleeps.
+    /// Returns which threads the caller must wake after a change. A thread that is not in the
+    /// result sees the change before it sleeps.
     #[inline]
     pub(super) fn sleepers(&self) -> Sleepers {
-        // This read-modify-write does not change the word. A load would not be ordered with the
-        // operations of `fall_asleep` and `follow`.
+        // This read-modify-write operation does not change the word. A plain load would not be
+        // ordered with the operations of `fall_asleep` and `follow`.
         let word = self.0.fetch_or(0, Ordering::AcqRel);
         Sleepers {
             leader: word & ASLEEP != 0,
@@ -213,8 +213,8 @@ impl Word {
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIANCE == 0 => Some(word | THREADS | ATTENDED),
-            // The engine stopped its checks because the leader slept. This bit makes it check
-            // again.
+            // The engine stopped its checks because the leader slept. The flag `ATTENDED` makes the
+            // engine check again.
             Owner::Threads => Some(word | ATTENDED),
             Owner::Engine | Owner::Loop => None,
         })
@@ -239,8 +239,8 @@ impl Word {
         let relied = blockers.iter().fold(0, |all, one| all | *one as u64);
         self.acquire(word.wrapping_add(VISIT), |word| {
             let free = word & relied == 0 && owner(word) != Owner::Loop;
-            // Changing the owner while a thread sleeps in the kernel is safe, because the events
-            // also wake that thread.
+            // The owner can change even while a thread sleeps in the kernel, because the events
+            // still wake that thread.
             free.then_some((word & !(OWNER | ATTENDED)) | LOOP)
         })
     }
@@ -314,14 +314,15 @@ impl Word {
         visits(self.0.load(Ordering::Acquire))
     }
 
-    // Methods that record which users rely on the engine:
+    // Methods for the users that rely on the engine:
 
     /// Records that the user `reliance` relies on the engine. Returns true if the user did not rely
     /// on the engine before.
     #[inline]
     pub(super) fn rely(&self, reliance: Reliance) -> bool {
         let bit = reliance as u64;
-        // A task calls this method in each poll. The load makes all calls after the first cheaper.
+        // A task calls this method in each poll. The load makes every call except the first
+        // cheaper.
         self.0.load(Ordering::Relaxed) & bit == 0
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
@@ -343,7 +344,7 @@ impl Word {
         word & RELIANCE != 0 || word & OWNER == LOOP
     }
 
-    // Methods that record that messages are held back:
+    // Methods for messages that are held back:
 
     /// Records that a message is held back until a poll sends it. The engine clears this flag.
     #[inline]
@@ -353,8 +354,8 @@ impl Word {
         }
         let word = self.0.fetch_or(HELD_BACK, Ordering::AcqRel);
         match owner(word) {
-            // No notice is needed in the first two cases: the engine polls, or a sleeping thread
-            // wakes up and polls when room becomes available.
+            // The first two cases need no notice: the engine polls, or a sleeping thread wakes up
+            // and polls when room becomes available.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,
             Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::NotifyEngine,

@@ -37,7 +37,7 @@ pub(crate) struct Connection {
     /// The number of messages that have arrived and have not been taken. Waiting threads read this
     /// counter without a lock.
     messages: AtomicU64,
-    /// Whether a message is held back, until the next poll sends it.
+    /// Whether a message is held back. The next poll sends the message.
     held_back: Mutex<bool>,
     mistake: Option<Mistake>,
 }
@@ -142,8 +142,8 @@ impl Connection {
 
     // The engine calls the following methods.
 
-    /// Starts the engine's thread. The thread ends after [`stop`](Self::stop) was called and it has
-    /// handled all input.
+    /// Starts the engine's thread. After [`stop`](Self::stop) was called, the thread handles all
+    /// remaining input and then ends.
     pub(crate) fn engine(connection: &Arc<Self>) -> JoinHandle<()> {
         let connection = Arc::clone(connection);
         thread::spawn(move || connection.run_engine())

@@ -2,9 +2,9 @@
 //! that the memory orderings allow.
 //!
 //! The model consists of one connection: a device that completes work requests, the engine's
-//! thread, and threads of an application. Only a wake-up ends a sleep, so a lost wake-up is a
-//! deadlock, which loom reports. Timers expire immediately: the engine checks its table whenever it
-//! has no other input, because the shortest interval allows the most interleavings.
+//! thread, and threads of an application. Only a wake-up ends a sleep. A lost wake-up therefore
+//! causes a deadlock, which loom reports. Timers expire immediately: the engine checks its table
+//! whenever it has no other input, because the shortest interval allows the most interleavings.
 
 mod connection;
 #[allow(missing_docs, unnameable_types, reason = "no interface")]

@@ -16,7 +16,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
-/// Waits without a time limit, so that a lost wake-up becomes a deadlock, which loom reports.
+/// Waits without a time limit, so that a lost wake-up causes a deadlock, which loom reports.
 pub(crate) fn park<T>(
     changed: &Condvar,
     mut guard: MutexGuard<'_, T>,
@@ -209,7 +209,7 @@ pub(crate) enum Input {
 }
 
 /// Waits for the next input of the engine. An event for event loops is an input only if `expected`
-/// is false. If `timer` is true, a timer is set, and expires as soon as there is no other input.
+/// is false. If `timer` is true, a timer is set. It expires as soon as there is no other input.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);
     loop {

@@ -35,7 +35,7 @@ fn thread_waits(mistake: Option<Mistake>) {
     assert_eq!(connection.messages(), 1, "nobody polls");
 }
 
-/// A thread calls `try_recv` once and never polls again, while a message arrives.
+/// A thread calls `try_recv` once and then never polls again, although a message arrives.
 fn thread_stops_polling(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -160,8 +160,8 @@ fn engine_sends_what_a_thread_held_back() {
         holder.join().unwrap();
         let owned = connection.poller.owner() == Owner::Engine;
         connection.stop(engine);
-        // If the engine owns the connection, it will send the message when room becomes available.
-        // Otherwise the message must have been sent.
+        // If the engine owns the connection, it will send the held-back message when room becomes
+        // available. Otherwise the message must already have been sent.
         assert!(owned || !AttendedConnection::holds_back(&*connection));
     });
 }

@@ -12,29 +12,31 @@ use rdmsg_os::lock;
 
 use super::readiness::eventfd;
 
-/// A queue that one thread reads, with an eventfd that wakes this thread. The queue never frees
+/// A queue that one thread reads, with an eventfd that wakes this thread. The queue never frees its
 /// memory, so sending allocates only if the queue becomes longer than ever before.
 ///
-/// A mailbox can have a [`Reader`] instead of a thread: senders then call [`serve`](Self::serve).
+/// A mailbox can have a [`Reader`] instead of a thread. In this case, a thread that sends a message
+/// also calls [`serve`](Self::serve).
 #[derive(Debug)]
 pub struct Mailbox<T> {
     /// The queue, or `None` after the reading thread has ended.
     queue: Mutex<Option<Queue<T>>>,
     /// The eventfd, or `None` if the mailbox has a `reader` or was created by [`Mailbox::closed`].
     waker: Option<EventFd>,
-    /// The reader, which runs in the threads of the senders.
+    /// The reader, which runs on the threads that send messages.
     reader: Option<Weak<dyn Reader>>,
 }
 
 /// The interval at which a waiting thread checks for expired deadlines of a [`Reader`].
 const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Handles the messages of mailboxes without a thread of its own: the thread that sends a message
+/// Handles the messages of mailboxes that no thread reads: each thread that sends a message then
 /// calls the reader.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Takes the messages and acts on them. When the call returns, this thread or another thread
-    /// has acted on each message that was sent before the call. This does not hold if other threads
-    /// send messages faster than they are handled. The caller holds no lock.
+    /// Takes the messages from the mailboxes and handles them. When this call returns, each message
+    /// that was sent before the call has been handled, by this thread or by another. The exception
+    /// is a reader to which other threads send messages faster than it handles them. The caller
+    /// holds no lock.
     fn serve(&self);
 
     /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives.
@@ -44,7 +46,7 @@ pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
 #[derive(Debug)]
 struct Queue<T> {
     messages: VecDeque<T>,
-    /// Whether the reading thread will soon read the queue without a wake-up.
+    /// Whether the reading thread will read the queue soon, even if no sender wakes it.
     is_expected: bool,
 }
 
@@ -65,10 +67,11 @@ pub enum NoticeKind {
     Drive,
     /// Try again to allocate memory for the connection, because memory may be available now.
     RetryMemory,
-    /// Check every 10 ms whether the connection's new owner polls. The owner is now a thread or an
+    /// Check every 10 ms whether the connection's new owner polls. The new owner is a thread or an
     /// event loop of the application.
     Acquired,
-    /// Check the connection every millisecond, because it holds back a message until the next poll.
+    /// Check the connection every millisecond, because it holds back a message until it is polled
+    /// again.
     HeldBack,
     /// Become the owner of the connection.
     TakeOver,
@@ -124,16 +127,16 @@ impl<T> Mailbox<T> {
         is_read
     }
 
-    /// Queues a message that is not urgent. Wakes the reading thread only if that thread does not
-    /// soon read the queue without a wake-up.
+    /// Queues a message that is not urgent. Does not wake the reading thread if that thread will
+    /// read the queue soon anyway.
     pub fn send_deferrable(&self, message: T) {
         if self.queue(message) == Some(false) {
             self.wake();
         }
     }
 
-    /// Queues a message. Returns whether the reading thread will soon read the queue without a
-    /// wake-up, or `None` if that thread has ended.
+    /// Queues a message. Returns whether the reading thread will read the queue soon anyway,
+    /// without being woken. Returns `None` if that thread has ended.
     fn queue(&self, message: T) -> Option<bool> {
         let mut queue = lock(&self.queue);
         let queue = queue.as_mut()?;
@@ -148,9 +151,9 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Returns `left`. If the mailbox has a reader instead of a thread, the result is at most
-    /// `DEADLINE_CHECK_INTERVAL`, and the caller calls [`serve_due`](Self::serve_due) after a sleep
-    /// of this time.
+    /// Limits the time `left` of a sleep to `DEADLINE_CHECK_INTERVAL` if the mailbox has a reader
+    /// instead of a thread. The caller then calls [`serve_due`](Self::serve_due) after the sleep.
+    /// Returns `left` unchanged if the mailbox has a thread.
     pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         if self.reader.is_none() {
             return left;
@@ -178,16 +181,16 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Records that the reading thread will soon read the queue without a wake-up. The record stays
-    /// in effect until [`end_expectation`](Self::end_expectation) returns false.
+    /// Records that the reading thread will read the queue soon, without being woken. The record
+    /// stays in effect until [`end_expectation`](Self::end_expectation) returns false.
     pub fn expect(&self) {
         if let Some(queue) = &mut *lock(&self.queue) {
             queue.is_expected = true;
         }
     }
 
-    /// Ends the effect of [`expect`](Self::expect) if the queue is empty. Otherwise returns true,
-    /// and the reading thread must read the queue once more.
+    /// Ends the effect of [`expect`](Self::expect) and returns false, if the queue is empty.
+    /// Otherwise returns true, and the reading thread must read the queue once more.
     pub fn end_expectation(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
             queue.is_expected &= !queue.messages.is_empty();
@@ -212,8 +215,8 @@ impl<T> Mailbox<T> {
         lock(&self.queue).is_some()
     }
 
-    /// Drops the messages in the mailbox, and refuses later messages. A thread that waits for a
-    /// reply to a dropped message is woken by the drop and receives no reply.
+    /// Drops the messages in the mailbox, and refuses later messages. If a thread waits for a reply
+    /// to a dropped message, the drop wakes the thread, which then receives no reply.
     pub fn abandon(&self) {
         let left = lock(&self.queue).take();
         drop(left);

@@ -55,8 +55,8 @@ impl Readiness {
     }
 
     /// Does the same as [`update`](Self::update), for a thread that has added something. If `ready`
-    /// returns true, an edge-triggered event loop receives an event even if the fd is already
-    /// readable, because the loop may have handled the earlier event.
+    /// returns true, the fd raises a new event even if it is already readable, because an
+    /// edge-triggered event loop may already have handled the earlier event.
     #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);
@@ -73,7 +73,7 @@ impl Readiness {
     fn set_fd(&self, fd: &EventFd, ready: impl FnOnce() -> bool, news: bool) {
         let mut raised = lock(&self.raised);
         let ready = ready();
-        // Neither call fails: the counter never reaches its maximum of 2⁶⁴ - 2, and the read
+        // Neither call can fail: the counter never reaches its maximum of 2⁶⁴ - 2, and the read
         // happens only while the counter is not 0.
         if ready && (news || !*raised) {
             let _ = fd.write(1);

@@ -11,10 +11,10 @@ const BATCH: usize = 4;
 /// The wakers of waiting tasks. Each task waits for a set of up to eight kinds of events, one bit
 /// of a `u8` per kind.
 ///
-/// A task whose check fails calls [`wait`](Self::wait), checks once more, and only then returns
-/// `Pending`. A thread that causes an event calls [`wake`](Self::wake) afterwards. Both write
-/// before a sequentially consistent fence and read after it, so at least one of them sees the
-/// other's write.
+/// A task first checks its condition. If the condition is not met, the task calls
+/// [`wait`](Self::wait), checks once more, and only then returns `Pending`. A thread that causes an
+/// event calls [`wake`](Self::wake) afterwards. Both write before a sequentially consistent fence
+/// and read after it, so at least one of them sees the other's write.
 ///
 /// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each of
 /// these calls may poll or drop a task, and therefore call [`wait`](Self::wait) or
@@ -28,7 +28,7 @@ pub struct Wakers {
     waiter_ids: AtomicU64,
 }
 
-/// Identifies a registration of a waiting task. At most one task at a time is registered with an
+/// Identifies the registration of a waiting task. At most one task at a time is registered under an
 /// id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaiterId(u64);
@@ -71,7 +71,7 @@ impl Wakers {
     }
 
     /// Registers the task to be woken once, at the next of the `awaited` events. The registration
-    /// replaces an earlier one with the same waiter id.
+    /// replaces an earlier one under the same waiter id.
     pub fn wait(&self, waiter_id: WaiterId, awaited: u8, waker: &Waker) {
         if self.awaited.load(Ordering::Relaxed) != 0 && self.has(waiter_id, awaited, waker) {
             return fence(Ordering::SeqCst);
@@ -103,8 +103,8 @@ impl Wakers {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether this waker is registered with this waiter id for these events. Comparing two
-    /// wakers calls no foreign code.
+    /// Returns whether this waker is registered under this waiter id for these events. Comparing
+    /// two wakers calls no foreign code.
     fn has(&self, waiter_id: WaiterId, awaited: u8, waker: &Waker) -> bool {
         let is_it = |other: &Waiting| other.waiter_id == waiter_id && other.awaited == awaited;
         let waiting = lock(&self.waiting);
@@ -145,7 +145,7 @@ impl Wakers {
             return Ok(());
         }
         let mut all = Ok(());
-        // A task that registers again during this call is appended after the first `unseen`
+        // A task that registers again during this call is appended behind the first `unseen`
         // entries, so it is not woken twice.
         let mut unseen = usize::MAX;
         while unseen > 0 {
