@@ -3,8 +3,9 @@
 //! Each posted receive of the pool is either promised to the peer of one connection, or free. No
 //! more receives are promised than are posted, so each data frame that a peer sends finds a
 //! receive. A promise to an idle connection cannot be revoked. Therefore half of the receives are
-//! reserved for the minimum that each present and future connection needs. An established
-//! connection uses the other half beyond its minimum, and returns receives when that half runs out.
+//! reserved for the minimum that each present and future connection needs. Established connections
+//! share the other half. When it runs out, connections that have more than their share return
+//! receives.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -15,7 +16,7 @@ use super::credit::CONTROL_RECEIVES;
 const FLOOR: u16 = 2;
 
 /// The number of receives above the minimum that a connection can have, as a multiple of the spare
-/// receives left in the pool. With this factor, a few busy connections use most of the pool, and
+/// receives left in the pool. A factor of 4 lets a few busy connections use most of the pool, while
 /// many connections still leave some receives for the next one.
 const SHARE: u32 = 4;
 
@@ -24,8 +25,8 @@ const SHARE: u32 = 4;
 pub struct Account {
     total: u32,
     free: AtomicU32,
-    /// The number of free receives that are reserved for future connections. Negative if the
-    /// present connections' minimums add up to more than half of all receives.
+    /// The number of free receives that are reserved for future connections. The number is negative
+    /// if the minimums of the present connections add up to more than half of all receives.
     reserved: AtomicI32,
 }
 
@@ -64,8 +65,8 @@ impl Account {
         opened
     }
 
-    /// Frees the `count` receives that were promised to the peer of an ended connection, and
-    /// reserves the connection's minimum for future connections again.
+    /// Ends the accounting of a connection: frees the `count` receives that were promised to its
+    /// peer, and reserves the connection's minimum for future connections again.
     pub fn close(&self, window: u16, count: u32) {
         let need = Self::min_receives(window).cast_signed();
         // `reserved` increases before `free` does, so a concurrent `trade` sees too few spare
@@ -88,8 +89,8 @@ impl Account {
     /// Returns the number of reserved receives.
     ///
     /// A connection above its [`SHARE`] of the spare receives reserves fewer receives than it
-    /// frees. Busy connections therefore end up with equal shares, regardless of the order in which
-    /// they were established.
+    /// frees. All busy connections therefore end up with equal shares, regardless of the order in
+    /// which they were established.
     pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
@@ -99,7 +100,7 @@ impl Account {
             // receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
-            // In this usual case of a busy connection, the function writes to no shared cache line.
+            // This is the usual case of a busy connection. It writes to no shared cache line.
             if taken == given {
                 return taken;
             }

@@ -2,8 +2,8 @@
 
 use super::reason::Violation;
 
-/// The length in bytes of the prefix of each message in a batch. The prefix contains the message's
-/// length in network byte order.
+/// The length in bytes of the prefix before each message in a batch. The prefix contains the
+/// message's length in network byte order.
 pub const PART_HEADER_LEN: usize = 4;
 
 /// The maximum number of messages that this side puts into a batch. A batch from the peer can have

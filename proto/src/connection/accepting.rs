@@ -36,10 +36,10 @@ pub(super) struct Accepting {
 enum Step {
     /// The application has not decided yet.
     Requested,
-    /// The application has accepted the request. The reply will contain these bytes, and waits
-    /// until the engine gives this connection a turn.
+    /// The application has accepted the request. The connection waits until the engine gives it a
+    /// turn, and then sends a reply with these bytes.
     Accepted(PrivateBytes),
-    /// The reply, with these bytes, waits for the driver to create the transport.
+    /// The driver is creating the transport. The reply, with these bytes, will be sent afterwards.
     Preparing(PrivateBytes),
     /// The reply has been sent. Neither the event ESTABLISHED nor a frame has arrived yet.
     Replied,
@@ -139,8 +139,8 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Accepts the request, either because the application has accepted it or in order to receive
-    /// its private data in a frame.
+    /// Accepts the request. If the private data of the request follow in a frame, the driver
+    /// accepts in order to receive that frame. Otherwise, the application has accepted.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());
@@ -192,8 +192,8 @@ impl Accepting {
 
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>) -> Progress {
         match (&self.step, event) {
-            // If the active side must send first, its first frame establishes the connection
-            // instead of this event.
+            // The active side must send first, so its first frame establishes the connection, not
+            // this event.
             (Step::Replied, CmInput::Established { .. }) if side.active_speaks_first() => Ok(None),
             (Step::Replied, CmInput::Established { .. }) => self.agree(side, VecDeque::new()),
             // The peer has withdrawn its request or refused the reply.

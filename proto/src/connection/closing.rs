@@ -1,17 +1,17 @@
 //! Ends a connection: from the close or the failure until the last work request has completed.
 //!
-//! Closing precedes draining. While the queue pairs of both sides still work, each side sends a
-//! Close and acknowledges the other side's Close. The messages of a side are *delivered* when the
-//! CloseAck for its Close has arrived. Acknowledgements by devices do not prove delivery, because a
-//! device also acknowledges frames for a process that never reads them. Conversely, a device does
-//! not acknowledge a frame if its queue pair fails right after it has received the frame. The side
-//! that closed first disconnects after the peer's device has acknowledged its CloseAck. The other
-//! side waits for the event DISCONNECTED. A side acknowledges a Close after it has read everything,
-//! and disconnects after the large messages of both sides have been read.
+//! While the queue pairs of both sides still work, closing comes first: each side sends a Close and
+//! acknowledges the other side's Close. The messages of a side are *delivered* when the CloseAck
+//! for its Close has arrived. Acknowledgements by devices do not prove delivery, because a device
+//! also acknowledges frames for a process that never reads them. Conversely, a device does not
+//! acknowledge a frame if its queue pair fails right after it has received the frame. The side that
+//! closed first disconnects after the peer's device has acknowledged its CloseAck. The other side
+//! waits for the event DISCONNECTED. A side acknowledges a Close after it has read everything, and
+//! disconnects after the large messages of both sides have been read.
 //!
-//! Draining ends when a marker behind the last work request of each queue has completed. Counting
-//! completions would not suffice, because an unsignalled send that succeeded before the error
-//! produces no completion.
+//! Draining comes last. It ends when a marker behind the last work request of each queue has
+//! completed. Counting completions would not suffice, because an unsignalled send that succeeded
+//! before the error produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -42,15 +42,15 @@ pub(super) struct Closing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Role {
-    /// This side closed first, as far as it knows. This side disconnects after both sides have
+    /// As far as this side knows, it closed first. It disconnects after both sides have
     /// acknowledged each other's Close.
     Initiator,
     /// The peer closed first. This side waits until the peer disconnects.
     Responder,
-    /// This side aborts. This side disconnects after the peer's device has acknowledged its Abort
-    /// or Failure.
+    /// This side aborts. It disconnects after the peer's device has acknowledged the Abort or
+    /// Failure.
     Aborter,
-    /// This side aborts because the peer gives no sign of life. After disconnecting, this side does
+    /// This side aborts because the peer gives no sign of life. After it has disconnected, it does
     /// not wait for the event DISCONNECTED.
     Abandoner,
 }
@@ -92,7 +92,8 @@ pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether the connection manager's last event has arrived, or no event is expected.
+    /// Whether no further connection manager event is expected: the last one has arrived, or none
+    /// will arrive.
     cm_done: bool,
     /// The reason for the end of the connection. `PeerDisconnected` while the peer is suspected of
     /// a violation.
@@ -102,8 +103,8 @@ pub(super) struct Draining {
     suspected_violation: Option<CloseReason>,
 }
 
-/// The maximum time to wait for completions on a transport that cannot report that all work
-/// requests are flushed. Work requests that complete within this time are processed.
+/// The maximum time to wait for completions on a transport that cannot report when all work
+/// requests are flushed. Only work requests that complete within this time are processed.
 const UNMARKED: Duration = Duration::from_millis(20);
 
 impl Draining {
@@ -111,8 +112,8 @@ impl Draining {
         self.deadline
     }
 
-    /// Returns whether the peer is suspected of a violation. Another possible cause is that the
-    /// peer's process has ended.
+    /// Returns whether the peer is suspected of a violation. If the peer then disconnects, its
+    /// process has ended instead, and there was no violation.
     pub(super) fn is_suspecting(&self) -> bool {
         self.suspected_violation.is_some()
     }
@@ -190,7 +191,8 @@ impl Open {
         self.send_control(side);
     }
 
-    /// Begins to end the connection with a last frame of this side, which the caller sends.
+    /// Starts to end the connection with an Abort or a Failure, which the caller sends as this
+    /// side's last frame.
     pub(super) fn abort(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let role = if expects_disconnected(&reason) {
             Role::Aborter
@@ -217,7 +219,7 @@ impl Open {
     ) {
         side.outputs.note(
             Level::Debug,
-            format_args!("closing, for {timeout:?} at most: {reason}"),
+            format_args!("closing the connection within {timeout:?}: {reason}"),
         );
         self.phase = Phase::Closing(Closing {
             deadline: now + timeout,
@@ -241,8 +243,8 @@ impl Open {
             return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
         transfer.peer_close = PeerClose::Received;
-        // The peer ignores messages after its Close, so this side's Close need not wait for
-        // messages that the driver holds back.
+        // The peer ignores messages after its Close. This side therefore sends its own Close
+        // without waiting for messages that the driver holds back.
         transfer.control.release_ending();
         match &self.phase {
             Phase::Greeting(_) | Phase::Established => {
@@ -258,8 +260,8 @@ impl Open {
         Ok(())
     }
 
-    /// Acknowledges the peer's Close, once this side has read the peer's large messages. The peer
-    /// keeps these messages readable only until this acknowledgement.
+    /// Acknowledges the peer's Close, but only after this side has read the peer's large messages.
+    /// The peer keeps these messages readable only until this acknowledgement.
     pub(super) fn acknowledge_close(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;
         //= PROTOCOL.md#closing
@@ -311,12 +313,12 @@ impl Open {
             && matches!(closing.role, Role::Initiator | Role::Responder)
         {
             if !self.transfer.delivered() {
-                // The close remains the reason for the end, so only this log line names the cause.
-                let text = format_args!("the close was cut off: {reason}");
+                // The close remains the reason for the end. Only this log line names the failure.
+                let text = format_args!("the connection failed during the close: {reason}");
                 side.outputs.note(Level::Info, text);
             }
-            // The most likely cause of a symptom is the loss of the connection. If a notice from
-            // the peer explains the symptom, the notice becomes the reason.
+            // A symptom usually means that the connection was lost. If the peer has sent a notice,
+            // the notice explains the symptom and becomes the reason.
             self.lost_in_close = if !reason.is_loss() && !is_symptom(&reason) {
                 LostInClose::No
             } else if !self.transfer.delivered() {
@@ -353,7 +355,7 @@ impl Open {
         match &self.phase {
             Phase::Established if is_key_violation => self.suspect(side, reason, now.now()),
             // The peer has disconnected, or its process has probably ended. In both cases its
-            // memory was released, so the refused READ is not a violation.
+            // memory was released, so a refused READ is not a violation.
             Phase::Draining(draining)
                 if is_key_violation && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Greeting(_) | Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
@@ -410,8 +412,8 @@ impl Open {
     }
 
     /// Ends the connection because a READ of a large message was refused. Either the peer has
-    /// violated the protocol, or the peer's process has ended: the kernel then releases the memory
-    /// of the process first, and disconnects afterwards. Therefore this side does not disconnect
+    /// violated the protocol, or its process has ended: the kernel releases the memory of an ended
+    /// process first, and disconnects afterwards. Therefore this side does not disconnect
     /// immediately, but waits to see whether the peer disconnects.
     fn suspect(&mut self, side: &mut Side, suspected_violation: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
@@ -464,7 +466,8 @@ impl Open {
         }
     }
 
-    /// Records a reason for the end that was found while draining.
+    /// Records a reason for the end that was found while draining, if it is more significant than
+    /// the current reason.
     fn record_cause(&mut self, side: &mut Side, new: CloseReason) {
         let reason = self.cause(side, new);
         if let Phase::Draining(draining) = &mut self.phase {
@@ -472,9 +475,9 @@ impl Open {
         }
     }
 
-    /// Returns the reason for the end: the current reason, or `new` if it is more significant. A
-    /// mere symptom is replaced by `new`. A close by this side is replaced if `new` is the peer's
-    /// Abort or Failure and the peer has not confirmed the close.
+    /// Returns the more significant of two reasons for the end: the current one and `new`. A mere
+    /// symptom is less significant than any other reason. A close by this side is less significant
+    /// than an Abort or Failure from the peer, unless the peer has confirmed the close.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {
             Phase::Greeting(_) | Phase::Established => return new,
@@ -494,8 +497,10 @@ impl Open {
         if weight(old) >= weight(&new) {
             return old.clone();
         }
-        side.outputs
-            .note(Level::Debug, format_args!("{old}: the cause is: {new}"));
+        side.outputs.note(
+            Level::Debug,
+            format_args!("cause of the end: {new}; first reported as: {old}"),
+        );
         new
     }
 
@@ -514,8 +519,8 @@ impl Open {
         };
         let missing = self.transfer.inbound.undelivered();
         Some(match reason {
-            // The peer's Close arrived behind everything else that the peer had sent, but this side
-            // has not read all large messages.
+            // The peer's Close arrived after all its other frames, but this side has not read all
+            // large messages.
             //= PROTOCOL.md#closing
             //# A connection may also end after the peer's Close and before all its large messages
             //# have been read: messages are missing then, too.
@@ -528,8 +533,8 @@ impl Open {
 /// Returns whether this reason is a symptom whose cause is not known yet.
 pub(super) fn is_symptom(reason: &CloseReason) -> bool {
     match reason {
-        // A peer's process that ends can cause the status REM_OP_ERR, because the kernel releases
-        // the memory of the process before its connections.
+        // REM_OP_ERR can mean that the peer's process is ending, because the kernel releases the
+        // memory of a process before its connections.
         CloseReason::WorkRequest { status, .. } => {
             matches!(*status, WcStatus::WR_FLUSH_ERR | WcStatus::REM_OP_ERR)
         }

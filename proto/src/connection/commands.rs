@@ -16,30 +16,30 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A point in the sequence of sent frames. A flush completes when everything before this point has
-/// been received.
+/// A point in the sequence of sent frames. A flush completes when everything that was sent before
+/// this point has been received.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The number of Pongs that have arrived when the peer has processed all frames before this
+    /// The total number of Pongs that proves that the peer has processed all frames before this
     /// point.
     answered: u64,
     /// The number of large messages that were sent before this point.
     taken: u32,
 }
 
-/// A point in the sequence of sent frames. A Pong proves that all frames before this point have
-/// arrived.
+/// A point in the sequence of sent frames. The arrival of a certain Pong proves that all frames
+/// before this point have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The number of Pongs that have arrived when the peer has processed all frames before this
+    /// The total number of Pongs that proves that the peer has processed all frames before this
     /// point.
     answered: u64,
 }
 
 impl Proof {
-    /// Creates a proof that needs this number of Pongs. Only the tests of drivers use this
-    /// function.
+    /// Creates a proof that requires a total of `answered` Pongs. Only the tests of drivers use
+    /// this function.
     pub fn after(answered: u64) -> Self {
         Self { answered }
     }
@@ -51,7 +51,7 @@ impl Flush {
     }
 }
 
-/// An open connection, the receive of one of whose messages is being posted again.
+/// An open connection, while the driver posts the receive of a delivered message again.
 #[derive(Debug)]
 pub struct Releasing<'a> {
     open: &'a mut Open,
@@ -72,9 +72,9 @@ impl Connection {
     /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
     ///
     /// If [`has_long_request`](Self::has_long_request) returns true, the driver must call this
-    /// function twice. The first call, with `data` of the driver, only lets the rest of the request
-    /// arrive. The second call, after [`Event::Requested`](crate::Event::Requested), accepts on
-    /// behalf of the application.
+    /// function twice. The first call passes the driver's own `data`, and only lets the rest of the
+    /// request arrive. The second call, after [`Event::Requested`](crate::Event::Requested),
+    /// accepts on behalf of the application.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         match &mut self.state {
             State::Setup(Setup::Accepting(accepting)) => {
@@ -91,8 +91,8 @@ impl Connection {
     }
 
     /// Rejects the request. The rejection contains the application's `data`, at most
-    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if it is too late to
-    /// reject, because the reply was sent.
+    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if the reply was already
+    /// sent, because the request can then no longer be rejected.
     pub fn reject(&mut self, data: &[u8], now: Instant) -> bool {
         let reject = Reject {
             code: RejectCode::Application,
@@ -105,8 +105,8 @@ impl Connection {
         }
     }
 
-    /// Rejects the request as busy. Returns false if it is too late to reject: the reply was sent,
-    /// so the peer may consider the connection established.
+    /// Rejects the request as busy. Returns false if the reply was already sent, because the peer
+    /// may then consider the connection established.
     pub fn reject_unanswered(&mut self, now: Instant) -> bool {
         self.reject_with(&Reject::BUSY, &[], now)
     }
@@ -123,9 +123,8 @@ impl Connection {
     }
 
     /// Rejects the request, or ends the established connection, because the listener ended before
-    /// the program accepted the connection. Has no effect if the reply was sent but the connection
-    /// is not established yet. In that case, the caller calls this function again after the
-    /// establishment.
+    /// the program accepted the connection. Has no effect between the reply and the establishment.
+    /// The caller must then call this function again after the establishment.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(_) => {
@@ -151,8 +150,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection immediately. Sends the application's `code` to the peer, if that takes
-    /// at most 100 ms.
+    /// Ends the connection immediately, after an attempt of at most 100 ms to send the
+    /// application's `code` to the peer.
     pub fn abort(&mut self, code: u32, now: Instant) {
         self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
     }
@@ -194,8 +193,8 @@ impl Connection {
     }
 
     /// Does the same as [`send`](Self::send), if the message fits into a frame and can be sent now.
-    /// Otherwise returns `None`. In contrast to a refused `send`, no
-    /// [`Writable`](crate::Event::Writable) follows, and no stall is counted.
+    /// Otherwise returns `None`, without counting a stall, and without a later
+    /// [`Writable`](crate::Event::Writable).
     #[inline(always)]
     pub fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match &mut self.state {
@@ -212,7 +211,7 @@ impl Connection {
     }
 
     /// Assigns a slot and a header to `count` messages. The messages, each preceded by its length,
-    /// follow the header in the same frame. The total length is `len` bytes, within
+    /// follow the header in the same frame. Their total length, `len` bytes, must be within
     /// [`batch_room`](Self::batch_room). The caller must post the frame immediately.
     #[inline]
     pub fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
@@ -229,8 +228,8 @@ impl Connection {
     }
 
     /// Assigns a slot to a one-sided operation. The caller must post the operation immediately, as
-    /// signalled. `takes_receive` states that the operation consumes a receive of the peer, and
-    /// therefore a credit.
+    /// a signalled work request. If `takes_receive` is true, the operation consumes a receive of
+    /// the peer, and therefore a credit.
     pub fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = if takes_receive {
@@ -248,7 +247,7 @@ impl Connection {
             .map_or(SendMethod::Frame, |open| open.transfer.send_method(len))
     }
 
-    /// Assigns a slot and a header to the part of a message of `len` bytes that begins at `offset`.
+    /// Assigns a slot and a header to the part that begins at `offset` of a message of `len` bytes.
     /// Returns the frame and the length of the part.
     ///
     /// Before the first part, the caller has checked that [`send_method`](Self::send_method)
@@ -278,7 +277,7 @@ impl Connection {
         room
     }
 
-    /// Sends a Finish behind all messages. Later sends fail.
+    /// Sends a Finish after all messages. Later sends fail.
     pub fn finish(&mut self) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
@@ -291,14 +290,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns whether a send was refused as blocked and
-    /// [`Event::Writable`](crate::Event::Writable) has not followed yet.
+    /// Returns whether a send was refused as blocked, and
+    /// [`Event::Writable`](crate::Event::Writable) has not been reported since.
     pub fn is_blocked(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
     }
 
-    /// Sends a Ping. The Pong proves that the peer's library has processed everything sent before
-    /// the Ping.
+    /// Sends a Ping. The Pong proves that the peer's library has processed everything that was sent
+    /// before the Ping.
     ///
     /// The result of [`is_flushed`](Self::is_flushed) can change after
     /// [`Event::Answered`](crate::Event::Answered) and after [`Event::Taken`](crate::Event::Taken).
@@ -327,9 +326,9 @@ impl Connection {
         self.side.acknowledges_sends()
     }
 
-    /// Sends a Ping. The Pong proves that everything posted before the Ping has arrived. Returns
-    /// `None` if the connection is ending. In that case the reason for the end shows whether
-    /// everything has arrived.
+    /// Sends a Ping. The Pong proves that everything that was posted before the Ping has arrived.
+    /// Returns `None` if the connection is ending. In that case, the reason for the end shows
+    /// whether everything has arrived.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
         let answered = open.sending().ok()?.probe.request_pong();
@@ -344,9 +343,9 @@ impl Connection {
             .is_some_and(|open| open.transfer.probe.answered >= proof.answered)
     }
 
-    /// Records that the receive of a delivered message has been posted again, for this connection
-    /// or for all connections that share receives. Returns true if there is certainly no output to
-    /// perform.
+    /// Records that the receive of a delivered message has been posted again, either for this
+    /// connection or for all connections that share receives. Returns true if no output is pending.
+    /// If the result is false, an output may be pending.
     #[inline(always)]
     pub fn release(&mut self, now: impl Clock) -> bool {
         match self.open() {
@@ -397,7 +396,7 @@ impl Connection {
     }
 
     /// Reports to the peer that this side wants to end the connection soon. Does nothing if this
-    /// side has already reported it.
+    /// side has already reported that.
     pub fn ask_to_leave(&mut self) -> Result<(), ControlRefused> {
         let (open, side) = self.open_for_control()?;
         if !open.transfer.leave() {
@@ -417,14 +416,14 @@ impl Connection {
             .ok_or(ControlRefused::Closed(CloseReason::LocallyClosed))
     }
 
-    /// Keeps a control message for the session's next connection, because the current connection is
-    /// lost or the next one is not established yet.
+    /// Stores a control message for the session's next connection, because the current connection
+    /// is lost or the next one is not established yet.
     pub fn keep_control_message(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
         self.side.control_messages.send(message)
     }
 
-    /// Records that the application has taken a control message. The current connection counts the
-    /// message even if an earlier connection of the session delivered it.
+    /// Records that the application has taken a control message. The message counts for the current
+    /// connection, even if an earlier connection of the session delivered it.
     pub fn take_control_message(&mut self) {
         self.side.control_messages.take();
         if let Some((open, side)) = self.open() {
@@ -456,7 +455,7 @@ impl Connection {
         self.side.control_messages.start_at(start, window);
     }
 
-    /// Takes over the session's control messages from `last`, the session's last connection, which
+    /// Takes over the control messages of the session from `last`, the previous connection, which
     /// has ended. Must be called before this connection is established.
     pub fn resume_control_messages(&mut self, last: &mut Self) {
         let fresh = ControlMessages::new();
@@ -468,9 +467,9 @@ impl Connection {
 
 /// Commands for messages that the driver has accepted from the application and holds back.
 impl Connection {
-    /// Delays any Finish and Close until [`release_ending`](Self::release_ending), because the
-    /// driver holds back messages of the application. Returns false if the connection is in a state
-    /// in which messages cannot be held back.
+    /// Delays the Finish and the Close until [`release_ending`](Self::release_ending), because the
+    /// driver holds back messages of the application. Returns false if the connection's state does
+    /// not permit messages to be held back.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -478,16 +477,16 @@ impl Connection {
         }
     }
 
-    /// Does the same as [`batch_room`](Self::batch_room) for messages that the driver holds back,
-    /// even after the application has finished or closed. Fails if the peer has closed, because the
-    /// peer ignores further messages.
+    /// Does the same as [`batch_room`](Self::batch_room), but for messages that the driver holds
+    /// back. It succeeds even after the application has finished or closed. It fails after the peer
+    /// has closed, because the peer then ignores messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()
     }
 
-    /// Does the same as [`send`](Self::send) or [`send_batch`](Self::send_batch) for messages that
-    /// the driver holds back.
+    /// Does the same as [`send`](Self::send) or [`send_batch`](Self::send_batch), but for messages
+    /// that the driver holds back.
     pub fn send_held(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         let transfer = open.sending_held()?;
@@ -497,7 +496,7 @@ impl Connection {
         }
     }
 
-    /// Sends any Finish and Close that were delayed, because the driver no longer holds back
+    /// Sends the Finish and the Close that were delayed, because the driver no longer holds back
     /// messages.
     pub fn release_ending(&mut self) {
         if let Some((open, side)) = self.open() {
@@ -507,8 +506,8 @@ impl Connection {
     }
 }
 
-/// Commands for byte streams. The limits on unread bytes do not depend on how the bytes are divided
-/// into messages.
+/// Commands for byte streams. The limits on unread bytes do not depend on the lengths of the
+/// messages that carry the bytes.
 impl Connection {
     /// Marks the connection as a byte stream.
     pub fn carry_bytes(&mut self) {
@@ -524,9 +523,9 @@ impl Connection {
         self.side.params.stream_piece()
     }
 
-    /// Returns the maximum number of bytes of a byte stream that the driver may hold back. The
-    /// maximum is half of the stream buffer, minus the bytes that the peer has yet to read from
-    /// this side's memory, but at least one frame.
+    /// Returns the maximum number of bytes of a byte stream that the driver may hold back. This is
+    /// half of the stream buffer, minus the bytes that are exposed to the peer and not read yet,
+    /// but at least the length of one frame.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;
@@ -541,12 +540,12 @@ impl Connection {
     /// occupy too many receives. The stream buffer must have room for the copy in addition to
     /// `buffered`, the number of unread bytes in receives.
     ///
-    /// Too many means more than half of the receives, or more than three quarters if
-    /// `reader_is_waiting` is set: a reader will soon take the messages without a copy. The rest of
-    /// the receives leaves the peer credit for some messages.
+    /// The limit is half of the receives. If `reader_is_waiting` is true, a reader will soon take
+    /// the messages without a copy, so the limit is three quarters. The remaining receives let the
+    /// peer send further messages.
     ///
-    /// The caller must then copy the message, release its receive immediately, and report the copy
-    /// with [`copied`](Self::copied).
+    /// If the result is true, the caller must copy the message, release its receive immediately,
+    /// and report the copy with [`copied`](Self::copied).
     #[inline]
     pub fn may_copy(&self, len: u32, buffered: u64, reader_is_waiting: bool) -> bool {
         let open = self.opened();

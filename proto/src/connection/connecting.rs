@@ -32,10 +32,10 @@ pub(super) struct Connecting {
     deadline: Instant,
     /// The maximum wait before the next attempt.
     backoff: Duration,
-    /// The random numbers that vary the waits. Without them, clients that lost the same server
-    /// would all reconnect at the same moment.
+    /// The generator of the random numbers that vary the waits. Without variation, clients that
+    /// lost the same server would all reconnect at the same moment.
     jitter: Jitter,
-    /// The failure of the last attempt, which is reported instead of a timeout because it is more
+    /// The failure of the previous attempt. It is reported instead of a timeout, because it is more
     /// specific.
     last: Option<CloseReason>,
     /// The application's private data for the request.
@@ -83,9 +83,10 @@ impl Jitter {
 }
 
 /// Returns whether a connection failed because of this side's port: the port is in use, or was
-/// recently in use for a connection to the same peer. On iWARP, ports are TCP ports, but the
-/// connection manager chooses a port without checking TCP's ports. The next attempt uses another
-/// port. The wait before it does not grow, because the peer has not refused anything.
+/// recently used for a connection to the same peer. This happens on iWARP, whose ports are TCP
+/// ports, because the connection manager chooses a port without checking TCP's ports. The next
+/// attempt uses another port. The wait before that attempt does not grow, because the peer has not
+/// refused anything.
 const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
@@ -109,10 +110,10 @@ impl Connection {
         Self::new(side, Setup::Connecting(connecting))
     }
 
-    /// Creates the active side of a connection like [`connect`](Self::connect), for another attempt
-    /// after the peer refused the `refused`-th one, counted from 1, because of `cause`. The attempt
-    /// starts after a wait. If its deadline passes before it is refused again, it fails with
-    /// `cause`.
+    /// Creates the active side of a connection like [`connect`](Self::connect), but for another
+    /// attempt after `refused` attempts were refused. The attempt starts after a wait, whose length
+    /// depends on `refused`. `cause` is the reason of the last refusal. The attempt also fails with
+    /// `cause` if its deadline passes before it is refused itself.
     pub fn connect_again(
         params: Params,
         seed: u64,
@@ -137,9 +138,10 @@ impl Connection {
         Self::new(side, Setup::Connecting(connecting))
     }
 
-    /// Returns whether the caller may [connect again](Self::connect_again) after this active side
-    /// has ended because of `reason` before it was established. This applies to refusals of private
-    /// data in a frame, because this state machine repeats other refused requests itself.
+    /// Returns whether the caller may [connect again](Self::connect_again), after this active side
+    /// has failed with `reason` before the connection was established. This is only true if the
+    /// private data were sent in a frame, because the state machine itself repeats other refused
+    /// requests.
     pub fn may_connect_again(&self, reason: &CloseReason) -> bool {
         self.has_long_request() && self.side.params.retry_refused && is_refusal(reason)
     }
@@ -243,8 +245,8 @@ impl Connecting {
                 let rejected = Reject::parse(private_data).filter(|_| resumes);
                 side.over = rejected.and_then(|(reject, _)| reject.session_over());
                 let cause = match rejection(reason, private_data) {
-                    // If the request resumes no session, a rejection because of the session means
-                    // that the peer is incompatible.
+                    // A request that resumes no session was rejected because of its session. The
+                    // peer must therefore be incompatible.
                     CloseReason::SessionLost if !resumes => {
                         CloseReason::PeerIncompatible(Mismatch {
                             field: "session",
@@ -267,8 +269,8 @@ impl Connecting {
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
                 self.try_again_if(is_transient, side, cause, now)
             }
-            // If the peer disconnects before it answers, the peer can be a server that is ending
-            // and will be replaced by another server.
+            // A peer that disconnects before it answers can be a server that is ending. Another
+            // server may replace it, so a retry can succeed.
             (Step::Requested(_), CmInput::Disconnected) => {
                 let is_transient = side.params.retry_refused;
                 self.try_again_if(is_transient, side, CloseReason::PeerDisconnected, now)
@@ -334,8 +336,8 @@ impl Connecting {
         }
     }
 
-    /// Handles the failure of the call that resolves the address. An error that concerns the
-    /// address can be temporary, like the error in the event ADDR_ERROR. An error that concerns
+    /// Handles the failure of the call that resolves the address. If the error concerns the
+    /// address, it can be temporary, like the error in the event ADDR_ERROR. An error that concerns
     /// another argument is permanent.
     pub(super) fn on_resolve_addr_failure(
         &mut self,
@@ -357,7 +359,8 @@ impl Connecting {
     }
 
     /// Handles the failure of the connect call. Some drivers establish a TCP connection before the
-    /// call returns, so the call returns an error that other drivers report in an event.
+    /// call returns. On these drivers, the call fails with an error that other drivers report in an
+    /// event.
     pub(super) fn on_connect_call_failure(
         &mut self,
         side: &mut Side,
@@ -381,8 +384,8 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Starts the next attempt after a wait if `is_transient` is true: another attempt can succeed.
-    /// Otherwise returns the cause as an error.
+    /// Starts the next attempt after a wait, if `is_transient` states that another attempt can
+    /// succeed. Otherwise returns the cause as an error.
     fn try_again_if(
         &mut self,
         is_transient: bool,
@@ -407,7 +410,8 @@ impl Connecting {
     ) -> Progress {
         self.step = Step::Backoff(now + self.jitter.draw(longest));
         self.last = Some(cause);
-        // The next attempt can be far in the future, so the transport and the id are destroyed now.
+        // The transport and the id are destroyed now, because the next attempt can be far in the
+        // future.
         side.cm(CmOp::Discard);
         Ok(None)
     }

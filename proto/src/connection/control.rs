@@ -16,7 +16,7 @@ pub(super) struct ControlQueue {
     close: bool,
     close_ack: bool,
     grant: bool,
-    /// Whether nothing else may be sent, because an Abort, a Failure or a rejection was queued.
+    /// Whether an Abort, a Failure or a rejection was queued. No other frame may be sent after it.
     is_last: bool,
     /// Whether the driver holds back messages that must be sent before a Finish or a Close.
     held: bool,
@@ -113,7 +113,7 @@ impl ControlQueue {
     }
 
     /// Removes and returns the next frame to send, with its code if it is an Abort or a Failure.
-    /// Drops a queued Grant that is no longer due, because another frame has carried the grant.
+    /// Drops a queued Grant if the grant is no longer due, because another frame has carried it.
     pub(super) fn pop(&mut self, grant_due: bool) -> Option<(Control, Option<u32>)> {
         if let Some((control, code)) = self.notice.take() {
             return Some((control, Some(code)));

@@ -1,4 +1,4 @@
-//! The device's reports about its port and about the connection's objects.
+//! Handles reports of the device about its port and about the objects of the connection.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ impl Connection {
     }
 
     /// Sends a Ping to the peer immediately, because the path to the peer might be interrupted. The
-    /// peer counts as dead if no sign of life arrives on this connection within `timeout`, or
-    /// within `keepalive_timeout` if that is shorter.
+    /// peer counts as dead if no sign of life arrives on this connection within the shorter of
+    /// `timeout` and `keepalive_timeout`.
     ///
     /// Before this call, the caller must report all available completions. If the keepalive is off,
     /// the Ping still detects an interruption, because the device reports the Ping as failed after

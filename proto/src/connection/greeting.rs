@@ -103,8 +103,8 @@ impl Open {
             // A Failure with this code permits the peer to retry.
             self.notify_and_disconnect(side, reason, Control::Failure, NOT_TAKEN, now);
         } else {
-            // Without this notice, the peer could consider the connection lost, and keep its
-            // session.
+            // Without this notice, the peer could believe that the connection was lost, and keep
+            // the session.
             self.notify_and_disconnect(side, reason, Control::Abort, 0, now);
         }
     }
@@ -150,8 +150,8 @@ impl Open {
                 Ok(())
             }
             // The connection is already ending: a work request can fail before the frame that
-            // reveals the cause is processed, or this side has stopped waiting for the Answer.
-            // Messages can follow the Answer.
+            // reveals the cause is processed, or this side has stopped waiting for the Answer. The
+            // peer can send messages after the Answer; they are not accepted.
             (Phase::Closing(_) | Phase::Draining(_), Kind::Answer) if !self.was_established() => {
                 self.transfer.accepts = Accepts::Nothing;
                 if header.arg == Answer::Rejected.number() {

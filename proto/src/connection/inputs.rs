@@ -14,7 +14,7 @@ use crate::{
 
 /// Inputs from the connection manager and the engine.
 impl Connection {
-    /// Performs the setup steps that cost the engine time. The connection has requested the turn
+    /// Performs the setup steps that keep the engine busy. The connection has requested this turn
     /// with [`CmOp::AwaitTurn`](crate::CmOp). The turn lasts until [`has_turn`](Self::has_turn)
     /// returns false.
     pub fn take_turn(&mut self, now: Instant) {
@@ -86,8 +86,9 @@ impl Connection {
                 | CmCall::Accept,
                 _,
             ) => self.fail(CloseReason::Os(error), now),
-            // A failure of these calls has no lasting effect. The peer's deadline, the default RNR
-            // timer or the destruction of the id has the same effect later.
+            // A failure of one of these calls has no lasting effect, because the peer's deadline,
+            // the default RNR timer or the destruction of the id later has the same effect as the
+            // call.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
                 let text = format_args!("a connection manager call failed: {error}");
                 self.side.outputs.note(Level::Debug, text);
@@ -121,9 +122,9 @@ impl Connection {
         }
     }
 
-    /// Completes a keepalive check and sets its next deadline, if the peer has given signs of life
-    /// on this connection or on another connection of its engine. Returns false if there were no
-    /// signs of life, if a Ping is due, or if another deadline has also passed.
+    /// Completes a keepalive check and sets the deadline of the next check. Returns true if the
+    /// check is complete: the peer has given signs of life, on this connection or on another
+    /// connection of its engine, no Ping is due, and no other deadline has passed.
     pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         let Some((open, side)) = self.open() else {
             return false;
@@ -178,9 +179,9 @@ impl Connection {
 
 /// Inputs from the device.
 impl Connection {
-    /// Handles a completed receive on the fast path, if the frame contains only a message. The
-    /// frame must not report a large message as taken, and no undelivered large message may be
-    /// queued.
+    /// Handles a completed receive on the fast path, which supports only frames with a single
+    /// message. The frame must not report a large message as taken, and no undelivered large
+    /// message may be queued.
     ///
     /// Returns the message's length in bytes. The caller must deliver the message, and has no
     /// output to perform. For any other frame, returns `None` and changes nothing. The caller must
@@ -196,8 +197,8 @@ impl Connection {
         self.on_recv(buffer, Incoming::parse(frame), now);
     }
 
-    /// Handles the completion of a receive that a write of `len` bytes with immediate data has
-    /// consumed.
+    /// Handles the completion of a receive that was consumed by a write of `len` bytes with
+    /// immediate data.
     pub fn handle_immediate(&mut self, buffer: u32, imm_data: u32, len: u32, now: impl Clock) {
         self.on_recv(buffer, Ok(Incoming::Immediate { imm_data, len }), now);
     }
@@ -224,8 +225,8 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a signalled send. All sends that were posted earlier have
-    /// completed too.
+    /// Handles the completion of a signalled send, which implies the completion of all sends that
+    /// were posted earlier.
     #[inline]
     pub fn handle_sent(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
@@ -233,7 +234,8 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a read. Everything that was posted earlier has completed too.
+    /// Handles the completion of a read, which implies the completion of everything that was posted
+    /// earlier.
     pub fn handle_read(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.on_read(side, slot, now);
@@ -250,8 +252,8 @@ impl Connection {
         }
     }
 
-    /// Records that memory is prepared for the first `len` bytes of the next chunk, or for the
-    /// whole chunk if it is shorter.
+    /// Records that memory is prepared for the first `len` bytes of the next chunk. If the chunk is
+    /// shorter than `len`, memory is prepared for the whole chunk.
     pub fn handle_prepared(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
@@ -306,14 +308,14 @@ impl Connection {
             return;
         }
         match work {
-            // Other connections can use the receive buffer, even if this connection cannot.
+            // This connection cannot use the receive buffer any longer, but other connections can.
             Work::Recv { buffer } if side.params.shared => {
                 side.outputs.push(Output::Repost(buffer));
             }
             Work::Recv { .. } | Work::Send { .. } | Work::Read { .. } | Work::Invalidation => {}
         }
         match &mut self.state {
-            // The queue pair has failed, so the event ESTABLISHED could not make it usable.
+            // The queue pair has failed and stays unusable, even if the event ESTABLISHED follows.
             State::Setup(setup) if setup.has_queue_pair() => {
                 self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }

@@ -8,30 +8,32 @@ use crate::{
     frame::{Control, KEEPALIVE_TIMEOUT},
 };
 
-/// The minimum tolerance for late checks. A check that is late by at most this time counts as on
-/// time, even if the timeout is short.
+/// The minimum tolerance for late checks. Even if the timeout is short, a check that is late by at
+/// most this time counts as on time.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// The number of checks per Ping while the peer's engine gives signs of life on other connections
-/// only. The peer must answer this Ping within the timeout. There are two checks per interval, so
-/// the connection sends a Ping every 16 intervals.
+/// While the peer's engine gives signs of life on other connections only, one in this number of
+/// checks sends a Ping. The peer must answer the Ping within the timeout. There are two checks per
+/// interval, so the connection sends a Ping every 16 intervals.
 const CHECKS_PER_PING: u64 = 32;
 
-/// The time in which the peer must answer after the transport has retransmitted bytes.
+/// The time for the peer's answer after the transport has retransmitted bytes.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// Checks twice per interval whether the peer gave a sign of life, so that the arrival of a frame
-/// need not read the clock.
+/// Checks twice per interval whether the peer gave a sign of life. Because of the periodic checks,
+/// the arrival of a frame need not read the clock.
 ///
 /// A check detects a silence between half an interval and one interval after the last sign of life.
 /// If the peer then gives no sign of life within one timeout, the peer counts as dead. This happens
 /// at most `interval + timeout` after the last sign of life.
 ///
-/// Over TCP, the peer's system might have had no chance to answer, because the kernel retransmits
-/// lost bytes after increasing pauses. If the peer's system has not acknowledged all bytes, the
-/// peer therefore counts as dead only after the next retransmission, which can be up to one timeout
-/// later. The peer's own bytes can also be lost. If this side's bytes were lost and retransmitted
-/// during the silence, the peer therefore has a second timeout.
+/// Over TCP, the peer's system might not have had a chance to answer, because the kernel
+/// retransmits lost bytes after increasing pauses. The timeout is therefore extended in two cases:
+///
+/// - If the peer's system has not acknowledged all bytes, the peer counts as dead only after the
+///   next retransmission, at most one timeout later.
+/// - If the peer's system has received bytes of this side only after a retransmission, the peer's
+///   own bytes may also have been lost. The peer therefore has a second timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Keepalive {
@@ -45,13 +47,13 @@ pub(super) struct Keepalive {
     silent_since: Option<Instant>,
     /// The number of retransmissions before the current silence was detected.
     retransmissions_before: u64,
-    /// The state of the silence after its timeout has passed.
+    /// The state of the silence after the timeout has passed.
     overtime: Overtime,
-    /// The timeout while this connection or its path is suspected: after the loss of a port, and
-    /// after a Ping that `must_ping_here` required. During this time only signs of life on this
-    /// connection count. `None` if there is no suspicion.
+    /// The timeout while the path is suspected. `None` if it is not suspected. A suspicion begins
+    /// with the loss of a port, or with a Ping that `must_ping_here` required. Until it ends, only
+    /// signs of life on this connection count.
     suspected: Option<Duration>,
-    /// The number of checks, which starts at the connection's number. Connections with different
+    /// The number of checks, counted from the connection's number. Connections with different
     /// numbers therefore send their Pings at different checks.
     check_count: u64,
 }
@@ -85,7 +87,7 @@ pub struct MovedBytes {
     pub retransmissions: u64,
 }
 
-/// The state of a silence after its timeout has passed.
+/// The state of a silence after the timeout has passed.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 enum Overtime {
@@ -156,8 +158,8 @@ impl Keepalive {
         passes
     }
 
-    /// Returns whether this connection must ping a peer that gives signs of life on other
-    /// connections only.
+    /// Returns whether this connection must send a Ping even if the peer gives signs of life on
+    /// other connections.
     fn must_ping_here(&self) -> bool {
         self.check_count.is_multiple_of(CHECKS_PER_PING)
     }
@@ -173,10 +175,10 @@ impl Keepalive {
             self.silent_since = None;
             self.overtime = Overtime::None;
             self.deadline = next;
-            // A peer that is alive on other connections can have lost this connection. Only an
-            // unanswered Ping reveals the loss, because some drivers retry a send forever. Only
-            // some checks send this Ping, because such a loss is rare and the peer can have many
-            // connections.
+            // Even if the peer is alive on other connections, it can have lost this connection.
+            // Only an unanswered Ping reveals the loss, because some drivers retry a send forever.
+            // Not every check sends this Ping, because such a loss is rare and the peer can have
+            // many connections.
             let probes = !here && self.must_ping_here();
             self.check_count = self.check_count.wrapping_add(1);
             if !probes {
@@ -192,8 +194,8 @@ impl Keepalive {
         let late = now.saturating_duration_since(self.deadline);
         let since = match self.silent_since {
             Some(since) if late <= (timeout / 4).max(TOLERANCE) => since,
-            // This check is late because this side was busy, so the peer's answer might be unread.
-            // Therefore the timeout restarts.
+            // This check is late because this side was busy. The peer's answer might have arrived
+            // but not been read, so the timeout restarts.
             Some(_) | None => now,
         };
         let new = self.silent_since.replace(since) != Some(since);
@@ -208,8 +210,9 @@ impl Keepalive {
         self.check_in_overtime(moved, now)
     }
 
-    /// Begins a silence, or shortens the timeout of the current silence. The silence ends with the
-    /// next sign of life on this connection. The caller sends a Ping.
+    /// Starts to suspect the path: begins a silence, or shortens the timeout of the current
+    /// silence. The silence ends with the next sign of life on this connection. The caller sends a
+    /// Ping.
     pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
         if self.suspected.is_some_and(|present| present < self.timeout) {
             return;
@@ -228,7 +231,7 @@ impl Keepalive {
         self.deadline = since + timeout;
     }
 
-    /// Stops the suspicion, and ends the current silence.
+    /// Stops suspecting the path, and ends the current silence.
     pub(super) fn trust(&mut self, now: Instant) {
         if self.suspected.take().is_some() {
             self.silent_since = None;
@@ -244,8 +247,8 @@ impl Keepalive {
                 self.deadline = now + wait + ANSWER;
                 Check::Alive
             }
-            // The network works again, but the peer's own bytes might still wait for their
-            // retransmission.
+            // The peer has received the retransmitted bytes, but its answer might have been lost
+            // and still wait for its own retransmission.
             (
                 Overtime::AwaitsRetransmission {
                     acknowledged: before,
@@ -296,7 +299,8 @@ enum ProbeState {
 }
 
 impl Probe {
-    /// Requests a sign of life from the peer. An unanswered Ping that was sent before suffices.
+    /// Requests a sign of life from the peer. If an earlier Ping is unanswered, no further Ping is
+    /// necessary.
     pub(super) fn request(&mut self) {
         //= PROTOCOL.md#credits
         //# | Ping or Leave | 1 | the next one is sent after the pong of the one before |
@@ -305,8 +309,8 @@ impl Probe {
         }
     }
 
-    /// Requests a Ping that is sent after this call. Returns the value that `answered` will have
-    /// after the Pong for this Ping.
+    /// Requests a Ping that is sent after this call. When the Pong for this Ping has arrived,
+    /// `answered` will have the returned value.
     pub(super) fn request_pong(&mut self) -> u64 {
         match self.state {
             ProbeState::Idle | ProbeState::Due => {
@@ -359,13 +363,14 @@ impl Open {
         if known && moved.signs > before.signs {
             transfer.activity.on_connection += 1;
         }
-        // If another thread changes the counters while the caller reads them, `signs` can be lower
-        // than before.
+        // Another thread can change the counters while the caller reads them, so `signs` can be
+        // lower than before.
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 
-    /// Completes the keepalive check and sets its next deadline, if the peer gives signs of life
-    /// and no other deadline has passed. Returns whether the check is complete.
+    /// Completes the keepalive check and sets the deadline of the next check, if the peer gives
+    /// signs of life, no Ping is due and no other deadline has passed. Returns whether the check is
+    /// complete.
     pub(super) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         if !self.is_established() {
             return false;

@@ -76,10 +76,10 @@ pub struct Connection {
 
 /// The state of a connection, with the data that exist only in this state.
 ///
-/// If the setup fails, the connection ends immediately. No frame of this side has to arrive, so the
-/// driver destroys any queue pair together with its work requests.
+/// If the setup fails, the connection ends immediately: this side has sent no frame that must
+/// arrive, so the driver simply destroys the queue pair together with its work requests.
 ///
-/// The enum's tag is a separate byte, so that a test of the state is a single comparison.
+/// The enum's tag is a separate byte, so that one comparison tests the state.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 #[repr(u8)]
@@ -98,8 +98,7 @@ enum State {
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Ended {
     reason: CloseReason,
-    /// The connection before its end, which still contains the counters. `None` if the setup
-    /// failed.
+    /// The open connection, which still contains the counters. `None` if the setup failed.
     open: Option<Box<Open>>,
 }
 
@@ -120,17 +119,18 @@ impl Connection {
         }
     }
 
-    /// Makes the connection share the receives of this account. The caller has reserved the minimum
-    /// with [`Account::open`].
+    /// Makes the connection share the receives of this account. Before the call, the caller must
+    /// reserve the minimum with [`Account::open`].
     pub fn use_account(&mut self, account: Arc<Account>) {
         self.side.account = Some(account);
     }
 
     /// Returns the promised receives to the account.
     ///
-    /// The caller has destroyed the queue pair, and has posted all receives of the queue pair
-    /// again, except `held` receives whose messages the application holds. The caller frees each of
-    /// these `held` receives in the account when it posts the receive again.
+    /// Before the call, the caller must destroy the queue pair and post all its receives again,
+    /// except those of the `held` messages that the application holds. When the application
+    /// releases one of these messages, the caller posts the receive again and frees it in the
+    /// account.
     pub fn release_account(&mut self, held: u32) {
         if let Some(account) = self.side.account.take() {
             let window = self.side.params.window;
@@ -148,8 +148,8 @@ impl Connection {
         self.side.exposed_writable = true;
     }
 
-    /// Returns true if there is certainly no output to perform, as after most inputs during the
-    /// exchange of messages. If the result is false, there may or may not be an output.
+    /// Returns true if no output is pending, as is the case after most inputs while messages are
+    /// exchanged. If the result is false, an output may be pending.
     #[inline]
     pub fn is_settled(&self) -> bool {
         match &self.state {
@@ -163,8 +163,8 @@ impl Connection {
     }
 
     /// Removes and returns the next output. If the deadline has changed, the last output reports
-    /// the change. Inputs need not report the change themselves, because this function compares the
-    /// deadline with the one reported last.
+    /// the change. Functions that handle inputs do not report it, because this function compares
+    /// the deadline with the deadline that was last reported.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.side.outputs.pop().or_else(|| self.changed_timer())
@@ -244,8 +244,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether the connection occupies its turn: it is being established, which can cost
-    /// the engine time at any moment.
+    /// Returns whether the connection is using its turn: it is being established, and its next step
+    /// can keep the engine busy.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
@@ -356,7 +356,7 @@ impl Connection {
     }
 
     /// Ends the connection if draining is complete. Must be called after each input that can
-    /// complete the draining.
+    /// complete draining.
     fn end_if_drained(&mut self) {
         if let State::Open(open) = &self.state
             && let Some(reason) = open.end()

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// `FIRST` is the time before the first nudge. The time doubles after each nudge, up to `LAST`.
+/// The time before the first nudge. The time doubles after each nudge, up to `LAST`.
 const FIRST: Duration = Duration::from_millis(20);
 const LAST: Duration = Duration::from_secs(1);
 
@@ -46,9 +46,9 @@ impl Nudge {
 
 impl Open {
     /// Posts a signalled write of 0 bytes if a refused send waits for slots and no frame in flight
-    /// is signalled. The completion of this write frees the slots. Otherwise the refused send could
-    /// wait forever: a message in fragments needs a slot for each fragment, and the application
-    /// might send nothing else.
+    /// is signalled. The completion of this write frees the slots. Without it, the refused send
+    /// could wait forever: a message in fragments needs a slot for each fragment, and the
+    /// application might send nothing else that is signalled.
     #[cold]
     pub(super) fn signal_last_frame(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;

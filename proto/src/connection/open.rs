@@ -83,7 +83,7 @@ impl Open {
     }
 
     /// Begins the exchange of messages. Sets the maximum length of control messages according to
-    /// the peer's hello, and sends the control messages that the session has kept.
+    /// the peer's hello, and sends the control messages that the session has stored.
     pub(super) fn establish(&mut self, side: &mut Side) {
         self.phase = Phase::Established;
         self.was_established = true;

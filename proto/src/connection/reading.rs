@@ -32,8 +32,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Posts further reads of large messages while slots and memory are available and the queue
-    /// pair works. Copies fragments that have arrived, even after the queue pair has failed.
+    /// Posts reads of large messages while slots and memory are available and the queue pair works.
+    /// Also copies fragments that have arrived, even after the queue pair has failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
         let is_connected = self.is_connected();
         let transfer = &mut self.transfer;
@@ -76,7 +76,7 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Starts the timer that limits the time in which the peer must send the rest of a message in
+    /// Starts the timer that limits how long the peer may take to send the rest of a message in
     /// fragments.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;

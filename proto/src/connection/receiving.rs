@@ -52,7 +52,7 @@ impl Incoming {
 }
 
 impl Open {
-    /// Handles a frame on the fast path, if the frame contains only a message: see
+    /// Handles a frame on the fast path, which supports only frames with a single message: see
     /// [`Connection::take_message`](super::Connection::take_message).
     #[inline]
     pub(super) fn take_message(&mut self, side: &mut Side, frame: &[u8]) -> Option<u32> {
@@ -66,16 +66,16 @@ impl Open {
             || transfer.accepts != Accepts::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            // If this message consumes the peer's last credit, the peer waits for a grant.
-            // Otherwise the message does not make a grant due.
+            // After this message, the peer must still have credit. Otherwise the peer waits for a
+            // grant, which the fast path does not send.
             || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
-            // The grant in this frame might make room for a refused send.
+            // The grant in this frame could make room for a refused send.
             || transfer.is_blocked()
         {
             return None;
         }
-        // The following calls change the state, so all checks precede them.
+        // All checks precede the following calls, because these calls change the state.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);
@@ -309,7 +309,7 @@ impl Open {
         //= PROTOCOL.md#one-sided-operations
         //# It must not be sent to a side that gave out no memory with the right to write.
         if !side.exposed_writable {
-            // A write of 0 bytes needs no key, so the device permits such a write to any peer.
+            // A device lets any peer make a write of 0 bytes, because such a write needs no key.
             return Err(Violation::new(
                 "immediate",
                 imm_data.into(),
@@ -406,12 +406,13 @@ impl Open {
             }
             Control::Pong => {
                 let answered = transfer.probe.answer();
-                // Closing stops the sending of Pings, but Pongs for earlier Pings can still arrive.
+                // After this side has closed, it sends no Pings, but the Pong for an earlier Ping
+                // can still arrive.
                 if !answered && !self.is_ending() {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
                 side.outputs.push(Output::Event(Event::Answered));
-                // Another Ping might have waited for this Pong.
+                // Another Ping might have waited until this Pong arrived.
                 self.send_control(side);
             }
             Control::Finish => {
@@ -476,22 +477,22 @@ impl Open {
         if let Some(arrival) = self.transfer.inbound.arrive(arrival) {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
-        // This arrival can have consumed the peer's last credit while receives are available for a
-        // grant.
+        // This arrival may have consumed the peer's last credit, while this side has receives that
+        // it can grant.
         self.grant_if_due(side);
     }
 
-    /// Has the driver post a buffer again whose content is no longer needed, if the connection
-    /// accepts receives.
+    /// Asks the driver to post a buffer again whose content is no longer needed, if the connection
+    /// still accepts receives.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));
         }
     }
 
-    /// Returns whether the driver must post a free buffer again. A shared buffer is posted again
-    /// until the end of the connection, because other connections use it. After the end, the driver
-    /// posts all shared buffers again by itself.
+    /// Returns whether the driver must post free buffers again. Shared buffers are posted again
+    /// until the connection ends, because other connections use them. After the end, the driver
+    /// itself posts the remaining shared buffers again.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }

@@ -136,14 +136,15 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
     }
 }
 
-/// Returns whether the peer could accept the same request later.
+/// Returns whether the peer might accept the same request later.
 pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
     is_refusal(cause) || reason == RejectReason::STALE_CONN
 }
 
 /// Returns whether no program accepted the request, or the peer lacked resources for another
-/// connection. If a listener's process ends, its kernel answers the waiting requests: over RDMA
-/// with a rejection without private data, and over TCP by ending the connection.
+/// connection. A listener whose process ends also causes such a reason, because its kernel answers
+/// the waiting requests: over RDMA with a rejection without private data, and over TCP by ending
+/// the connection.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
@@ -170,8 +171,8 @@ pub(super) fn is_permanent(errno: i32) -> bool {
 }
 
 /// Returns whether the peer has no listener on the port. InfiniBand and RoCE have a reject reason
-/// for this case. On iWARP, the reason is a refused TCP connection. A program's rejection on iWARP
-/// has the same reason, but contains private data.
+/// for this case. On iWARP, the status is that of a refused TCP connection. A rejection by a
+/// program has the same status on iWARP, but contains private data.
 fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
     reason == RejectReason::INVALID_SERVICE_ID
         || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))

@@ -76,8 +76,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Counts a receive that has been posted again. Returns true if there is certainly no output to
-    /// perform.
+    /// Counts a receive that has been posted again. Returns true if no output is pending. If the
+    /// result is false, an output may be pending.
     #[inline(always)]
     pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) -> bool {
         let transfer = &mut self.transfer;
@@ -92,7 +92,7 @@ impl Open {
     }
 
     /// Grants receives to the peer immediately, or delays the grant so that a single frame can
-    /// grant more receives.
+    /// grant more receives later.
     #[inline(never)]
     pub(super) fn grant_or_delay(&mut self, side: &mut Side, now: impl Clock) {
         let transfer = &mut self.transfer;
@@ -103,15 +103,15 @@ impl Open {
         self.grant_if_due(side);
     }
 
-    /// Sends a delayed grant, because the peer must not wait longer for an application that holds
-    /// messages.
+    /// Sends a grant whose maximum delay has passed, because the peer must not wait any longer for
+    /// an application that holds messages.
     pub(super) fn on_grant_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
-        let Some(put_off) = transfer.timers.grant.filter(|it| it.deadline <= now) else {
+        let Some(delayed) = transfer.timers.grant.filter(|it| it.deadline <= now) else {
             return;
         };
         transfer.timers.grant = None;
-        if put_off.announced == transfer.recv_credit.announced() {
+        if delayed.announced == transfer.recv_credit.announced() {
             transfer.recv_credit.stop_delaying_grants();
         }
         transfer.watch_grant(now);
@@ -136,16 +136,16 @@ impl Open {
         }
     }
 
-    /// Reports room to a sender that waits for it, although there is none: the retry fails and
-    /// returns the reason for the end.
+    /// Reports room to a sender that waits for it, so that the sender retries. There is no room:
+    /// the retry fails and returns the reason for the end.
     pub(super) fn report_blocked(&mut self, side: &mut Side) {
         if self.transfer.take_blocked() {
             side.outputs.push(Output::Event(Event::Writable));
         }
     }
 
-    /// Reports room to a sender that waits for it. While this side closes, the waiting sender can
-    /// be the driver, with messages that it held back.
+    /// Reports room to a sender that waits for it. While this side closes, this sender can be the
+    /// driver, which still has to send messages that it held back.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
         if self.transfer.is_blocked() && self.is_connected() && self.transfer.take_writable() {

@@ -1,5 +1,5 @@
-//! The session in a connection's hello, and the counts of delivered, held and unconfirmed messages
-//! with which the [`Session`](crate::Session) continues after the loss of the connection.
+//! The session of a connection: the offer in its hello, and the message counts with which the
+//! [`Session`](crate::Session) continues after the connection is lost.
 
 use super::{Connection, open::LostInClose};
 use crate::{
@@ -43,15 +43,15 @@ impl Connection {
         self.side.params.session = SessionOffer::None;
     }
 
-    /// Returns whether the session continues after this reason for the end: the connection was
-    /// lost, possibly during the close handshake.
+    /// Returns whether the session continues after the connection has ended with this reason. It
+    /// continues if the connection was lost, possibly during the close handshake.
     #[must_use]
     pub fn is_lost(&self, reason: &CloseReason) -> bool {
         reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here
     }
 
-    /// Returns whether the connection was lost during the close handshake, and only the peer might
-    /// not know the result of the handshake.
+    /// Returns whether the connection was lost during the close handshake, and this side knows the
+    /// result of the handshake, but the peer might not.
     #[must_use]
     pub fn leaves_peer_in_doubt(&self, reason: &CloseReason) -> bool {
         self.lost_in_close(reason) == LostInClose::AtPeer
@@ -65,14 +65,14 @@ impl Connection {
         }
     }
 
-    /// Returns the number of messages that were delivered. A large message that was not read
-    /// completely, and all messages behind it, do not count.
+    /// Returns the number of messages that were delivered. This excludes a large message that was
+    /// not read completely, and all messages behind it.
     #[must_use]
     pub fn delivered_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
             let transfer = &open.transfer;
-            // A message whose fragments have not all arrived is undelivered, but it is not among
-            // the received messages counted here.
+            // `undelivered` includes a message whose fragments have not all arrived, but the count
+            // of received messages below does not include it.
             let cut = u64::from(transfer.inbound.missing().is_some());
             let undelivered = transfer.inbound.undelivered() - cut;
             let messages = transfer
@@ -92,16 +92,16 @@ impl Connection {
         })
     }
 
-    /// Records that the application has released a message whose receive is not posted again,
-    /// because the connection is ending.
+    /// Records that the application has released a message. The receive of the message is not
+    /// posted again, because the connection is ending.
     pub fn give_up_receive(&mut self) {
         if let Some((open, _)) = self.open() {
             open.transfer.recv_credit.give_up();
         }
     }
 
-    /// Sets the number of messages from earlier connections that the application still holds. The
-    /// peer receives credit for the rest of the window.
+    /// Sets the number of messages from earlier connections that the application still holds, and
+    /// grants the rest of the window to the peer.
     pub fn set_held(&mut self, held: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.recv_credit.withhold(held);

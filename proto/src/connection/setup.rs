@@ -68,7 +68,7 @@ impl Setup {
         }
     }
 
-    /// Returns whether the setup occupies its turn, because it can cost the engine time now.
+    /// Returns whether the setup is using its turn, because its next step can keep the engine busy.
     pub(super) fn has_turn(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_turn(),

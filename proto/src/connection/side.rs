@@ -100,7 +100,7 @@ impl Side {
         .fold(0, |features, (feature, _)| features | feature)
     }
 
-    /// Returns whether the active side must send the first frame.
+    /// Returns whether the transport requires the active side to send the first frame.
     pub(super) fn active_speaks_first(&self) -> bool {
         self.traits.is_some_and(|traits| traits.active_speaks_first)
     }
@@ -115,7 +115,7 @@ impl Side {
     pub(super) fn unexpected(&mut self, event: &str, state: &str) {
         self.outputs.warn(
             Topic::UnexpectedEvent,
-            format_args!("{event} in state {state}: ignored"),
+            format_args!("ignored the unexpected event {event} in state {state}"),
         );
     }
 

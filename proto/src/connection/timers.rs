@@ -28,8 +28,8 @@ pub(super) struct DelayedGrant {
     pub(super) announced: u32,
 }
 
-/// The maximum delay of a grant. While grants are delayed, the timer fires at this interval, and is
-/// not set again for each grant.
+/// The maximum delay of a grant. While grants are delayed, the timer fires at this interval instead
+/// of being set again for each grant.
 pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
 
 impl Timers {
@@ -43,7 +43,7 @@ impl Timers {
         earlier(self.grant_deadline(), self.of_transfers())
     }
 
-    /// Returns the earliest of the deadlines that still apply while the connection is closing.
+    /// Returns the earliest of the deadlines that still apply while the connection closes.
     pub(super) fn while_closing(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
         earlier(keepalive, self.of_transfers())
@@ -69,8 +69,8 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
 
 /// A value that records whether it was borrowed mutably.
 ///
-/// Most messages do not touch the timers. If a message does, the mutable borrow marks the value
-/// automatically.
+/// Most messages do not touch the timers. The mutable borrow marks the value automatically when a
+/// message does.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
@@ -79,7 +79,7 @@ pub(super) struct Tracked<T> {
 }
 
 impl<T> Tracked<T> {
-    /// Wraps a value, which initially counts as borrowed mutably.
+    /// Wraps a value, which counts as borrowed mutably at first.
     pub(super) fn new(value: T) -> Self {
         Self {
             value,

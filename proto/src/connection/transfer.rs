@@ -51,15 +51,15 @@ pub(super) struct Transfer {
     pub(super) activity: PeerActivity,
     /// The byte counters, as of the last call of [`set_moved`](super::Connection::set_moved).
     pub(super) moved: MovedBytes,
-    /// Whether `moved` was set since the last keepalive check. If so, a later increase is a sign of
-    /// life after that check.
+    /// Whether `moved` was set after the last keepalive check. If so, bytes that move later are a
+    /// sign of life after that check.
     pub(super) moved_is_fresh: bool,
     /// Whether other connections wait for the memory that this connection's large messages use, as
     /// of the last call of [`set_memory_contended`](super::Connection::set_memory_contended).
     pub(super) memory_is_contended: bool,
     /// The kinds of frames that this side still accepts from the peer.
     pub(super) accepts: Accepts,
-    /// Whether the application has finished sending (half-close).
+    /// Whether the application has half-closed the connection.
     pub(super) finished: bool,
     /// The progress of this side's Leave frame.
     leave: Leave,
@@ -67,8 +67,9 @@ pub(super) struct Transfer {
     pub(super) peer_leaves: bool,
     /// The number of data frames from the peer that did not complete a message.
     pub(super) incomplete_frames: u32,
-    /// The resources that refused sends need: the minimum of each. `None` if no send was refused as
-    /// blocked since the last [`Event::Writable`](crate::Event::Writable).
+    /// The resources that a refused send needs. If several sends were refused, each value is the
+    /// smallest that any of them needs. `None` if no send was refused as blocked since the last
+    /// [`Event::Writable`](crate::Event::Writable).
     blocked: Option<RequiredResources>,
     pub(super) control: ControlQueue,
     /// A Request or an Answer that must be sent before everything else: its kind, argument and
@@ -77,7 +78,7 @@ pub(super) struct Transfer {
     pub(super) peer_close: PeerClose,
 }
 
-/// The way in which a message of a certain length is sent.
+/// How a message of a certain length is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendMethod {
     /// The message is sent in a single frame.
@@ -150,8 +151,8 @@ impl Transfer {
             0 => hello.window,
             credits => credits,
         };
-        // With a session, no fragments are sent, because the session would have to keep a copy of
-        // each fragment until the peer has acknowledged it.
+        // With a session, no messages are sent in fragments, because the session would have to keep
+        // a copy of each fragment until the peer has acknowledged it.
         let has_session = params.session != SessionOffer::None && hello.features & SESSION != 0;
         let mut recv_credit = RecvCredit::new(params.window, params.credits(), start);
         if !params.delays_grants {
@@ -249,11 +250,12 @@ impl Transfer {
 
     // Closing.
 
-    /// Returns whether the peer's library is known to have received everything that was sent.
+    /// Returns whether this side knows that the peer's library has received everything that was
+    /// sent.
     ///
     /// An acknowledgement from the peer's device does not prove this, because the process that
-    /// reads the completion queue might have ended. A missing acknowledgement does not disprove it:
-    /// a device sends none if its queue pair fails right after it has received a frame.
+    /// reads the completion queue might have ended. A missing acknowledgement does not prove the
+    /// opposite: a device sends none if its queue pair fails right after it has received a frame.
     #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
@@ -271,8 +273,8 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty message is never copied, so it occupies its receive until the application takes
-        // it. Otherwise the credit would not limit the number of empty messages.
+        // An empty message is never copied. It occupies its receive until the application takes it,
+        // because otherwise no credit would limit the number of empty messages.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
@@ -293,8 +295,9 @@ impl Transfer {
         self.inbound.is_idle()
     }
 
-    /// Returns whether the large messages of both sides have been read and all posted work requests
-    /// have completed, including the last frame that reports large messages as taken.
+    /// Returns whether the large messages of both sides have been read, and all posted work
+    /// requests have completed. These work requests include the last frame that reports large
+    /// messages as taken.
     pub(super) fn is_quiescent(&self) -> bool {
         self.inbound.is_idle()
             && !self.inbound.report_due()
@@ -383,7 +386,7 @@ impl Transfer {
             && (required.exposed == 0 || self.outbound.has_room_for(required.exposed))
     }
 
-    /// Records that a send was refused, and the resources that it needs.
+    /// Records that a send was refused, and which resources it needs.
     #[cold]
     fn block(&mut self, required: RequiredResources) {
         self.counters.stalls += 1;
@@ -394,8 +397,8 @@ impl Transfer {
         self.blocked = Some(least);
     }
 
-    /// Returns whether a refused send can be retried now. If so, clears the record of refused
-    /// sends.
+    /// Returns whether a refused send can be retried now. If so, records that no refused send waits
+    /// any longer.
     #[inline]
     pub(super) fn take_writable(&mut self) -> bool {
         self.is_blocked() && self.take_room()
@@ -425,7 +428,7 @@ impl Transfer {
         self.blocked.is_some()
     }
 
-    /// Returns whether a send was refused, and clears the record of refused sends.
+    /// Returns whether a send was refused, and records that no refused send waits any longer.
     #[inline]
     pub(super) fn take_blocked(&mut self) -> bool {
         self.blocked.take().is_some()
@@ -439,8 +442,8 @@ impl Transfer {
         })
     }
 
-    /// Sends a message if it fits into a frame, and a credit and a slot are available. The maximum
-    /// message length need not be checked, because a message of at most the eager size never
+    /// Sends a message if it fits into a frame, and a credit and a slot are available. The function
+    /// does not check the maximum message length, because a message of at most the eager size never
     /// exceeds it.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
@@ -479,7 +482,7 @@ impl Transfer {
         self.data_frame(Kind::Batch, len as u32)
     }
 
-    /// Sends the part of a message of `len` bytes that begins at `offset`. Returns the frame and
+    /// Sends the part that begins at `offset` of a message of `len` bytes. Returns the frame and
     /// the length of the part. The caller has checked with `send_method` and `may_send` that
     /// credits and slots for all parts are available.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
@@ -589,8 +592,7 @@ impl Transfer {
         Some(self.frame(Kind::Control(control), 0, arg, slot))
     }
 
-    /// Returns the kind of frame with which the next Ping is sent: a Leave if one is due, otherwise
-    /// a Ping.
+    /// Returns the kind of the next Ping: a Leave if one is due, otherwise a plain Ping.
     fn ping(&mut self) -> Control {
         match self.leave {
             Leave::Due => {
@@ -622,8 +624,8 @@ impl Transfer {
         self.frame(kind, len, arg, slot)
     }
 
-    /// Creates a frame for a slot of the send ring. The flag in `slot` states whether the send must
-    /// be signalled.
+    /// Creates a frame for a slot of the send ring. `slot` consists of the slot and a flag, which
+    /// states whether the send must be signalled.
     #[inline(always)]
     fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
         let header = Header {
@@ -640,13 +642,14 @@ impl Transfer {
         }
     }
 
-    /// Handles the completion of a signalled send. All sends that were posted earlier have
-    /// completed too. `acknowledges` states whether the completion proves that the peer's device
-    /// has received these sends.
+    /// Handles the completion of a signalled send, which implies the completion of all sends that
+    /// were posted earlier. `acknowledges` states whether the completion proves that the peer's
+    /// device has received these sends.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
-        // If the peer's device has received a control frame, the peer's library might nevertheless
-        // have stopped, so only a Pong is a sign of life. The receipt of data is a sign of life,
-        // because the device receives data only while the library grants credit.
+        // The receipt of data is a sign of life, because the peer's device receives data only while
+        // the peer's library grants credit. The receipt of a control frame is not, because the
+        // device also receives control frames after the library has stopped. A Pong is the only
+        // control frame that proves that the library is running.
         if self.ring.complete(slot) && acknowledges {
             self.activity.on_connection += 1;
         }
@@ -655,7 +658,8 @@ impl Transfer {
 
     // Receiving.
 
-    /// Counts the messages in one frame from the peer, or one write that also consumes a credit.
+    /// Counts the messages in a frame from the peer, or a write with immediate data, which also
+    /// consumes a credit.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
