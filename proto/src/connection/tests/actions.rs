@@ -110,7 +110,8 @@ impl Pair {
         is_sent
     }
 
-    /// Reports to the peer that this side wants to leave. Returns false if the connection refuses.
+    /// Reports to the peer that this side wants to leave. Returns false if the connection refuses
+    /// to send the report.
     pub(super) fn ask_to_leave(&mut self, at: usize) -> bool {
         let is_asked = self.sides[at].conn.ask_to_leave().is_ok();
         self.sides[at].leaves |= is_asked;
@@ -132,8 +133,8 @@ impl Pair {
         self.perform_outputs(at);
     }
 
-    /// Accepts a message from the application although there is no room for it, and holds the
-    /// message back. Returns whether the message was accepted.
+    /// Accepts a message from the application although there is no room for it, and holds it back.
+    /// Returns false if the connection refuses to hold messages back.
     pub(super) fn hold_back(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
         let frame = side.conn.negotiated().map_or(0, |sides| sides.send_eager);
@@ -151,7 +152,7 @@ impl Pair {
         true
     }
 
-    /// Sends the messages that were held back and for which there is now room.
+    /// Sends the held-back messages for which there is room now.
     pub(super) fn send_held(&mut self, at: usize) {
         let side = &mut self.sides[at];
         let first = side.sent;

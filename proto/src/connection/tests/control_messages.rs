@@ -156,7 +156,7 @@ fn hostile_control_message_ends_the_connection() {
     ];
     for (what, field, frames) in cases {
         let mut pair = pair();
-        // The simulated device of B must accept a frame that is longer than a receive of B.
+        // B's simulated device must accept a frame that is longer than B's receives.
         pair.sides[B].params.eager_size = 1024;
         for frame in frames {
             pair.forge(A, &frame);
@@ -184,7 +184,7 @@ fn control_message_behind_a_close_is_not_delivered() {
 
 #[test]
 fn grant_must_not_exceed_the_sent_control_messages() {
-    // B has sent all control messages that A has permitted.
+    // B has sent all control messages that A has permitted so far.
     for (limit, field) in [(3, None), (4, None), (5, Some("permit"))] {
         let mut pair = pair();
         for _ in 0..CONTROL_WINDOW {
@@ -227,7 +227,7 @@ fn nothing_follows_an_abort() {
 fn peer_learns_once_that_the_other_side_leaves() {
     let mut pair = pair();
     while pair.send(A) {}
-    // The Leave waits for the Pong to the Ping that is in flight.
+    // The Leave waits until the Pong for the Ping in flight arrives.
     let flush = pair.flush(A);
     assert!(pair.ask_to_leave(A) && pair.ask_to_leave(A));
     pair.run();

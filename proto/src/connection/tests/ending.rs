@@ -226,7 +226,7 @@ fn first_closer_disconnects_after_close_ack() {
         pair.take(step);
     }
     assert!(pair.can(Step::Cm(B)), "now A has");
-    // A's last acknowledgements are lost, so B's device does not report B's last frames as
+    // A's last acknowledgements are lost, so B's device never reports B's last frames as
     // acknowledged.
     pair.acknowledgements_get_lost = true;
     pair.finish();

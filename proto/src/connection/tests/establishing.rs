@@ -268,7 +268,7 @@ fn a_call_with_wrong_arguments_is_not_made_again() {
     assert_eq!(end(&mut fail(libc::EINVAL)), CloseReason::Os(error));
     let no_device = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENODEV));
     assert_eq!(end(&mut fail(libc::ENODEV)), no_device);
-    // The call itself reports some address errors. Some of these errors are temporary.
+    // The call itself reports some address errors, and some of these are temporary.
     let no_network = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENETUNREACH));
     assert_eq!(end(&mut fail(libc::ENETUNREACH)), no_network);
     assert_eq!(last_event(&mut fail(libc::EHOSTUNREACH)), None);
@@ -301,8 +301,8 @@ const IWARP: TransportTraits = TransportTraits {
     flushes: false,
 };
 
-/// Returns a connection over iWARP. Both sides have handled all connection manager events, and have
-/// received no frame.
+/// Returns a connection over iWARP, after both sides have handled all connection manager events and
+/// before any frame is received.
 fn over_iwarp() -> Pair {
     let mut pair = Pair::over(IWARP, params(), params());
     while let Some(step) = [Step::Cm(A), Step::Cm(B)]
@@ -359,8 +359,8 @@ fn iwarp_peer_is_nudged_until_it_answers() {
     pair.finish();
 }
 
-/// Checks that this side also nudges after its Close, which the passive side might not have
-/// noticed.
+/// Checks that this side also nudges the passive side after this side has closed. The passive side
+/// might not have noticed the Close.
 #[test]
 fn on_iwarp_a_side_that_is_closed_at_once_is_nudged() {
     let mut pair = over_iwarp();
@@ -414,7 +414,7 @@ fn both_sides_know_what_both_devices_can_do() {
             assert_eq!(able, Some(traits.capabilities));
         }
     }
-    // A hello with neither feature bit announces a peer that supports neither operation.
+    // The peer's hello contains neither feature bit, so the peer supports neither operation.
     let now = Instant::now();
     let mut conn =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();

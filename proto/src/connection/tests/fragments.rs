@@ -136,8 +136,8 @@ fn fragments_wait_in_their_receives_for_memory() {
     assert!(pair.delivered(A));
 }
 
-/// Checks that the connection periodically retries the allocation for a message in fragments,
-/// because no event reports that memory is available again.
+/// Checks that the connection periodically retries the memory allocation for a message in
+/// fragments. The retries are necessary because no event reports that memory is available again.
 #[test]
 fn fragments_that_arrive_without_memory_ask_again() {
     let mut pair = pair_of_fragments();

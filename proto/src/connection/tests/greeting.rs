@@ -20,8 +20,8 @@ fn roomy() -> Params {
     }
 }
 
-/// Creates a pair whose passive side's application has received a request with these data, and has
-/// not decided yet.
+/// Creates a pair whose active side has sent a long request with these data. The application of the
+/// passive side has received the request and has not decided yet.
 fn requested(data: &[u8]) -> Pair {
     let traits = TransportTraits::UNRESTRICTED;
     let mut pair = Pair::with_request(traits, roomy(), roomy(), data);

@@ -215,7 +215,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
             .map(|open| open.transfer.accepts);
         assert_eq!(accepts, Some(Accepts::Nothing));
         pair.finish();
-        // The first cause of the end remains the reason.
+        // The reason remains the first cause of the end.
         match pair.reason(B) {
             CloseReason::LocallyClosed => assert!(closes),
             violation => assert_eq!(violated_field(violation), "kind"),
@@ -384,8 +384,8 @@ fn control_frame_buffers_return_while_draining() {
     assert_eq!(returned_buffers(&mut conn), [0, 1, 2]);
 }
 
-/// Checks that a connection posts no receives again after its end. The driver itself posts them all
-/// again.
+/// Checks that a connection does not post receives again after its end. The driver itself posts all
+/// of them.
 #[test]
 fn nothing_is_given_back_one_by_one_after_the_end() {
     let now = Instant::now();
@@ -399,8 +399,8 @@ fn nothing_is_given_back_one_by_one_after_the_end() {
     assert!(conn.poll_output().is_none());
 }
 
-/// Checks that the number of frames before the hello is limited. Each of these frames occupies a
-/// receive buffer, which other connections might need.
+/// Checks that the number of frames that arrive before the hello is limited. Each such frame
+/// occupies a receive buffer, which other connections might need.
 #[test]
 fn frames_that_overtake_the_hello_are_bounded() {
     let now = Instant::now();

@@ -122,8 +122,8 @@ fn bytes_acked_by_peer_device_are_a_sign_of_life() {
     assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
 }
 
-/// The time between two Pings of a connection whose peer gives signs of life on other connections
-/// only.
+/// The time between two Pings of a connection, while the peer gives signs of life on other
+/// connections only.
 const TURNS: Duration = Duration::from_secs(16);
 
 fn show_life_elsewhere(pair: &mut Pair, sides: &[usize], signs: u64) {
@@ -180,8 +180,8 @@ fn bytes_that_move_are_signs_of_life() {
     }
     let start = pair.now;
     while pair.sides[A].conn.close_reason().is_none() {
-        // If another thread changes the counters during the read, a counter can be lower than
-        // before.
+        // Another thread can change the counters while they are read, so a counter can be lower
+        // than before.
         let moved = MovedBytes {
             signs: 58,
             ..MovedBytes::default()
@@ -239,7 +239,7 @@ fn bytes_to_retransmit_extend_timeout_once() {
     }
 }
 
-/// Checks the second timeout. This side's bytes have arrived after a retransmission, but the peer's
+/// Checks the second timeout: this side's bytes have arrived after a retransmission, but the peer's
 /// bytes might still wait for their own retransmission.
 #[test]
 fn bytes_retransmitted_in_silence_extend_timeout_once() {
@@ -315,7 +315,8 @@ fn engine_alive_elsewhere_needs_few_probes() {
 #[test]
 fn busy_side_does_not_time_out_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Neither side polls for 20 s, ten times, so a side reads a Pong up to 20 s after its arrival.
+    // Ten times, neither side polls for 20 s, so a side may read a Pong up to 20 s after its
+    // arrival.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));
         assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());

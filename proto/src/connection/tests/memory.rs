@@ -1,5 +1,5 @@
-//! Tests of large messages for which there is no memory, and of messages that occupy memory without
-//! arriving.
+//! Tests of large messages for which there is no memory, and of large messages whose bytes never
+//! arrive in the memory that is reserved for them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{Activity, CloseReason, Params, frame::Header};
 
 const MIB: u64 = 1 << 20;
 
-/// Makes A announce a message of 3 MiB, and B read the part of it for which B has memory.
+/// Makes A announce a message of 3 MiB, and B process the announcement.
 fn announced(pair: &mut Pair) {
     assert!(pair.send_large(A, 3 * MIB));
     pair.take(Step::Wire(A));
@@ -20,7 +20,7 @@ fn announced(pair: &mut Pair) {
 }
 
 /// Checks the timeout of a READ that the peer's device never answers, because the peer has offered
-/// no responder resources. Otherwise the peer behaves correctly.
+/// no responder resources. In all other respects, the peer follows the protocol.
 #[test]
 fn unanswered_read_ends_connection_with_its_reason() {
     let mut pair = pair();
@@ -38,7 +38,8 @@ fn unanswered_read_ends_connection_with_its_reason() {
     );
 }
 
-/// On a slow path, reads can wait behind the reads of other connections.
+/// Checks that a read does not time out while other connections to the same engine make progress.
+/// On a slow path, the read can wait behind the reads of those connections.
 #[test]
 fn read_stalls_only_if_other_connections_stall() {
     let mut pair = pair();
@@ -83,8 +84,8 @@ fn slow_message_does_not_time_out() {
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
-/// Checks that the keepalive does not consider the peer dead while a slow link transfers a message,
-/// because the link shows signs of life.
+/// Checks that the keepalive does not consider the peer dead while a slow link transfers a message.
+/// The bytes that arrive are signs of life.
 #[test]
 fn slow_link_with_progress_is_alive() {
     let keepalive = Params {
@@ -95,8 +96,8 @@ fn slow_link_with_progress_is_alive() {
     announced(&mut pair);
     pair.take(Step::Memory(B));
     for _ in 0..20 {
-        // In 1.9 s, a link of 1 Mbit/s transfers 64 KiB and some bytes of other connections. Pings
-        // wait behind these bytes.
+        // In 1.9 s, a link of 1 Mbit/s transfers 64 KiB, and some bytes of other connections. Pings
+        // wait behind all these bytes.
         pair.wait(Duration::from_millis(1900));
         for step in [Step::Wire(B), Step::Ack(B), Step::Cq(B)] {
             pair.take(step);
@@ -105,7 +106,7 @@ fn slow_link_with_progress_is_alive() {
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
-/// Checks that a close continues while the peer answers Pings, although the peer reads the message
+/// Checks that a close continues while the peer answers Pings, even if the peer reads the message
 /// late.
 #[test]
 fn slow_close_continues_while_peer_answers() {
@@ -161,7 +162,7 @@ fn message_waits_until_memory_is_available() {
     assert_eq!(pair.sides[B].received, 1);
 }
 
-/// Checks that the peer receives a Failure, because it would otherwise see a disconnect without a
+/// Checks that the peer receives a Failure. Otherwise the peer would see a disconnect without a
 /// reason.
 #[test]
 fn peer_learns_of_missing_memory_for_message() {

@@ -1,6 +1,6 @@
-//! Simulates two connections and the wire between them, which keeps frames in order in each
-//! direction. Completions and connection manager events wait in queues. The test chooses the next
-//! step, so events and completions can overtake each other, and acknowledgements can be delayed
+//! Simulates two connections and the wire between them. In each direction, the wire keeps frames in
+//! order. Completions and connection manager events wait in queues. The test chooses the next step,
+//! so events and completions can overtake each other, and acknowledgements can be delayed
 //! arbitrarily.
 
 use std::{
@@ -56,21 +56,22 @@ pub(super) enum Step {
 }
 
 impl Pair {
-    /// Creates two sides, of which A will connect to B. No step has been taken yet.
+    /// Creates two sides. A will connect to B, but no step has been taken yet.
     pub(super) fn new(a: Params, b: Params) -> Self {
         Self::over(TransportTraits::UNRESTRICTED, a, b)
     }
 
-    /// Does the same as [`new`](Self::new), over a transport with these traits.
+    /// Does the same as [`new`](Self::new), but over a transport with these traits.
     pub(super) fn over(traits: TransportTraits, a: Params, b: Params) -> Self {
         Self::with_request(traits, a, b, b"from a")
     }
 
-    /// Does the same as [`over`](Self::over), with these private data in the request.
+    /// Does the same as [`over`](Self::over), but with these private data in the request.
     pub(super) fn with_request(traits: TransportTraits, a: Params, b: Params, data: &[u8]) -> Self {
         let now = Instant::now();
         let connecting = Connection::connect(a.clone(), 1, data, now);
-        // B's connection is created when A's request arrives. Until then, B has this placeholder.
+        // This connection of B is a placeholder. B's real connection is created when A's request
+        // arrives.
         let listening = Connection::connect(b.clone(), 2, b"", now);
         let mut pair = Self {
             sides: [Side::new(connecting, a), Side::new(listening, b)],
@@ -293,8 +294,8 @@ impl Pair {
     /// Returns whether a step is possible now.
     pub(super) fn can(&self, step: Step) -> bool {
         match step {
-            // A frame arrives only at a working queue pair, so at least the accepting side is
-            // established.
+            // A frame arrives only if the receiver's queue pair works, so at least the accepting
+            // side is established.
             Step::Wire(from) => {
                 !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
             }
@@ -443,7 +444,7 @@ impl Pair {
         }
     }
 
-    /// Takes steps, and releases the received messages, until nothing more arrives.
+    /// Takes steps and releases received messages, until nothing more arrives.
     pub(super) fn run_until_idle(&mut self) {
         self.run();
         while self.sides.iter().any(|side| !side.kept.is_empty()) {
@@ -468,8 +469,8 @@ impl Pair {
         true
     }
 
-    /// Lets this time pass. A side whose deadline has passed first polls its completions, as
-    /// `handle_timeout` requires.
+    /// Lets this time pass. If the deadline of a side has passed, the side first polls its
+    /// completions, as `handle_timeout` requires.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {

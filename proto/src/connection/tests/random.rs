@@ -37,8 +37,8 @@ enum Op {
     Kill(usize),
     RemoveDevice(usize),
     GiveUp(usize),
-    /// An action of another connection that shares receives with this side: it claims receives,
-    /// receives a message, or releases a message.
+    /// An action on another connection that shares receives with this side. The connection claims
+    /// receives, receives a message, or releases a message.
     OtherConnections {
         at: usize,
         kind: u8,
@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = Op> {
     })
 }
 
-/// Operations on a connection that does not end.
+/// Operations that do not end the connection.
 fn life() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => step(),
@@ -100,8 +100,8 @@ fn sizes() -> impl Strategy<Value = Params> {
             shared,
             send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
-            // Neither side polls while time passes, which alone must not make a side consider its
-            // peer dead.
+            // Time passes without a poll by either side. That alone must not make a side consider
+            // its peer dead.
             keepalive_timeout: Duration::from_secs(86_400),
             ..params()
         })
@@ -160,7 +160,7 @@ fn apply(pair: &mut Pair, op: Op) {
 proptest! {
     #![proptest_config(cases(250))]
 
-    /// Checks that no credit is lost, and that a close delivers everything and both sides report
+    /// Checks that no credit is lost, that a close delivers everything, and that both sides report
     /// the delivery, even if a device's last acknowledgements are lost with its queue pair. The
     /// pair itself checks that each frame finds a receive, that no slot is used twice, and that
     /// messages stay in order.
@@ -205,9 +205,9 @@ proptest! {
         }
     }
 
-    /// Checks that each side ends once and in bounded time, and that messages stay in order, for
-    /// each way to end the connection and each side. If a side reports complete delivery, a clean
-    /// end or a truncated end, the report must be true.
+    /// Checks each way to end the connection, at each side: each side must end once and in bounded
+    /// time, and messages must stay in order. If a side reports complete delivery, a clean end or a
+    /// truncated end, the report must be true.
     #[test]
     fn every_ending_operation_ends_the_connection(
         a in sizes(),
@@ -225,7 +225,7 @@ proptest! {
         if !pair.sides[A].established || !pair.sides[B].established {
             pair.run();
         }
-        // The other side also ends, unless its peer has ended without a notice.
+        // The other side ends too, unless its peer has ended without a notice.
         pair.finish();
         for at in [A, B] {
             if pair.sides[at].ended.is_none() {
@@ -251,8 +251,8 @@ proptest! {
         }
     }
 
-    /// Checks that random bytes from a peer do not make the state machine panic, and that every
-    /// invalid frame ends the connection.
+    /// Checks that random bytes from a peer never cause a panic of the state machine, and that
+    /// every invalid frame ends the connection.
     #[test]
     fn random_frames_do_no_harm(
         frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4),

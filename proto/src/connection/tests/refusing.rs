@@ -47,8 +47,8 @@ fn rejection_reasons_are_distinguished() {
         }
     );
 
-    // A different version and a receive window of 0 are incompatibilities. The error names the
-    // values of both sides.
+    // A different version, or a receive window of 0, makes the peer incompatible. The error names
+    // the values of both sides.
     for (version, window, text) in [
         (
             9,
@@ -72,7 +72,7 @@ fn rejection_reasons_are_distinguished() {
         assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
     }
 
-    // The format of these private data is not that of rdmsg.
+    // These private data do not have the format of rdmsg.
     assert_eq!(
         reject(consumer, b"go away"),
         CloseReason::Rejected {
@@ -109,7 +109,8 @@ fn foreign_rejection_names_the_likely_protocol() {
         assert!(text.contains("the other of IPv4 and IPv6"), "{text}");
         assert!(text.contains("rsocket"), "{text}");
     }
-    // A rejection by the application always states a cause, even without bytes of the application.
+    // A rejection by the application always states a cause, even if the application supplies no
+    // bytes.
     let now = Instant::now();
     let mut passive =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
@@ -132,7 +133,8 @@ fn foreign_rejection_names_the_likely_protocol() {
     assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
 }
 
-/// Contains the bytes of version 2 as literals, because these bytes never change.
+/// Checks the refusals between version 2 and the current version. The bytes of version 2 are
+/// literals, because they never change.
 #[test]
 fn version_2_and_this_version_refuse_each_other() {
     let now = Instant::now();
@@ -157,7 +159,8 @@ fn version_2_and_this_version_refuse_each_other() {
     let expected = b"rdmR\x03\x18\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x02";
     assert_eq!(*refusal.private_data, *expected);
 
-    // A peer of version 2 accepts, or rejects as its library does.
+    // In the first case, the peer of version 2 rejects the request, as its library does. In the
+    // second case, it accepts the request.
     let mut conn = active();
     conn.handle_cm_event(
         CmInput::Rejected {
@@ -268,7 +271,7 @@ fn synchronous_connect_error_equals_event_error() {
     }
 }
 
-/// Checks a retry that does not depend on `retry_refused`, because the peer has not refused the
+/// Checks a retry that happens even without `retry_refused`, because the peer has not refused the
 /// connection.
 #[test]
 fn local_port_in_use_is_retried_with_another() {

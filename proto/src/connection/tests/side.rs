@@ -76,8 +76,8 @@ pub(super) struct Reading {
     pub(super) completed: u64,
 }
 
-/// Receives that a side's connection shares with other connections. The simulation combines all
-/// other connections into one, which it calls the stranger.
+/// Receives that a side's connection shares with other connections. The simulation treats all other
+/// connections as a single one.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) account: Arc<Account>,
@@ -114,7 +114,7 @@ pub(super) struct Side {
     pub(super) posted: VecDeque<u32>,
     /// The posted sends. The first one is the next to arrive at the peer.
     pub(super) sending: VecDeque<InFlight>,
-    /// The sends that have arrived but are not acknowledged. The answer to such a send can arrive
+    /// The sends that have arrived but are not acknowledged. A reply to such a send can arrive
     /// before the acknowledgement.
     pub(super) unacknowledged: VecDeque<InFlight>,
     /// The slots whose sends are not known to be completed, oldest first.
@@ -322,8 +322,8 @@ impl Side {
             .map(|reading| reading.id)
     }
 
-    /// Prepares memory for a chunk, or sometimes only for the beginning of the chunk. Returns the
-    /// number of bytes for which memory is prepared.
+    /// Prepares memory for a chunk, or sometimes for only the first part of it. Returns the number
+    /// of bytes for which memory is prepared.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
         let reading = self.reads.back().expect("it was started");
         assert!(reading.has_memory && len > 0 && len <= self.params.longest_chunk);
@@ -413,8 +413,8 @@ impl Side {
         }
     }
 
-    /// Promises up to `count` more receives to the peers of the other connections, if the account
-    /// has them.
+    /// Promises up to `count` more receives to the peers of the other connections, as far as the
+    /// account has free receives.
     pub(super) fn others_wants(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);
@@ -428,9 +428,9 @@ impl Side {
         {
             shared.promised -= 1;
             let buffer = self.posted.pop_front();
-            shared
-                .taken
-                .push_back(buffer.expect("a receive is posted for every frame of the stranger"));
+            shared.taken.push_back(
+                buffer.expect("a receive is posted for every frame of the other connections"),
+            );
         }
     }
 

@@ -1,5 +1,4 @@
-//! Tests of all combinations of inputs and states. A table contains the resulting state of each
-//! combination.
+//! Tests each input in each state. Tables contain the resulting states.
 
 use std::time::{Duration, Instant};
 

@@ -82,13 +82,14 @@ pub(super) fn of(world: &World) -> u128 {
     for side in &pair.sides {
         hash(side, &mut hasher);
     }
-    // Mixes in another word, so that the last word also affects all bits of both hashes.
+    // Mixes in one more word, so that the last word of the state also affects all bits of both
+    // hashes.
     hasher.mix(1);
     u128::from(hasher.0[0]) << 64 | u128::from(hasher.0[1])
 }
 
 /// Hashes a side. Excludes differences that have no effect: the numbers of free buffers, the order
-/// of completions of different queues, and most of the state of a side that has ended.
+/// of completions in different queues, and most of the state of a side that has ended.
 fn hash(side: &Side, state: &mut Fingerprint) {
     (side.sent, side.received, side.killed, &side.ended).hash(state);
     (side.control_sent, side.control_received).hash(state);

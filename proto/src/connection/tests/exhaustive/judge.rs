@@ -1,4 +1,4 @@
-//! The checks that every state must pass.
+//! The checks that every state of the search must pass.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Checks a state. `is_quiet` states that only a side event can change the state.
+/// Checks a state. `is_quiet` states whether only a side event can change the state.
 pub(super) fn judge(world: &World, is_quiet: bool) {
     for at in [A, B] {
         let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
@@ -81,8 +81,8 @@ fn check_receives(me: &Side) {
     }
 }
 
-/// Counts the control frames from `me` that `peer` has not processed. Checks for each kind that
-/// `peer` has reserved enough receives for these frames.
+/// Counts the control frames from `me` that `peer` has not processed, and checks that their number
+/// does not exceed the receives that `peer` has reserved for each kind.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
         WorkKind::Frame(frame) => Some(frame),
@@ -128,7 +128,8 @@ fn check_control_frames(me: &Side, peer: &Side) {
     );
 }
 
-/// Checks that the memory of a large message remains exposed until the peer has read the message.
+/// Checks that the memory of each large message remains exposed until the peer has read the
+/// message.
 fn check_large(me: &Side, peer: &Side) {
     if me.ended.is_some() || peer.ended.is_some() {
         return;
@@ -170,8 +171,8 @@ fn check_close_ack(world: &World, me: &Side) {
     }
 }
 
-/// Checks that a blocked send is notified of the end of the connection, unless the driver holds
-/// back messages.
+/// Checks that a blocked send is notified when the connection ends. If the driver holds back
+/// messages, no notification is required.
 fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(
@@ -181,7 +182,8 @@ fn check_blocked(me: &Side) {
     }
 }
 
-/// Checks that the side's report about the end is true.
+/// Checks that the report of this side about the end is correct: the reason, and whether everything
+/// was delivered.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {
@@ -224,7 +226,7 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     }
 }
 
-/// Checks that the cause of the end that the side reports has actually occurred.
+/// Checks that the reported cause of the end has actually occurred.
 fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     let (here, there) = (
         |side_event| world.has_done(side_event, at),
@@ -253,8 +255,8 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
             world.has_done(SideEvent::Wait, A)
         }
-        // If the peer has sent its Close, the Close is the cause, even if this side processes the
-        // Close later.
+        // If the peer has sent its Close, the Close is the cause, even if this side processes it
+        // after the disconnect.
         CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
         _ => false,
     };

@@ -20,7 +20,7 @@ pub(super) enum Mistake {
     AcknowledgeEarly,
     /// The side's library grants one credit too many.
     GrantMore,
-    /// B's library acknowledges the peer's Close as soon as it sends its own Close.
+    /// B's library acknowledges the peer's Close as soon as B sends its own Close.
     AcknowledgeClose,
     /// The side's library reports a large message as taken before the message is read.
     TakeEarly,
@@ -35,7 +35,7 @@ pub(super) enum Mistake {
 }
 
 impl Mistake {
-    /// Returns whether this mistake can occur at the side `at` now.
+    /// Returns whether the side `at` can make this mistake now.
     pub(super) fn is_possible(self, world: &World, at: usize) -> bool {
         let side = &world.pair.sides[at];
         let next = side.sending.front();
@@ -49,7 +49,7 @@ impl Mistake {
                 side.unacknowledged.is_empty() && next.is_some() && !next_is_read
             }
             Self::GrantMore => next_header(side).is_some(),
-            // This mistake occurs after every transition instead of once: see
+            // This mistake is not made once, but after every transition: see
             // [`repeat`](Self::repeat).
             Self::AcknowledgeClose => false,
             Self::TakeEarly => next_header(side).is_some() && !side.reads.is_empty(),

@@ -6,30 +6,29 @@
 //! violation. [`fingerprint`] reduces a state to 128 bits.
 //!
 //! A side polls the completions of one queue in order, but the completions of its two queues in any
-//! order. Completions and connection manager events can overtake each other. A frame can arrive,
-//! and the device can acknowledge it, at any later time. A deadline passes if nothing else is
-//! possible, or at any time with [`SideEvent::Wait`]. There are no cycles, because each transition
-//! consumes a part of a budget, a frame, a completion or a deadline. So each path ends, and the
-//! check of the final states proves that no side waits forever.
+//! order. Completions and connection manager events can overtake each other. A frame can arrive at
+//! any later time, and the device can acknowledge it at any time after that. A deadline passes if
+//! nothing else is possible, or at any time with [`SideEvent::Wait`]. There are no cycles, because
+//! each transition consumes a part of a budget, a frame, a completion or a deadline. Each path
+//! therefore ends, and the check of the final states proves that no side waits forever.
 //!
 //! # Reduction
 //!
 //! If two transitions commute, both orders lead to the same state. Therefore [`reduction`] selects
-//! a set of a state's transitions, and the search makes only the transitions in this set. The
-//! search still finds all final states under one condition: whatever happens elsewhere first, the
-//! transitions in the set stay possible, have the same effect, and do not gain new alternatives at
-//! the same place. Because there are no cycles, the other transitions follow later. There are four
-//! such sets:
+//! a set of a state's transitions, and the search makes only these transitions. It still finds all
+//! final states if the other transitions cannot affect this set: whatever happens first, the
+//! transitions in the set stay possible, have the same effect, and do not gain new alternatives.
+//! Because there are no cycles, the other transitions follow later. There are four such sets:
 //!
 //! * *Unobservable.* A draining side polls a flushed work request or a completed send. A flushed
 //!   work request adds no cause to the end. A completed send frees a slot, but a draining side
 //!   sends nothing.
 //! * *Carried.* A frame arrives, or the device acknowledges it, and neither queue pair can fail
-//!   before. The transition appends to a queue that is polled from its front, and consumes the
-//!   oldest receive when the fewest receives are posted. Queue pairs cannot fail if the budget has
-//!   no fault left and no side can disconnect. A side disconnects after both CloseAcks have been
-//!   sent and all frames of the side are acknowledged. A READ is not in the set, because its
-//!   arrival checks memory that the peer can revoke.
+//!   before. The transition appends to a queue that is polled from its front. An arrival also
+//!   consumes the oldest receive; other transitions can only post further receives. Queue pairs
+//!   cannot fail if the budget has no fault left and no side can disconnect. A side disconnects
+//!   after both CloseAcks have been sent and all frames of the side are acknowledged. A READ is not
+//!   in the set, because its arrival checks memory that the peer can revoke.
 //! * *One side continues.* Each queue of a side that can receive completions has one, and no queue
 //!   pair can fail. Later completions are polled behind the current ones, so the set contains
 //!   everything that the library and the application of this side can do.
@@ -38,10 +37,10 @@
 //!   affect only the side itself.
 //!
 //! In the last two sets, one side is ahead of the other, so the search compares both sides in fewer
-//! states. The search can then miss a verdict that a side reports too early and that becomes true
-//! later. The same verdict is false in a scope in which the peer can be killed, and the search does
-//! not reduce the states of such a scope. The test `keep_outcomes_with_reduction` compares the
-//! final states with those of a search of all orders.
+//! states. It can then miss a verdict that a side reports too early, if the verdict becomes true
+//! later. However, the same verdict is false in a scope in which the peer can be killed, and the
+//! search does not reduce the states of such a scope. The test `keep_outcomes_with_reduction`
+//! compares the final states with those of a search of all orders.
 
 mod fingerprint;
 mod judge;
@@ -62,8 +61,7 @@ use self::{
 };
 use super::pair::{A, B};
 
-/// The maximum number of states in a search. At this number the search stops, because its memory is
-/// limited.
+/// The maximum number of states in a search. The search stops at this number to limit its memory.
 const MOST_STATES: usize = 5_000_000;
 
 /// Searches a scope. Prints the number of its states and the time in seconds.
@@ -119,7 +117,7 @@ fn visit_every_state_of_small_scopes() {
         assert!(found.is_complete, "{}", scope.name);
         ends.extend(found.outcomes);
     }
-    // Checks that the scopes lead to these ends, because otherwise the search would prove little.
+    // The scopes must lead to these ends. Otherwise the search would prove little.
     for reason in [
         "LocallyClosed, true",
         "LocallyClosed, false",

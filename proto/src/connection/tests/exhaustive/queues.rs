@@ -38,15 +38,15 @@ impl Side {
         self.cq.push_front(completion);
     }
 
-    /// Sorts the completions by queue. States that differ only in the order of completions of
-    /// different queues thereby become equal.
+    /// Sorts the completions by queue, so that states that differ only in the order of completions
+    /// in different queues become equal.
     pub(super) fn sort_queues(&mut self) {
         let cq = self.cq.make_contiguous();
         cq.sort_by_key(|completion| completion.queue() == DrainSide::Send);
     }
 
     /// Replaces the account of shared receives by a copy, because copies of a side must not share
-    /// an account.
+    /// one account.
     pub(super) fn own_account(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.account = Arc::new(Account::clone(&shared.account));

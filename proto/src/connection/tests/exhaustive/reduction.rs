@@ -22,14 +22,16 @@ pub(super) fn only(world: &World) -> Option<Act> {
     one_of(unobservable).or_else(|| one_of(carried))
 }
 
-/// Returns a side whose transitions commute with all other transitions, if there is one.
+/// Returns a side whose transitions all commute with the transitions of the other side and the
+/// devices, if there is such a side.
 pub(super) fn first(world: &World) -> Option<usize> {
     let suffices = |at: &usize| is_independent(world, *at) || drains(world, *at);
     [A, B].into_iter().find(suffices)
 }
 
-/// Returns whether the peer and the devices cannot affect the next transitions of a live side,
-/// because further completions are polled behind the current ones.
+/// Returns whether the connection is live, and the peer and the devices cannot affect the next
+/// transitions of this side. This is the case if further completions are polled behind the current
+/// ones.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
@@ -39,7 +41,8 @@ fn is_independent(world: &World, at: usize) -> bool {
     is_live(world) && stays && receives && sends && peer.sending.iter().all(is_frame)
 }
 
-/// Returns whether the side can only poll completions and events of its failed queue pair.
+/// Returns whether the queue pair of the side has failed, and the side can only poll the remaining
+/// completions and events.
 fn drains(world: &World, at: usize) -> bool {
     let sides = &world.pair.sides;
     let side = &sides[at];
@@ -50,7 +53,8 @@ fn drains(world: &World, at: usize) -> bool {
         && !(side.cq.is_empty() && side.cm.is_empty())
 }
 
-/// Returns the poll of a completion that has no effect on the end.
+/// Returns the poll of a completion that has no effect on the end of the connection, if there is
+/// one.
 fn unobservable(world: &World, at: usize) -> Option<Act> {
     let side = &world.pair.sides[at];
     if !is_draining(side) {
@@ -83,8 +87,8 @@ fn is_live(world: &World) -> bool {
     world.is_without_faults() && world.pair.sides.iter().all(is_live)
 }
 
-/// Returns whether a side of a live connection can disconnect: the side has closed and both
-/// CloseAcks have been sent, or a request was rejected.
+/// Returns whether a side of a live connection can disconnect. It can if the side has closed and
+/// both CloseAcks have been sent, or if a request was rejected.
 fn may_disconnect(world: &World, at: usize) -> bool {
     let has_closed =
         world.has_done(SideEvent::Close, at) && world.pair.sides.iter().all(has_acknowledged);
@@ -106,7 +110,7 @@ fn has_acknowledged(side: &Side) -> bool {
 }
 
 /// Returns the arrival or the acknowledgement of a frame from the side `at`. Returns `None` if the
-/// peer can disconnect, because the disconnect could precede this step. The side `at` itself cannot
+/// peer can disconnect, because it could do so before this step. The side `at` itself cannot
 /// disconnect before all its frames are acknowledged.
 fn carried(world: &World, at: usize) -> Option<Act> {
     if !is_live(world) || may_disconnect(world, 1 - at) {

@@ -41,9 +41,9 @@ pub(super) const SMALLEST: Scope = Scope {
     side_events: &[],
 };
 
-/// Creates a list of scopes, one per line. A line consists of a name and the sizes that differ from
-/// the smallest scope. After the arrow come the events that can occur at either side, each with its
-/// maximum number of occurrences at A and at B.
+/// Creates a list of scopes, one per line. Each line contains a name, followed by the sizes that
+/// differ from the smallest scope. After the arrow, it lists the events that can occur at either
+/// side, each with its maximum number of occurrences at A and at B.
 macro_rules! scopes {
     ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::connection::tests::pair::{A, B};
 
-/// The number of transitions above which a path is considered endless.
+/// The maximum number of transitions in a path. A longer path is considered endless.
 const MAX_DEPTH: usize = 1000;
 
 /// A search of a scope for a violation.
@@ -34,7 +34,7 @@ pub(super) struct Found {
     pub(super) transitions: u64,
     pub(super) depth: usize,
     pub(super) is_complete: bool,
-    /// The different ends of the connection, as seen by the applications.
+    /// The distinct ends of the connection, as the applications see them.
     pub(super) outcomes: BTreeSet<String>,
     /// The side events that had an effect in at least one state, by side.
     pub(super) done: [[bool; 2]; SIDE_EVENTS],
@@ -90,7 +90,7 @@ impl Search {
                 let count = acts.len();
                 for (done, act) in acts.into_iter().enumerate() {
                     found.transitions += 1;
-                    // The last transition needs no copy of the state.
+                    // The state need not be copied for its last transition.
                     let is_last = done + 1 == count;
                     let to = if is_last {
                         world.take()
@@ -140,7 +140,8 @@ impl Search {
         }
     }
 
-    /// Describes the path to a state, and a last transition from this state.
+    /// Describes the path to the state `number`, the transition `last` from this state, and the
+    /// message.
     fn explain(&self, origins: &[Origin], number: u32, last: Option<Act>, message: &str) -> String {
         let mut acts: Vec<Act> = last.into_iter().collect();
         let mut origin = origins[number as usize];

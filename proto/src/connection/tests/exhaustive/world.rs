@@ -22,7 +22,7 @@ use crate::{
 pub(super) enum SideEvent {
     /// Sends a message of 4 bytes.
     Send,
-    /// Sends up to three messages in one frame.
+    /// Sends up to three messages in a single frame.
     Batch,
     /// Sends a message of 100 bytes, which the peer reads from this side's memory.
     Large,
@@ -49,7 +49,7 @@ pub(super) enum SideEvent {
     /// Provides memory for large messages again.
     RestoreMemory,
     /// Lets time pass until the next deadline, although other transitions are possible. The event
-    /// is charged to one side's budget, but time passes for both sides.
+    /// reduces the budget of one side, but time passes for both sides.
     Wait,
     /// Rejects the peer's long request.
     Reject,
@@ -68,8 +68,8 @@ pub(super) enum SideEvent {
     Refuse,
 }
 
-/// The first of the side events that are faults. After a fault, the connection need not end
-/// cleanly.
+/// The first of the side events that are faults. After a fault, the connection may end without a
+/// close handshake.
 const FIRST_FAULT: SideEvent = SideEvent::Wait;
 pub(super) const SIDE_EVENTS: usize = SideEvent::Refuse as usize + 1;
 
@@ -83,8 +83,8 @@ pub(super) enum Act {
     Release(usize),
     /// The application takes a control message.
     Take(usize),
-    /// The device retransmits its oldest frame to a host without power, until the retries are
-    /// exhausted.
+    /// The device retransmits its oldest frame until the retries are exhausted, because the peer's
+    /// host has no power.
     Exhaust(usize),
     /// Time passes until the next deadline, because no other transition is possible.
     Pass,
@@ -93,8 +93,8 @@ pub(super) enum Act {
 }
 
 impl Act {
-    /// Returns whether the library, the driver or the application of this side makes the
-    /// transition.
+    /// Returns whether the transition is made by the library, the driver or the application of this
+    /// side.
     fn is_of_library(self, side: usize) -> bool {
         match self {
             Self::Poll(at, _)
@@ -139,7 +139,7 @@ impl World {
             send_slots: scope.slots,
             longest_chunk: scope.chunk,
             large_memory: scope.memory,
-            // The Answer to a long request can have 160 bytes.
+            // The Answer to a long request can be up to 160 bytes long.
             eager_size: if scope.long_request { 160 } else { 64 },
             ..params()
         };
@@ -153,7 +153,8 @@ impl World {
             b"from a"
         };
         let mut pair = Pair::with_request(traits, params.clone(), params, data);
-        // B's connection is a placeholder until a request arrives, so its outputs are discarded.
+        // B's connection is a placeholder until a request arrives, so its outputs are not
+        // performed.
         while pair.sides[B].conn.poll_output().is_some() {}
         if !scope.establishing {
             pair.run();
@@ -181,7 +182,8 @@ impl World {
         self.done[side_event as usize][at]
     }
 
-    /// Returns whether a fault has occurred. After a fault, the connection need not end cleanly.
+    /// Returns whether a fault has occurred. After a fault, the connection may end without a close
+    /// handshake.
     pub(super) fn is_disturbed(&self) -> bool {
         let faults = &self.done[FIRST_FAULT as usize..];
         faults.iter().any(|sides| sides.contains(&true))
@@ -196,12 +198,12 @@ impl World {
         copy
     }
 
-    /// Returns the possible transitions. If `reduces` is true, omits redundant transitions that
-    /// commute with the returned transitions.
+    /// Returns the possible transitions. If `reduces` is true, omits transitions that commute with
+    /// the returned ones and are therefore redundant.
     pub(super) fn next(&self, reduces: bool) -> Next {
         let mut acts = self.steps();
         let is_idle = acts.is_empty();
-        // The deadline does not pass before the application has decided on the request.
+        // The deadline does not pass until the application has decided on the request.
         let awaits_answer = self.pair.sides[B].requested && self.pair.sides[B].ended.is_none();
         if is_idle && self.awaits_deadline() && !awaits_answer {
             acts.push(Act::Pass);
@@ -257,7 +259,7 @@ impl World {
         acts
     }
 
-    /// Returns whether a side has a deadline, so that time passes if nothing else is possible.
+    /// Returns whether a side has a deadline. If so, time can pass when nothing else is possible.
     fn awaits_deadline(&self) -> bool {
         let awaits = |side: &Side| side.ended.is_none() && side.conn.next_timeout().is_some();
         self.pair.sides.iter().any(awaits)
@@ -349,8 +351,8 @@ impl World {
         }
     }
 
-    /// Performs a side event. Returns false if the event has no effect, for example because a send
-    /// is refused.
+    /// Performs a side event. Returns false if the event had no effect, for example because a send
+    /// was refused.
     fn act(&mut self, side_event: SideEvent, at: usize) -> bool {
         let pair = &mut self.pair;
         match side_event {
@@ -366,7 +368,7 @@ impl World {
                 let sent = pair.sides[at].sent;
                 self.flushes.push((at, pair.flush(at), sent));
             }
-            // `steps` offers no releases after this event.
+            // After this event, `steps` returns no releases for this side.
             SideEvent::Keep => {}
             SideEvent::Finish => pair.finish_sending(at),
             SideEvent::Close => pair.close(at),
@@ -398,7 +400,7 @@ impl World {
         assert!(self.pair.pass(), "there is a deadline");
     }
 
-    /// Describes a transition that will be made next.
+    /// Describes a transition before it is made.
     pub(super) fn describe(&self, act: Act) -> String {
         let name = |at: usize| if at == A { "A" } else { "B" };
         let sides = &self.pair.sides;
