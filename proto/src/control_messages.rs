@@ -8,8 +8,8 @@
 //! sender keeps each message until a grant shows that the peer has received the message.
 //!
 //! Numbers and grants continue on the next connection of a session. The sender repeats all messages
-//! that it has kept, and the receiver ignores the messages that it has received before. The number
-//! of the first message on a connection shows the last grant that its sender has received.
+//! that it has kept, and the receiver ignores repeated messages. The number of the first message on
+//! a connection also shows the last grant that its sender has received.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,11 +18,10 @@ use super::{
     reason::{CloseReason, Violation},
 };
 
-/// The maximum number of control messages that were sent and that the peer's application has not
-/// taken.
+/// The maximum number of control messages that can be sent before the peer's application takes one.
 pub const CONTROL_WINDOW: u32 = 2;
 
-/// The maximum length in bytes of a control message. A smaller eager size lowers this limit.
+/// The maximum length in bytes of a control message. If the eager size is smaller, it is the limit.
 pub const MAX_CONTROL_MESSAGE: u32 = 256;
 
 /// The reason why a control message cannot be sent.
@@ -59,8 +58,8 @@ pub(super) struct ControlMessages {
     /// The messages that the peer is not known to have received, oldest first. The last message has
     /// the number `sent` − 1.
     kept: VecDeque<Arc<[u8]>>,
-    /// The number of the next message from the peer on the current connection. `None` on a
-    /// connection that resumes a session, until the peer's first message arrives.
+    /// The number of the next message from the peer on the current connection. On a connection that
+    /// resumes a session, the value is `None` until the peer's first message arrives.
     next: Option<u32>,
     /// The number of messages from the peer that were delivered to the application.
     received: u32,
@@ -172,9 +171,8 @@ impl ControlMessages {
         Ok(())
     }
 
-    /// Counts a message from the peer with this number. Returns whether the message must be
-    /// delivered: a message that was delivered over an earlier connection of the session is not
-    /// delivered again.
+    /// Counts a message from the peer with this number. Returns true if the message must be
+    /// delivered, and false if it was already delivered over an earlier connection of the session.
     pub(super) fn receive(&mut self, number: u32) -> Result<bool, Violation> {
         //= PROTOCOL.md#control-messages
         //# The number of each is that behind the one before it.
@@ -215,8 +213,8 @@ impl ControlMessages {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Returns whether a grant must be sent: the peer has used up its credit, and this side can
-    /// grant more.
+    /// Returns whether a grant must be sent, because the peer has used up its credit and this side
+    /// can grant more.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.next == Some(self.announced) && self.announced != self.grant()
@@ -240,7 +238,7 @@ impl ControlMessages {
         self.window
     }
 
-    /// Returns the number of messages from the peer that were delivered but that the application
+    /// Returns the number of messages from the peer that were delivered and that the application
     /// has not taken.
     #[cfg(any(test, fuzzing))]
     pub(super) fn untaken(&self) -> u32 {

@@ -25,8 +25,8 @@ use super::{
 ///   to carry such a limit. So the first of the three is processed before the third is sent. A
 ///   Grant frame is also sent, for any growth, when the peer has used up its credit. In that case
 ///   the peer has sent the frame whose number was last announced, so it has processed every earlier
-///   Grant. Such a Grant finds no other Grant unprocessed, so the argument also holds if any of the
-///   three is such a Grant.
+///   Grant. No other Grant is unprocessed when such a Grant is sent, so the argument also holds if
+///   any of the three frames is such a Grant.
 /// * **Grants that report large messages taken: 4**, one for each large message in flight, because
 ///   each Grant reports at least one more message.
 /// * **Ping or Leave: 1**, because a side sends the next one after the Pong of the previous one.
@@ -39,9 +39,9 @@ use super::{
 ///   This side sends a later grant only after all messages below g have arrived on this connection,
 ///   so none of them is unprocessed then.
 /// * **Permit: 1**, because this side sends a Permit only when the peer has used up its credit, and
-///   the peer has more credit only after it has processed the Permit. So the messages that this
-///   Permit allows arrive after it was processed, and the next Permit is sent after those messages
-///   arrive.
+///   the peer has more credit only after it has processed the Permit. The messages that this Permit
+///   allows therefore arrive after it was processed, and the next Permit is sent after those
+///   messages arrive.
 ///
 /// The last two items also hold on a connection that resumes a session. There, the peer's first
 /// message has the number of the last grant that it has processed, less the window, and this side
@@ -61,8 +61,8 @@ pub(super) struct SendCredit {
 }
 
 impl SendCredit {
-    /// Creates the state after the hello, which grants the first `credits`. `start` is the initial
-    /// value of the counters, which is 0 except in tests.
+    /// Creates the state after the hello, which grants the first `credits`. The counters begin at
+    /// `start`, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
@@ -137,25 +137,25 @@ pub(super) struct RecvCredit {
     received: u32,
     /// The number of data frames whose receives have been posted again.
     released: u32,
-    /// The number of data frames for which a receive was posted since the connection was
+    /// The number of data frames for which a receive has been posted since the connection was
     /// established. Of these receives, `limit` − `released` are promised to the peer or contain its
-    /// messages. This difference is the whole window, unless connections share receives or the
+    /// messages. This difference equals the window, unless connections share receives or the
     /// application still holds messages from earlier connections.
     limit: u32,
     /// The value of `limit` that was last sent to the peer.
     announced: u32,
-    /// Whether the peer has used up its credit since a receive was last posted again.
+    /// Whether the peer has used up its credit since this side last posted a receive again.
     used_up: bool,
-    /// Whether a grant is now delayed until the application has released more of the messages that
-    /// it holds.
+    /// Whether a grant may be delayed now, until the application has released more of the messages
+    /// that it holds.
     may_delay_grants: bool,
-    /// Whether `may_delay_grants` becomes true again as soon as the application holds no message.
+    /// Whether `may_delay_grants` is set again as soon as the application holds no message.
     delays_grants: bool,
 }
 
 impl RecvCredit {
-    /// Creates the state after the hello, which grants the first `credits`. `start` is the initial
-    /// value of the counters, which is 0 except in tests.
+    /// Creates the state after the hello, which grants the first `credits`. The counters begin at
+    /// `start`, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         let limit = start.wrapping_add(credits.into());
         Self {
@@ -220,13 +220,13 @@ impl RecvCredit {
         self.may_delay_grants |= self.delays_grants & (self.held() == 0);
     }
 
-    /// Returns the number of receives that the account promises to the peer in exchange for the
-    /// released one.
+    /// Returns the number of receives that the account promises to the peer in place of the
+    /// released receive.
     #[inline(never)]
     fn trade(&self, account: &Account) -> u32 {
-        // If the peer has used up its credit, the number of promised receives doubles. Otherwise
-        // the number does not grow, so a peer that sends little leaves the receives to busy
-        // connections.
+        // If the peer has used up its credit, this side tries to double the number of promised
+        // receives. Otherwise the number does not grow, so that a peer that sends little leaves
+        // receives for busy connections.
         let twice = if self.used_up { 2 + self.promised() } else { 1 };
         let wanted = twice.min(self.window - self.promised());
         match self.promised().checked_sub(self.floor) {
@@ -235,7 +235,7 @@ impl RecvCredit {
         }
     }
 
-    /// Counts a received frame whose receive is not posted again, because the connection is ending.
+    /// Counts a receive that is released but not posted again, because the connection is ending.
     #[inline]
     pub(super) fn give_up(&mut self) {
         debug_assert!(
@@ -245,8 +245,8 @@ impl RecvCredit {
         self.released = self.released.wrapping_add(1);
     }
 
-    /// Promises the peer all receives of the window except `held` ones, because the application
-    /// still holds that many messages from earlier connections of the session. Never reduces the
+    /// Promises the peer all receives of the window except `held`, the number of messages from
+    /// earlier connections of the session that the application still holds. Never reduces the
     /// number of promised receives.
     pub(super) fn withhold(&mut self, held: u32) {
         let more = self.window.saturating_sub(held + self.promised());
@@ -267,10 +267,10 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Returns whether a Grant frame is due, because the limit has grown by half the window, or
-    /// because the peer has used up its credit. In the second case, the limit must have grown by at
-    /// least the number of messages that the application holds. Otherwise each message that a slow
-    /// application releases would cause a Grant frame.
+    /// Returns whether a Grant frame is due. It is due if the limit has grown by half the window,
+    /// or if the peer has used up its credit. In the second case, while grants may be delayed, the
+    /// limit must also have grown by at least the number of messages that the application holds.
+    /// Otherwise each message that a slow application releases would cause a Grant frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
@@ -291,7 +291,7 @@ impl RecvCredit {
     }
 
     /// Returns whether the peer waits for a grant that this side delays until the application
-    /// releases more messages. The caller limits the delay, because the application can hold
+    /// releases more messages. The caller must limit the delay, because the application can hold
     /// messages forever.
     #[inline]
     pub(super) fn delays_grant(&self) -> bool {
@@ -345,7 +345,7 @@ mod tests {
         for (credits, available) in [(0, 0), (7, 7), (8, 8), (9, 8), (u16::MAX, 8)] {
             let mut credit = SendCredit::new(8, credits, u32::MAX);
             assert_eq!(credit.available(), available, "{credits}");
-            // The window bounds the next grant, even if the hello's `credits` exceed the window.
+            // The window limits the next grant, even if `credits` in the hello exceeds the window.
             assert_eq!(credit.granted(7), Ok(available < 8), "{credits}");
         }
     }

@@ -6,8 +6,8 @@ use std::fmt;
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum DeviceFault {
-    /// The whole device (`DEVICE_FATAL`). All of its connections end. Some drivers also report this
-    /// event when a device is removed.
+    /// The whole device (`DEVICE_FATAL`). All connections on the device end. Some drivers also
+    /// report this event when a device is removed.
     Device,
     /// The connection's queue pair (`QP_FATAL`).
     QueuePair,
@@ -22,7 +22,7 @@ pub enum DeviceFault {
 }
 
 impl DeviceFault {
-    /// Returns whether the fault is in the device or the path, not in the peer, so that a session
+    /// Returns whether the fault is in the device or the path and not in the peer. If so, a session
     /// can continue over another connection.
     pub(crate) const fn is_loss(self) -> bool {
         match self {

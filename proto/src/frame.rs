@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     /// Carries one message of the application, and consumes one credit.
     Data,
     /// Announces one large message of the application, and consumes one credit. The payload is a
-    /// [`Descriptor`] of the memory from which the receiver reads the message.
+    /// [`Descriptor`] of the memory from which the receiver of the frame reads the message.
     Rendezvous,
     /// Carries several messages of the application, and consumes one credit for each message: see
     /// [`Batch`](super::batch::Batch).
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     /// [`ControlMessages`](super::control_messages::ControlMessages). `arg` is the message's
     /// number.
     ControlMessage,
-    /// Carries the private data of the active side if they do not fit into its connect request.
+    /// Carries private data of the active side that do not fit into its connect request.
     Request,
     /// Carries the passive side's answer to a Request, and its private data. `arg` is the number of
     /// an [`Answer`].
@@ -43,9 +43,10 @@ pub(crate) enum Control {
     Grant,
     /// Asks for a Pong.
     Ping,
-    /// Answers a Ping: the sender of the Pong has processed all frames that preceded the Ping.
+    /// Answers a Ping. The sender of the Pong has processed all frames that were sent before the
+    /// Ping.
     Pong,
-    /// Announces that only control frames follow.
+    /// Announces that the sender will send only control frames from this frame on.
     Close,
     /// Ends the connection immediately. `arg` is the application's code.
     Abort,
@@ -57,7 +58,7 @@ pub(crate) enum Control {
     Failure,
     /// Half-closes the connection: the sender sends no more messages, but continues to receive.
     Finish,
-    /// Permits more control messages. `arg` is the total number of control messages permitted.
+    /// Permits further control messages. `arg` is the total number of control messages permitted.
     Permit,
     /// Asks for a Pong, and reports that the sender wants to end the connection soon.
     Leave,
@@ -112,8 +113,8 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 
-    /// Returns the violation for a frame of this kind that the protocol forbids in the connection's
-    /// current state.
+    /// Returns the violation for a frame of this kind that is not allowed in the connection's
+    /// current state. `expected` describes the allowed behaviour.
     pub(super) fn unexpected(self, expected: &'static str) -> Violation {
         Violation::new("kind", self.number().into(), expected)
     }
@@ -175,11 +176,11 @@ pub(crate) struct Header {
     pub kind: Kind,
     /// The number of frames that the sender sent before this one, modulo 2¹⁶.
     pub sequence: u16,
-    /// The credit limit: the total number of data frames that the receiver of this frame may have
-    /// sent since the connection was established, modulo 2³².
+    /// The credit limit, modulo 2³²: the total number of data frames that the receiver of this
+    /// frame may send, counted from the start of the connection.
     pub grant: u32,
-    /// The length in bytes of the payload. In a Fragment: the number of bytes from the start of
-    /// this payload to the end of the message.
+    /// The length in bytes of the payload. In a Fragment, `len` is instead the number of bytes from
+    /// the start of the payload to the end of the whole message.
     pub len: u32,
     /// A value whose meaning depends on the kind of the frame:
     ///
@@ -302,7 +303,7 @@ impl Header {
         bytes
     }
 
-    /// Parses the header of a Data frame. Returns `None` if the frame is malformed or of another
+    /// Parses the header of a Data frame. Returns `None` if the frame is malformed or has another
     /// kind.
     #[inline]
     pub(crate) fn parse_data(frame: &[u8]) -> Option<Self> {

@@ -3,19 +3,19 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// Limits the number of bytes that many connections use at a time, and queues the connections that
-/// wait for bytes.
+/// Limits the number of bytes that many connections use at the same time, and queues the
+/// connections that wait for bytes.
 ///
 /// A connection claims the bytes of a message chunk by chunk, so a message that does not arrive
 /// uses almost no bytes. One host uses at most three quarters of the limit. Waiting hosts take
 /// turns. The claims of one host are granted in order, except that claims for later chunks of a
 /// message are granted before claims for the first chunks of other messages.
 ///
-/// Messages that have partly arrived could deadlock: all of them wait for bytes, and none becomes
-/// complete and is released. Therefore a claim for a later chunk may exceed the limit by up to an
-/// eighth of the limit. Beyond that, one message at a time may exceed the limit until it is
-/// complete, so that the application can release it. The same rules apply to the share of each
-/// host. A claim is always granted if no bytes are in use.
+/// Without an exception from the limit, messages that have partly arrived could deadlock: all of
+/// them wait for bytes, and none becomes complete and is released. Therefore a claim for a later
+/// chunk may exceed the limit by up to an eighth of the limit. Beyond that, one message at a time
+/// may exceed the limit until it is complete, so that the application can release it. The same
+/// rules apply to the share of each host. A claim is always granted if no bytes are in use.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,
@@ -30,11 +30,11 @@ pub struct Gauge {
     served: Vec<u64>,
     /// The ticket of the next claim that is queued.
     next_ticket: u64,
-    /// The number of claims that were queued and then granted.
+    /// The number of claims that were granted after waiting in the queue.
     turns: u64,
 }
 
-/// The part of a message that a claim is for.
+/// The part of a message for which a claim is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The whole message.
@@ -59,7 +59,8 @@ impl Part {
         }
     }
 
-    /// Returns whether earlier parts of the same message have been granted before.
+    /// Returns whether the claim is for a later part of a message, whose earlier parts were already
+    /// granted.
     fn is_later(self) -> bool {
         matches!(self, Self::Middle | Self::Last)
     }
@@ -68,7 +69,7 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     claimant: u64,
-    /// The position of the claim in the order in which claims were queued.
+    /// The number of the claim, in the order in which claims were queued.
     ticket: u64,
     bytes: u64,
     part: Part,
@@ -78,8 +79,8 @@ struct Claim {
 #[derive(Debug)]
 struct Share {
     level: Level,
-    /// The waiting claims: later parts of messages before first parts, and older claims before
-    /// newer ones.
+    /// The waiting claims. Claims for later parts of messages precede claims for first parts, and
+    /// older claims precede newer ones.
     waiting: VecDeque<Claim>,
     /// The value of [`Gauge::turns`] when a waiting claim of the host was last granted.
     turn: u64,
@@ -110,8 +111,8 @@ impl Level {
                 && (self.exceeding == Some(claim.claimant) || self.used <= self.most()))
     }
 
-    /// Returns the maximum number of bytes in use at which any claim for a later chunk may exceed
-    /// the limit.
+    /// Returns the number of bytes in use up to which any claim for a later chunk may exceed the
+    /// limit.
     fn most(&self) -> u64 {
         self.limit.saturating_add(self.limit / 8)
     }
@@ -222,8 +223,9 @@ impl Gauge {
         self.fetch(claimant)
     }
 
-    /// Claims `bytes` without queueing. Returns true if the bytes are granted: no other claim
-    /// waits, the host's share has room, and at most `limit` bytes are in use afterwards.
+    /// Claims `bytes` without queueing. Returns true if the bytes are granted. They are granted if
+    /// no other claim waits, the share of the host has room, and at most `limit` bytes are in use
+    /// afterwards.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             claimant: u64::MAX,
@@ -267,7 +269,7 @@ impl Gauge {
         self.serve();
     }
 
-    /// Removes the claim of `claimant`, whether the claim waits or is granted but not fetched yet.
+    /// Removes the claim of `claimant`, which is either waiting, or granted and not fetched yet.
     pub fn forget(&mut self, claimant: u64, host: Host) {
         self.served.retain(|served| *served != claimant);
         self.total.forget(claimant);
@@ -316,7 +318,7 @@ impl Gauge {
         }
     }
 
-    /// Returns the next claim to grant: its host, and its index in the host's queue.
+    /// Returns the next claim to grant, as the host and the index in the queue of the host.
     fn next(&self) -> Option<(Host, usize)> {
         if self.waiting == 0 {
             return None;
@@ -332,7 +334,7 @@ impl Gauge {
         if self.total.has_room_for(&share.waiting[at]) {
             return Some((*host, at));
         }
-        // The message that already exceeds the limit must become complete before other claims are
+        // A message already exceeds the limit. It must become complete before other claims are
         // granted.
         let claimant = self.total.exceeding?;
         waiting().find_map(|(host, share, _)| {
@@ -400,8 +402,8 @@ mod tests {
         gauge.served()
     }
 
-    /// Claims bytes for a whole message of the claimant `claimant`, whose host has the same number
-    /// as the claimant.
+    /// Claims bytes for a whole message of `claimant`. The number of the claimant is also the
+    /// number of its host.
     fn whole(gauge: &mut Gauge, claimant: u64, bytes: u64) -> bool {
         gauge.claim(claimant, host(claimant as u8), bytes, Part::Whole)
     }
@@ -607,7 +609,8 @@ mod tests {
         #![proptest_config(cases(2048))]
 
         /// Checks the limits after each of a random sequence of claims and releases. Also checks
-        /// that every message becomes complete if the application releases complete messages.
+        /// that every message becomes complete, provided that the application releases complete
+        /// messages.
         #[test]
         fn the_bounds_hold_and_every_message_becomes_complete(
             ops in prop::collection::vec(op(), 1..200)

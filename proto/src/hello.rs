@@ -22,16 +22,16 @@ pub(super) const RESUMES: u16 = 32;
 pub(super) const FRAGMENTS: u16 = 64;
 /// The feature bit of a side that accepts control messages.
 pub(super) const CONTROL_MESSAGES: u16 = 128;
-/// The feature bit of a request whose private data follow in a separate frame, and of the reply to
-/// such a request.
+/// The feature bit of a request whose private data follow in a separate frame. The reply to such a
+/// request has the same bit.
 pub(super) const LONG_REQUEST: u16 = 256;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
 /// The maximum number of bytes that the application can send behind the hello in a connect request.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The maximum length in bytes of private data in a request. If the private data do not fit behind
-/// the hello, they are sent in a separate frame.
+/// The maximum length in bytes of private data in a request. Private data that do not fit behind
+/// the hello are sent in a separate frame.
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The maximum number of bytes that the application can send behind the hello in a reply.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;
@@ -52,14 +52,14 @@ pub(crate) struct Hello {
     /// The sender's optional features, one bit each. The receiver ignores unknown bits.
     pub features: u16,
     pub window: u16,
-    /// The number of data frames that the receiver of the hello may send before the first grant. 0
-    /// means all of `window`.
+    /// The number of data frames that the peer may send before the first grant. 0 means all of
+    /// `window`.
     pub credits: u16,
     pub eager_size: u32,
     pub max_message: u64,
     pub keepalive_ms: u32,
     /// A random number that identifies the sender's engine. A sign of life on one connection counts
-    /// for all connections with the same engine.
+    /// for all connections to the same engine.
     pub engine: u64,
 }
 
@@ -147,7 +147,7 @@ impl Hello {
 }
 
 /// Returns whether `bytes` are the private data of an rsocket: version 1, no unknown flags, and a
-/// table of two windows. The crate `rdmsg-rsocket` implements the protocol of rsockets.
+/// table of two windows. The crate `rdmsg-rsocket` implements the rsockets protocol.
 pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
     let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
         return false;
@@ -159,7 +159,7 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
 /// The private data of a connection manager message.
 ///
 /// The bytes are on the heap to keep outputs small, because outputs are moved for every message.
-/// The bytes are not logged, because they can contain the secret identity of a session.
+/// The bytes are never logged, because they can contain the secret identity of a session.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct PrivateBytes(Vec<u8>);

@@ -13,19 +13,19 @@ use super::{
 
 /// The queue of messages behind a large message, and the state of reading large messages.
 ///
-/// Memory is first reserved for a large message, which can take some time. A message that was
-/// announced is then read in chunks, and memory is prepared for each chunk. A message in fragments
-/// is copied to its memory, frame by frame. Reads complete in the order in which they were posted,
-/// and copies complete immediately, so large messages become complete in the order in which they
-/// began to arrive.
+/// Memory is first reserved for a large message. The reservation can take some time. If the message
+/// was announced, this side then reads it in chunks, after preparing memory for each chunk. If the
+/// message is sent in fragments, this side copies each fragment to the reserved memory. Reads
+/// complete in the order in which they were posted, and copies complete immediately, so large
+/// messages become complete in the order in which they began to arrive.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Inbound {
-    /// Undelivered messages, oldest first. The queue is empty unless its front is a large message.
+    /// Undelivered messages, oldest first. If the queue is not empty, its front is a large message.
     queue: VecDeque<Queued>,
     /// The number of large messages in `queue` that are incomplete.
     incomplete: u32,
-    /// The resource for which the next read or copy waits.
+    /// The resource that the next read or copy waits for.
     demand: Demand,
     /// The lengths in bytes of the reads in progress, oldest first.
     reads: VecDeque<u64>,
@@ -79,11 +79,11 @@ enum Demand {
         id: u32,
         len: u64,
     },
-    /// Prepared memory for this chunk.
+    /// Prepared memory for the chunk of this read.
     Memory(Read),
     /// A free slot of the send ring for this read, whose memory is prepared.
     Slot(Read),
-    /// Prepared memory for this fragment, and the copy of the fragment to this memory.
+    /// Prepared memory for this fragment, and the copy to that memory.
     Copy(FragmentCopy),
 }
 
@@ -102,11 +102,11 @@ enum Queued {
 struct Large {
     len: u64,
     source: Source,
-    /// The id, which the message receives when its memory is requested.
+    /// The id, which is assigned when memory for the message is requested.
     id: Option<u32>,
     /// Whether memory is reserved for the message.
     has_memory: bool,
-    /// The number of bytes for which reads were posted, or which were copied.
+    /// The number of bytes for which reads were posted, or that were copied.
     requested: u64,
     /// The number of bytes that have been read or copied.
     completed: u64,
@@ -156,8 +156,9 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Creates an empty queue. The queue holds at most `max_held` large messages with a total of
-    /// `limit` bytes at a time, and reads them in chunks of at most `longest_chunk` bytes.
+    /// Creates an empty queue. At any time, the queue holds at most `max_held` large messages with
+    /// a total of `limit` bytes. Large messages are read in chunks of at most `longest_chunk`
+    /// bytes.
     pub(super) fn new(max_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -189,8 +190,8 @@ impl Inbound {
         self.queue.is_empty()
     }
 
-    /// Queues a complete arrival behind an incomplete large message. Returns the arrival instead if
-    /// it can be delivered immediately.
+    /// Queues a complete arrival if an incomplete large message precedes it. Otherwise returns the
+    /// arrival, which can be delivered immediately.
     #[inline]
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
         //= PROTOCOL.md#large-messages
@@ -222,8 +223,8 @@ impl Inbound {
         self.queue.push_back(Queued::Large(large));
     }
 
-    /// Returns the number of bytes that have not arrived of a message in fragments. Returns `None`
-    /// if all fragments have arrived.
+    /// Returns how many bytes of the newest message have not arrived, if the message is sent in
+    /// fragments. Returns `None` if no fragment is missing.
     #[inline]
     pub(super) fn missing(&self) -> Option<u64> {
         match self.queue.back()? {
@@ -258,8 +259,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the next step of receiving large messages, if a step is possible now. `has_slot`
-    /// states whether the send ring has a free slot for a read. If a read is returned, the caller
+    /// Returns the next step in receiving large messages, if a step is possible now. `has_slot`
+    /// states whether the send ring has a free slot for a read. If the step is a read, the caller
     /// must set its slot.
     pub(super) fn next_step(&mut self, has_slot: bool) -> Option<Step> {
         match self.demand {
@@ -322,7 +323,7 @@ impl Inbound {
         self.pending_step()
     }
 
-    /// Returns the step that the driver was asked to perform and has not reported as completed.
+    /// Returns the step that the driver was asked to perform and has not completed yet.
     pub(super) fn pending_step(&self) -> Option<Step> {
         match self.demand {
             Demand::Nothing | Demand::Slot(_) => None,
@@ -362,8 +363,8 @@ impl Inbound {
         }
     }
 
-    /// Records that the fragment of the last [`Step::Copy`] has been copied. Returns the fragment's
-    /// receive buffer, which can be posted again.
+    /// Records that the fragment of the last [`Step::Copy`] has been copied. Returns the receive
+    /// buffer of the fragment. This buffer can now be posted again.
     pub(super) fn fragment_copied(&mut self) -> Option<u32> {
         let Demand::Copy(copy) = self.demand else {
             debug_assert!(false, "the copy was asked for");
@@ -381,8 +382,8 @@ impl Inbound {
         Some(copy.buffer)
     }
 
-    /// Records that memory is prepared for the first `len` bytes of the next chunk, or for the
-    /// whole chunk if it is shorter.
+    /// Records that memory is prepared for the first `len` bytes of the next chunk. If the chunk is
+    /// shorter than `len`, memory is prepared for the whole chunk.
     pub(super) fn prepared(&mut self, len: u64) {
         if let Demand::Memory(read) = self.demand {
             debug_assert!(len > 0, "there are bytes to read");
@@ -399,8 +400,8 @@ impl Inbound {
         !self.reads.is_empty()
     }
 
-    /// Returns whether bytes of a large message are on their way: a read is in progress, or
-    /// fragments are missing.
+    /// Returns whether bytes of a large message are expected: a read is in progress, or fragments
+    /// are missing.
     pub(super) fn awaits_bytes(&self) -> bool {
         self.is_reading() || self.missing().is_some()
     }
@@ -422,7 +423,8 @@ impl Inbound {
         incomplete.map(|large| large.completed).sum()
     }
 
-    /// Records that a read was posted while no other read was in progress.
+    /// Records that a read was posted while no other read was in progress. The pace of reading is
+    /// measured from this time.
     pub(super) fn reads_begin(&mut self, now: Instant) {
         self.pace.begin(now);
     }
@@ -436,8 +438,8 @@ impl Inbound {
         self.chunks += 1;
         self.bytes += chunk;
         self.pace.completed(chunk, now);
-        // The chunk belongs to the first message with outstanding reads, because earlier messages
-        // have no outstanding bytes.
+        // The chunk belongs to the first message with outstanding reads, because no earlier message
+        // has outstanding bytes.
         let large = self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.completed < large.requested => Some(large),
             Queued::Large(_) | Queued::Arrival(_) => None,
@@ -528,7 +530,7 @@ impl Inbound {
         self.held_bytes
     }
 
-    /// Returns the number of messages that have arrived or were announced, but have not been
+    /// Returns the number of messages that have arrived or were announced, and have not been
     /// delivered: an incomplete large message and the messages behind it.
     pub(super) fn undelivered(&self) -> u64 {
         let messages = |queued: &Queued| match queued {
@@ -560,17 +562,17 @@ impl Inbound {
     }
 
     /// Returns whether a Grant frame must report the number of large messages read (*taken*). A
-    /// report is due if at least `LARGE_IN_FLIGHT / 2` messages are unreported, or if any message
-    /// is unreported and no read is in progress. A smaller number waits for the read in progress,
-    /// so that one frame reports several messages.
+    /// report is due if at least `LARGE_IN_FLIGHT / 2` messages are unreported. If fewer messages
+    /// are unreported, the report is due only when no read is in progress, so that one frame
+    /// reports several messages.
     #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);
         unreported >= LARGE_IN_FLIGHT / 2 || (unreported > 0 && self.reads.is_empty())
     }
 
-    /// Returns the number of large messages read (*taken*), for a frame that is being sent, and
-    /// records it as reported.
+    /// Records the number of large messages read (*taken*) as reported, and returns it for a frame
+    /// that is being sent.
     #[inline]
     pub(super) fn report_taken(&mut self) -> u32 {
         self.reported = self.taken;

@@ -28,18 +28,18 @@ pub struct Negotiated {
     /// of both sides. The peer's interval counts as at least 100 ms. `None` if this side's
     /// configuration has no interval. This side always answers the peer's probes.
     pub keepalive_interval: Option<Duration>,
-    /// Whether the connection resumes after a loss. Both sides must set `Config::resume`. Each side
-    /// applies its own time, which the other does not know.
+    /// Whether the session resumes after the connection is lost. Both sides must set
+    /// `Config::resume`. Each side applies its own time limit, which the other side does not know.
     pub resumes: bool,
 }
 
-/// The shortest keepalive interval that the peer's hello can impose on this side. The minimum
-/// bounds the cost of this side's timer.
+/// The shortest keepalive interval that the peer's hello can impose on this side. It limits the
+/// cost of this side's timer.
 const MIN_KEEPALIVE: Duration = Duration::from_millis(100);
 
 impl Negotiated {
-    /// Returns the parameters of a connection between this side with `params` and a peer that has
-    /// sent the hello `peer`.
+    /// Returns the parameters of the connection between this side, which uses `params`, and the
+    /// peer, which has sent the hello `peer`.
     pub(super) fn new(params: &Params, peer: &Hello) -> Self {
         //= PROTOCOL.md#hello
         //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot bring it
@@ -92,9 +92,9 @@ impl fmt::Display for Negotiated {
 
 /// The operations that the devices of both sides support in addition to messages, READs and WRITEs.
 ///
-/// An operation that one of the devices does not support fails with `Error::NotSupported` before
-/// anything is sent, and the connection continues. `Endpoint::capabilities` returns this value.
-/// Over TCP, all operations are supported.
+/// If one of the devices does not support an operation, the operation fails with
+/// `Error::NotSupported` before anything is sent, and the connection continues.
+/// `Endpoint::capabilities` returns this value. Over TCP, all operations are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -134,8 +134,8 @@ impl Capabilities {
     }
 }
 
-/// The maximum number of outstanding READs in each direction, as the two connection managers have
-/// negotiated.
+/// The maximum number of outstanding READs in each direction, as negotiated by the two connection
+/// managers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDepth {
     /// The maximum number of concurrent READs by this side from the peer's memory: the peer's

@@ -6,8 +6,8 @@ use super::reason::Violation;
 
 /// The maximum number of large messages in flight in one direction.
 ///
-/// With this number, the receiver already knows the next message while it reads one. The number is
-/// also small enough that the Grants that report *taken* need few receives: see
+/// While the receiver reads one message, it already knows the next ones. The number is small,
+/// because each message in flight needs a receive for a Grant that reports it as *taken*: see
 /// [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
@@ -39,8 +39,7 @@ impl Outbound {
         self.limit = limit;
     }
 
-    /// Returns whether the limits permit this side to expose another large message of `len` bytes
-    /// now.
+    /// Returns whether this side may expose another large message of `len` bytes now.
     #[inline]
     pub(super) fn has_room_for(&self, len: u64) -> bool {
         self.lengths.is_empty()
@@ -71,13 +70,13 @@ impl Outbound {
         self.bytes
     }
 
-    /// Returns the number of large messages that were ever exposed, modulo 2³².
+    /// Returns the number of large messages exposed since the connection was established, modulo
+    /// 2³².
     pub(super) fn exposed(&self) -> u32 {
         self.taken.wrapping_add(self.lengths.len() as u32)
     }
 
-    /// Returns whether the peer has taken the first `count` of all large messages that were ever
-    /// exposed.
+    /// Returns whether the peer has taken the first `count` large messages of the connection.
     pub(super) fn has_taken(&self, count: u32) -> bool {
         // The counts wrap around. `count` exceeds `taken` by at most `LARGE_IN_FLIGHT`, the maximum
         // number of messages in flight.
@@ -90,8 +89,8 @@ impl Outbound {
         self.taken == taken
     }
 
-    /// Applies the peer's report of the number of large messages that it has read. Returns the
-    /// increase since the last report.
+    /// Applies the peer's report of how many large messages it has read. Returns how many messages
+    /// were read since the last report.
     pub(super) fn apply_taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);
         //= PROTOCOL.md#large-messages

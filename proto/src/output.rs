@@ -26,7 +26,7 @@ pub enum CmInput<'a> {
     ConnectResponse,
     ConnectError(CmStatus),
     Unreachable(CmStatus),
-    /// The attempt failed for a reason that the transport itself states, as over TCP.
+    /// The attempt failed, and the transport itself states the reason, as TCP does.
     Failed(&'a CloseReason),
     Rejected {
         reason: RejectReason,
@@ -68,14 +68,14 @@ impl CmInput<'_> {
     }
 }
 
-/// A source of the current time. Inputs that seldom need the time take a `Clock`, because reading
-/// the system's clock is about as expensive as processing a message.
+/// A source of the current time. Inputs that seldom need the time take a `Clock`, so that they read
+/// it only if necessary. Reading the system's clock costs about the same as processing a message.
 pub trait Clock: Copy {
     /// Returns the current time.
     fn now(self) -> Instant;
 }
 
-/// For callers that have already read the clock.
+/// Callers that have already read the clock pass the time.
 impl Clock for Instant {
     fn now(self) -> Instant {
         self
@@ -96,7 +96,7 @@ pub enum Work {
     Read {
         slot: u32,
     },
-    /// The invalidation of the key with which the peer has read a large message of this side.
+    /// The invalidation of the key with which the peer has read a large message from this side.
     Invalidation,
 }
 
@@ -124,28 +124,28 @@ pub enum Output {
     /// Post this receive buffer again and call `release`. The frame in the buffer consumed a
     /// credit, and its content is no longer needed.
     Release(u32),
-    /// Reserve memory for a large message of the peer with this id and length in bytes, and report
-    /// the memory with `handle_memory`. This output is repeated until the driver has memory.
+    /// Reserve memory for a large message from the peer with this id and length in bytes, and
+    /// report the memory with `handle_memory`. This output is repeated until memory is available.
     Begin { id: u32, len: u64 },
     /// Prepare the memory of this chunk of a large message, and report the memory with
     /// `handle_prepared`. An [`Output::Read`] of the chunk follows. This output is repeated until
-    /// the driver has memory.
+    /// memory is available.
     Prepare { id: u32, offset: u64, len: u64 },
     /// Post the read of a chunk of the peer's large message. The driver reports the completion with
     /// `handle_read`.
     Read(Read),
-    /// Copy a fragment of a large message to the message's memory, and report the copy with
-    /// `handle_copied`. This output is repeated until the driver has memory.
+    /// Copy a fragment of a large message to the memory of the message, and report the copy with
+    /// `handle_copied`. This output is repeated until memory is available.
     Copy(FragmentCopy),
     /// Post a signalled zero-length write in this slot of the send ring. The peer's device receives
     /// the write, but the peer's library does not see it.
     Nudge { slot: u32 },
     /// Move the queue pair to its error state. Then post one marker behind the last send and one
-    /// behind the last receive. When a marker completes, all earlier work requests in the same
-    /// queue have completed.
+    /// behind the last receive. A marker completes after all earlier work requests in the same
+    /// queue.
     PostDrainMarkers,
-    /// Call `next_timeout` again, because the next deadline has changed. At the end of the
-    /// connection, this output is omitted, because there is no deadline any longer.
+    /// Call `next_timeout` again, because the next deadline has changed. This output is omitted at
+    /// the end of the connection, when there is no further deadline.
     Timer,
     /// Report an event to the application.
     Event(Event),
@@ -155,11 +155,11 @@ pub enum Output {
 
 /// The queue of outputs that the driver has not fetched.
 ///
-/// Most inputs produce a single output, which does not go through `rest`.
+/// Most inputs produce a single output, which is not stored in `rest`.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Outputs {
-    /// The first output, which precedes those in `rest`.
+    /// The first output in the queue, followed by those in `rest`.
     first: Option<Output>,
     rest: VecDeque<Output>,
 }
@@ -193,7 +193,7 @@ impl Outputs {
         }
     }
 
-    /// Queues a warning of this topic for the log. The driver limits the rate of such warnings.
+    /// Queues a warning about this topic for the log. The driver limits the rate of such warnings.
     pub(super) fn warn(&mut self, topic: Topic, text: fmt::Arguments<'_>) {
         if let Some(note) = Note::new(Level::Warn, text) {
             let topic = Some(topic);
@@ -207,8 +207,8 @@ impl Outputs {
     }
 }
 
-/// Excludes the outputs from a connection's hash, because the driver has performed all outputs
-/// before the next input.
+/// Excludes the outputs from a connection's hash. This is correct because the driver performs all
+/// outputs before the next input.
 #[cfg(test)]
 impl std::hash::Hash for Outputs {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
@@ -225,8 +225,8 @@ pub struct Note {
     pub text: String,
 }
 
-/// A topic of log lines whose rate is limited, because a peer or the network can cause these lines
-/// at will.
+/// A topic of log lines whose rate is limited, because a peer or the network can trigger such lines
+/// arbitrarily often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// The peer violated the protocol.
@@ -254,15 +254,15 @@ impl Note {
 pub struct TransportTraits {
     pub capabilities: Capabilities,
     /// Whether the passive side must not send before it has received a frame, as on iWARP (RFC
-    /// 5044, section 7.1). The peer could otherwise misread the bytes that directly follow the
-    /// reply.
+    /// 5044, section 7.1). The active side could misread bytes that directly follow the reply.
     pub active_speaks_first: bool,
-    /// Whether a send or a write completes only after the peer's device has received it. On iWARP,
-    /// a send completes as soon as its buffer can be overwritten, because TCP has copied the bytes.
+    /// Whether the completion of a send or a write proves that the peer's device has received it.
+    /// On iWARP, a send completes as soon as its buffer can be overwritten, because TCP has copied
+    /// the bytes.
     pub acknowledges_sends: bool,
     /// Whether a work request that is posted in the queue pair's error state completes with an
-    /// error. If so, such a request is a marker that completes after all earlier requests. On
-    /// iWARP, the device driver can refuse such a request, or never complete it.
+    /// error. If so, such a request can serve as a marker, because it completes after all earlier
+    /// requests. On iWARP, the device driver can refuse such a request, or never complete it.
     pub flushes: bool,
 }
 
@@ -280,7 +280,7 @@ impl TransportTraits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmOp {
     /// Call `take_turn` as soon as the limit on concurrent attempts permits another attempt.
-    /// Waiting connections take turns in the order in which they began to wait.
+    /// Connections get their turns in the order in which they began to wait.
     AwaitTurn,
     /// Create a connection manager id.
     CreateId,
@@ -349,9 +349,9 @@ impl CmOp {
 pub enum Event {
     Established,
     /// The private data of a request have arrived in a separate frame. The application can now
-    /// accept or reject.
+    /// accept or reject the request.
     Requested,
-    /// A message, immediate data or a Finish has arrived and must be delivered. These events are in
+    /// A message, immediate data or a Finish has arrived and must be delivered. These events have
     /// the order in which the peer sent.
     Arrived(Arrival),
     /// A control message of `len` bytes has arrived. The message follows the frame's header in this
@@ -364,12 +364,13 @@ pub enum Event {
     /// The peer wants to end the connection soon. This event occurs at most once.
     PeerLeaving,
     /// The peer has taken this number of further large messages, the oldest ones first. The driver
-    /// can free their memory.
+    /// can free the memory of these messages.
     Taken(u32),
     /// A Pong has arrived. The result of `is_flushed` can have changed.
     Answered,
-    /// A send that was refused with [`SendRefused::Blocked`] can be retried: it succeeds, is
-    /// blocked again, or fails with another cause. The same applies after [`Event::Established`].
+    /// A send that was refused with [`SendRefused::Blocked`] can be retried. The retry succeeds, is
+    /// blocked again, or fails with another cause. Blocked sends can also be retried after
+    /// [`Event::Established`].
     Writable,
     /// The connection has ended. No output follows this event, and the driver may then destroy the
     /// transport. `delivered` is true if the peer has received everything that this side sent: the
@@ -403,14 +404,14 @@ pub enum Arrival {
     Finish,
 }
 
-/// A read that the driver must post as signalled.
+/// A read that the driver must post as a signalled work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Read {
     /// The slot of the send ring that the read occupies.
     pub slot: u32,
-    /// The id of the large message that contains the chunk. Ids increase in the order in which
-    /// large messages are received, delivered and reported as taken.
+    /// The id of the large message that contains the chunk. Large messages are received, delivered
+    /// and reported as taken in the order of their ids.
     pub id: u32,
     /// The offset in bytes of the chunk within the message.
     pub offset: u64,
@@ -438,13 +439,13 @@ pub struct Transmit {
     /// The slot of the send ring that the frame occupies.
     pub slot: u32,
     pub header: [u8; HEADER_LEN],
-    /// Whether the driver must post the frame as signalled.
+    /// Whether the driver must post the frame as a signalled work request.
     pub signalled: bool,
 }
 
 impl Transmit {
-    /// Returns whether the frame is a Ping or a Leave. [`Event::Answered`] reports the Pong to such
-    /// a frame.
+    /// Returns whether the frame is a Ping or a Leave. The peer answers both with a Pong, which
+    /// [`Event::Answered`] reports.
     pub const fn is_ping(&self) -> bool {
         let kind = self.header[0];
         kind == Kind::Control(Control::Ping).number()
@@ -452,7 +453,7 @@ impl Transmit {
     }
 }
 
-/// The limits on the batch that can be sent in one frame now.
+/// The limits on the next batch, which is sent in one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRoom {
     /// The maximum number of messages: at least 1.
@@ -466,7 +467,7 @@ pub struct BatchRoom {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendRefused {
     /// The peer has granted no credit, no slot of the send ring is free, or the large messages in
-    /// flight leave no room. [`Event::Writable`] follows.
+    /// flight leave no room. [`Event::Writable`] follows when a retry can succeed.
     Blocked,
     /// The message is longer than `limit`, the maximum length in bytes that the peer accepts.
     TooLong { limit: u64 },

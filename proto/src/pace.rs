@@ -4,8 +4,8 @@ use super::send_ring::READS;
 
 /// The maximum length in bytes of the chunks in which a large message is read.
 ///
-/// The length is large enough to make the cost of a work request negligible, and small enough to
-/// limit the delay of control frames, which queue behind the chunk.
+/// At this length, the cost of a work request is negligible, and control frames, which queue behind
+/// the chunk, are not delayed for long.
 pub const LONGEST_CHUNK: u64 = 1 << 20;
 
 /// The minimum length in bytes of a chunk, except the last chunk of a message. A link of 1 Mbit/s
@@ -17,20 +17,20 @@ const QUICK: Duration = Duration::from_millis(100);
 /// If a chunk takes longer than this time, the length of the next chunks is halved.
 const SLOW: Duration = Duration::from_millis(400);
 
-/// Adapts the length of the chunks in which large messages are read, and the number of reads in
-/// progress, to the speed of the link.
+/// Adapts the length of the chunks in which large messages are read, and the number of concurrent
+/// reads, to the speed of the link.
 ///
-/// Chunks are short on a slow link, because only a complete chunk is a sign of progress, for the
-/// keepalive and for connections that wait for memory. The speed of a new connection's link is
-/// unknown, so its first chunks have the minimum length, and few reads are in progress. If a peer
-/// never answers a read, only the memory of these first chunks is pinned.
+/// Chunks are short on a slow link, because the keepalive, and connections that wait for memory,
+/// see progress only when a chunk is complete. The speed of a new connection's link is unknown, so
+/// its first chunks have the minimum length, and few reads are in progress. If a peer never answers
+/// a read, only the memory of these first chunks is pinned.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,
-    /// The time at which the oldest read in progress became the first in line: when it was posted,
-    /// or when the previous read completed.
+    /// The time since which the oldest read in progress has been the oldest: when it was posted, or
+    /// when the previous read completed.
     since: Option<Instant>,
 }
 

@@ -6,31 +6,32 @@ use super::{LONGEST_CHUNK, account, credit::CONTROL_RECEIVES};
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Params {
-    /// The receive window: the maximum number of data frames that the peer has sent and that this
-    /// side has not released.
+    /// The receive window: the maximum number of data frames that the peer has sent and this side
+    /// has not released.
     pub window: u16,
-    /// Whether the connection shares receives with other connections. If so, the peer's first
-    /// credits are fewer than the window.
+    /// Whether the connection shares receives with other connections. If so, the peer gets fewer
+    /// first credits than the window.
     pub shared: bool,
     /// The maximum length in bytes of the payload of a data frame that this side accepts.
     pub eager_size: u32,
     /// The maximum length in bytes of a message that this side accepts.
     pub max_message: u64,
-    /// The limit in bytes for the large messages in flight to the peer, and separately for the
-    /// large messages held at this side. A single message can exceed the limit.
+    /// The maximum number of bytes of large messages in flight to the peer, and also the maximum
+    /// number of bytes of large messages that this side holds. A single message can exceed the
+    /// limit.
     pub large_memory: u64,
     /// The maximum length in bytes of the chunks in which a large message is read.
     pub longest_chunk: u64,
-    /// The maximum time in which the reads of a large message make no progress, or no memory is
-    /// available for them.
+    /// The maximum time without progress of a large message, either because no bytes arrive or
+    /// because no memory is available.
     pub read_timeout: Duration,
     /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
     /// The maximum number of frames in which a message above the eager size is sent. If the maximum
     /// is 1, the peer reads each such message from this side's memory.
     pub max_fragments: u32,
-    /// The maximum number of bytes in consecutive unsignalled data frames. The next frame is
-    /// signalled, so that the peer's side acknowledges the bytes.
+    /// The number of bytes in consecutive data frames after which a frame must be signalled. The
+    /// completion of that frame shows the sender that the bytes have arrived.
     pub max_unsignalled: u32,
     /// Whether a grant is delayed by up to 2 ms, until the application releases more of the
     /// messages that it holds.
@@ -60,8 +61,8 @@ pub struct Params {
     pub held: u16,
     /// Whether the hello offers or resumes a session.
     pub session: SessionOffer,
-    /// The maximum number of bytes of a byte stream that are in flight to the peer, or received and
-    /// not read. The limit applies to both directions together.
+    /// The maximum number of bytes of a byte stream, in both directions together, that are in
+    /// flight to the peer or received and not read.
     pub stream_buffer: u64,
     /// A random number with which this side identifies its engine in the hello.
     pub engine: u64,
@@ -87,13 +88,13 @@ impl Params {
         if self.shared {
             account::floor(self.window)
         } else {
-            // At least one credit, so that the connection makes progress.
+            // The peer gets at least one credit, so that the connection makes progress.
             self.window.saturating_sub(self.held).max(1)
         }
     }
 
-    /// Returns half of `stream_buffer`: the maximum number of bytes of a stream that the
-    /// application has not read. The driver also buffers at most this number of bytes before it
+    /// Returns half of `stream_buffer`. This is the maximum number of bytes of a stream that the
+    /// application has not read, and the maximum number of bytes that the driver buffers before it
     /// sends them.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
@@ -108,7 +109,8 @@ impl Params {
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
     /// For a byte stream, the maximum is half of the stream buffer plus one piece. A receiver
-    /// reports pieces in pairs, so the extra piece lets it read while it reports two pieces.
+    /// reports pieces in pairs. The additional piece lets it continue to read while it reports two
+    /// pieces.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();
@@ -118,8 +120,8 @@ impl Params {
         }
     }
 
-    /// Returns the maximum number of bytes that this side holds in large messages and in copied
-    /// bytes of a byte stream.
+    /// Returns the maximum number of bytes that this side holds, in large messages and in copied
+    /// bytes of a byte stream together.
     pub fn inbound_limit(&self) -> u64 {
         if self.stream {
             self.large_memory.min(self.half_stream_buffer())
@@ -128,8 +130,8 @@ impl Params {
         }
     }
 
-    /// Returns the maximum number of frames that the peer can send before this side processes one
-    /// of them.
+    /// Returns the maximum number of frames that the peer can send before this side has processed
+    /// any of them.
     pub fn first_receives(&self) -> u32 {
         CONTROL_RECEIVES + u32::from(self.credits())
     }

@@ -179,7 +179,7 @@ fn find_quotes(folder: &Path, quotes: &mut Vec<Quote>) {
     }
 }
 
-/// Returns the text between the heading with this anchor in PROTOCOL.md and the next heading, with
+/// Returns the text of the section with this anchor in PROTOCOL.md, up to the next heading, with
 /// single spaces between words. Returns `None` if there is no such heading.
 fn section(anchor: &str) -> Option<String> {
     let page = include_str!("../PROTOCOL.md");

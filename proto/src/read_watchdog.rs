@@ -2,17 +2,17 @@ use std::time::{Duration, Instant};
 
 use rdma_status::OsError;
 
-/// The time between a failed memory allocation and the first retry. The time doubles with each
-/// further retry.
+/// The time from a failed memory allocation to the first retry. The time doubles with each further
+/// retry.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 /// The maximum time between two retries of a memory allocation.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Limits the time in which large messages make no progress, because other connections can be
-/// waiting for the memory of these messages.
+/// Limits the time in which large messages make no progress. The limit is necessary because other
+/// connections can be waiting for the memory of these messages.
 ///
-/// While other connections wait for memory, the required rate of a message grows with its memory.
-/// In each timeout, at least an eighth of the number of bytes received so far must arrive.
+/// While other connections wait for memory, a message must also arrive at a minimum rate: in each
+/// timeout, at least an eighth of the number of bytes received so far.
 ///
 /// The watchdog checks the progress of reads periodically, so that the arrival of a chunk need not
 /// set a timer. A stalled read is detected after 1 to 1.5 times the timeout.
@@ -58,8 +58,8 @@ pub(super) struct Progress {
     pub(super) chunks: u64,
     /// The number of bytes that have arrived on this connection.
     pub(super) bytes: u64,
-    /// The number of bytes of incomplete messages that have arrived, or 0 if no other connection
-    /// waits for memory.
+    /// The number of bytes of incomplete messages that have arrived. 0 if no other connection waits
+    /// for memory.
     pub(super) contended_bytes: u64,
 }
 
@@ -98,14 +98,14 @@ impl ReadWatchdog {
         }
     }
 
-    /// Returns whether the watchdog is idle: it watches no reads, and no allocation has to be
+    /// Returns whether the watchdog is idle: no reads are watched, and no allocation must be
     /// retried.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.watch, Watch::Off)
     }
 
-    /// Returns whether reads are being watched. If so, [`read_posted`](Self::read_posted) need not
-    /// be called for the next read.
+    /// Returns whether reads are being watched. If so, the caller need not call
+    /// [`read_posted`](Self::read_posted) for the next read.
     pub(super) fn is_watching(&self) -> bool {
         matches!(self.watch, Watch::Reading { .. })
     }
@@ -214,9 +214,9 @@ mod tests {
         }
     }
 
-    /// Calls `check` at each deadline, until the verdict is not `Fine`. `arrived(n)` returns how
-    /// many chunks have arrived by check `n`. This function returns the number of checks, the last
-    /// verdict, and the time of that verdict.
+    /// Calls `check` at each deadline, until the verdict is not `Fine`. By check `n`, `arrived(n)`
+    /// chunks have arrived. Returns the number of checks, the last verdict, and the time of that
+    /// verdict.
     fn checks(
         read_watchdog: &mut ReadWatchdog,
         arrived: impl Fn(u32) -> u64,

@@ -7,7 +7,8 @@ use crate::{
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
 };
 
-/// A violation of the protocol: the field of a received frame and its invalid value.
+/// A violation of the protocol: the name of a field in a received frame, and the invalid value of
+/// that field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Violation {
@@ -50,7 +51,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A field of the hello whose values at the two sides are incompatible.
+/// A field of the hello in which the values of the two sides are incompatible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Mismatch {
@@ -118,7 +119,8 @@ impl fmt::Display for Phase {
     }
 }
 
-/// The timeout of the peer that passed before this side gave a sign of life or the awaited bytes.
+/// The timeout that passed at the peer, because the peer received no sign of life or no bytes from
+/// this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -131,8 +133,8 @@ pub enum PeerTimeout {
     Read,
 }
 
-/// The reason why a connection ended or was not established. If one cause led to another, the
-/// reason is the first cause.
+/// The reason why a connection ended or was not established. If one cause led to another, this is
+/// the first cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -152,17 +154,17 @@ pub enum CloseReason {
     Rejected {
         /// The reason that the connection manager reports.
         reason: RejectReason,
-        /// The bytes that the peer's application passed with its rejection. Empty if the rejection
+        /// The bytes that the peer's application supplied for its rejection. Empty if the rejection
         /// did not come from the application.
         data: Box<[u8]>,
     },
     /// The peer rejected the connection without stating a cause. This crate always states a cause,
-    /// so one of these cases applies:
+    /// so the peer is one of the following:
     ///
-    /// - Another program listens on the port, such as an rsocket in C.
-    /// - The listener accepts only IPv6 or only IPv4, and the address belongs to the other family.
-    /// - The listener's backlog was full.
-    /// - The listener had just ended.
+    /// - Another program that listens on the port, such as an rsocket in C.
+    /// - A listener that accepts only IPv6 or only IPv4, while the address is of the other family.
+    /// - A listener whose backlog was full.
+    /// - A listener that had just ended.
     RejectedWithoutCause,
     /// The peer answered, but does not use the protocol of this crate.
     NotRdmsg,
@@ -170,13 +172,13 @@ pub enum CloseReason {
     PeerIsRsocket,
     /// The peer ran out of resources. Either it lacked memory, descriptors or shared receives for
     /// another connection, or it had no memory for a message above the eager size for longer than
-    /// its `Config::read_timeout`. A later attempt can succeed: a connector with
+    /// its `Config::read_timeout`. A later attempt can succeed, so a connector with
     /// `Config::retry_refused` retries.
     PeerOutOfResources,
-    /// The peer ended the connection because a timeout of its `Config` passed, and this side
-    /// received the peer's last frame. Both processes were running.
+    /// The peer ended the connection because a timeout in its `Config` passed. This side has
+    /// received the last frame of the peer, so both processes were running.
     PeerGaveUp(PeerTimeout),
-    /// The peer's library ended the connection with a code that is unknown to this version.
+    /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),
     /// The peer's listener has no room for another connection (`Config::backlog`,
     /// `Config::half_open`), the peer's program did not answer the request in time, or the listener
@@ -191,8 +193,8 @@ pub enum CloseReason {
     /// The peer violated the protocol.
     ///
     /// A violation of the [field](Violation::field) `rkey` can have another cause: the peer's
-    /// process was killed while this side was reading a message above the eager size. The peer's
-    /// kernel revokes the message's key before it disconnects.
+    /// process was killed while this side was reading a message above the eager size. In that case,
+    /// the peer's kernel revokes the key of the message before it disconnects.
     ProtocolViolation(Violation),
     /// A work request failed. The status `RETRY_EXC_ERR` means that the peer's host, or the path to
     /// it, is down.
@@ -222,17 +224,17 @@ pub enum CloseReason {
     /// longer receives.
     PeerClosed,
     /// The peer closed the connection and disconnected before this side had read all messages from
-    /// the peer's memory: the last `missing` messages are lost. The peer's `close` failed, or the
-    /// peer's program did not wait for `close` to complete.
+    /// the peer's memory. The last `missing` messages are lost. Either the peer's `close` failed,
+    /// or the peer's program did not wait for it to complete.
     Truncated {
         /// The number of messages that the peer sent but that were not delivered.
         missing: u64,
     },
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
-    /// The connection was disconnected without a close. The peer's process has ended, or its engine
-    /// ended the connection and the [notice](Self::PeerGaveUp) did not arrive. While the connection
-    /// is being established, a connector with `Config::retry_refused` retries.
+    /// The connection was disconnected without a close. Either the peer's process has ended, or its
+    /// engine ended the connection and the [notice](Self::PeerGaveUp) did not arrive. While the
+    /// connection is being established, a connector with `Config::retry_refused` retries.
     PeerDisconnected,
     /// The connection was lost, and the peer no longer has its session: the peer's process has
     /// ended, or the peer has ended the session.
@@ -246,22 +248,22 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
-    /// The waker of a task that waited for the connection panicked. This side ended the connection,
+    /// A task waited for the connection, and its waker panicked. This side ended the connection,
     /// because the task might never be polled again.
     WakerPanicked,
     /// This process was forked. The connection belongs to the parent process, and continues there.
     Forked,
     /// No memory was available for a message above the eager size, which the peer had announced,
-    /// for longer than `Config::read_timeout`. The usual cause is the process's limit on locked
-    /// memory.
+    /// for longer than `Config::read_timeout`. The usual cause is that the process has reached its
+    /// limit on locked memory.
     OutOfMemory(OsError),
-    /// A system call failed. Over TCP, this is any failure of connect(2) except a refused
+    /// A system call failed. Over TCP, this includes all failures of connect(2) except a refused
     /// connection.
     Os(OsError),
 }
 
 impl CloseReason {
-    /// Returns the kind of [`std::io::Error`] that a TCP program expects in this case.
+    /// Returns the kind of [`std::io::Error`] that a TCP program would expect for this reason.
     #[must_use]
     pub fn io_kind(&self) -> io::ErrorKind {
         match self {
@@ -299,15 +301,14 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether a session continues after an established connection was lost for this
-    /// reason. A session continues if the path or the device failed, and neither side ended the
-    /// connection.
+    /// Returns whether the session continues if an established connection ends for this reason. It
+    /// continues if the path or the device failed, and neither side ended the connection.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {
             Self::WorkRequest { status, .. } => matches!(
                 *status,
-                // A device without a path to the peer reports one of the last two statuses.
+                // Devices report the last two statuses if there is no path to the peer.
                 WcStatus::RETRY_EXC_ERR
                     | WcStatus::WR_FLUSH_ERR
                     | WcStatus::RESP_TIMEOUT_ERR
@@ -333,8 +334,8 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether both sides had received all messages when the connection ended. The result
-    /// is true if one side closed the connection and the other side answered the close.
+    /// Returns whether both sides had received all messages when the connection ended. They had if
+    /// one side closed the connection and the other side answered the close.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         matches!(self, Self::PeerClosed | Self::LocallyClosed)
@@ -497,11 +498,11 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// A hint in the texts of errors that can result from the loss of long packets.
+/// A hint in the texts of errors that can occur if a network drops long packets.
 const LONG_PACKETS: &str = "if short messages pass and long ones do not, the MTUs of the hosts and \
                             the switches differ";
 
-/// The remedy in error texts if the process's limit on locked memory is too low.
+/// The remedy in the texts of errors that occur if the limit on locked memory is too low.
 pub const RAISE_MEMLOCK: &str = "raise memlock in /etc/security/limits.conf or with LimitMEMLOCK= \
                                  in the service's unit (`ulimit -l` shows the limit)";
 

@@ -27,9 +27,9 @@ pub enum RejectCode {
     MaxMessage = 4,
     /// The rejecting side lacks memory or another resource for the connection.
     Resources = 5,
-    /// The rejected side does not serve any READ.
+    /// The rejected side serves no READs.
     ResponderResources = 6,
-    /// The rejected side cannot have any READ outstanding.
+    /// The rejected side cannot have READs outstanding.
     InitiatorDepth = 7,
     /// Too many requests wait at the rejecting side, its application did not answer in time, or its
     /// listener is being closed.
@@ -99,7 +99,7 @@ pub struct Reject {
 }
 
 impl Reject {
-    /// The rejection of a request because too many other requests wait.
+    /// The rejection of a request because too many other requests are waiting.
     pub const BUSY: Self = Self {
         code: RejectCode::Busy,
         own: 0,
@@ -125,8 +125,8 @@ impl Reject {
         }
     }
 
-    /// Returns the message counts of the session if the cause of this rejection is that the peer
-    /// has closed the session.
+    /// Returns the message counts of the session, if this rejection states that the peer has closed
+    /// the session.
     pub(super) fn session_over(&self) -> Option<SessionOver> {
         let is_over = self.code == RejectCode::Over;
         is_over.then_some(SessionOver {
@@ -154,9 +154,9 @@ impl Reject {
         out
     }
 
-    /// Parses a rejection from any protocol version, because the layout is the same in all
-    /// versions. Returns `None` if the bytes are not a rejection of this protocol, or if the code
-    /// is unknown. Otherwise, returns the rejection and the application's bytes.
+    /// Parses a rejection, which has the same layout in all protocol versions. Returns the
+    /// rejection and the application's bytes. Returns `None` if the bytes are not a rejection of
+    /// this protocol, or if the code is unknown.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut reader = Reader(bytes);
         let (magic, _version, len, code) = (

@@ -1,5 +1,5 @@
 //! Simulates up to 100,000 connections to one server. The simulation uses this crate's credits and
-//! account of shared receives, and models everything else, so it needs no device.
+//! account of shared receives. It models everything else, so it needs no device.
 //!
 //! `cargo test --release --lib scale_simulation -- --ignored --nocapture` prints a table of the
 //! results.
@@ -27,11 +27,11 @@ const MESSAGES: u32 = 1_000_000;
 const BURST: u32 = 16;
 
 /// The window of a connection that shares receives. A connection can use its whole window only
-/// while other connections are idle.
+/// while most other connections are idle.
 const SHARED_WINDOW: u16 = 64;
 
-/// The server's time to process a message, and to send a Grant frame, in nanoseconds, as measured
-/// on software RoCE. Only the ratio of these times matters.
+/// The time in nanoseconds that the server needs to process a message, as measured on software
+/// RoCE. Only the ratio of this time and `GRANT`, the time to send a Grant frame, matters.
 const SERVICE: u64 = 16_000;
 const GRANT: u64 = 14_000;
 
@@ -41,10 +41,10 @@ const DELAY: u64 = 20_000;
 /// The distribution of the times at which connections want to send messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// Random times. The rate of all messages is nine tenths of the rate that the server can
-    /// process.
+    /// Random times. The messages arrive at nine tenths of the rate at which the server can process
+    /// them.
     FanIn,
-    /// As `FanIn`, but a hundredth of the connections send nine tenths of the messages.
+    /// The same as `FanIn`, but a hundredth of the connections send nine tenths of the messages.
     Skewed,
     /// All messages are sent at once.
     Incast,
@@ -59,10 +59,9 @@ enum Receives {
 /// An event of the simulation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// Some connection wants to send the next message.
+    /// A connection wants to send the next message.
     Wanted,
-    /// A message arrives at the server. `wanted` is the time at which the client wanted to send the
-    /// message.
+    /// A message arrives at the server. The client wanted to send it at the time `wanted`.
     Arrives { connection: u32, wanted: u64 },
     /// The server has processed the first message of its queue.
     Served,
@@ -83,7 +82,7 @@ struct Simulation {
     load: Load,
     now: u64,
     /// The future events. The first number is the time of the event in nanoseconds. The second
-    /// number orders events with the same time: events that were planned earlier occur first.
+    /// number orders events at the same time: events that were planned earlier occur first.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     planned: u64,
     clients: Vec<Client>,
@@ -244,8 +243,8 @@ impl Simulation {
 }
 
 impl Outcome {
-    /// Returns the server's average time per message, including the time for Grant frames, divided
-    /// by the time without Grant frames.
+    /// Returns the average time that the server spends per message, divided by the time without
+    /// Grant frames.
     fn cost(&self) -> f64 {
         1.0 + self.grants_a_message() * GRANT as f64 / SERVICE as f64
     }
@@ -274,7 +273,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The server's side of all connections.
+/// The state of all connections at the server.
 #[derive(Debug)]
 struct Server {
     credits: Vec<RecvCredit>,
@@ -311,8 +310,8 @@ impl Server {
                     );
                 }
                 let credit = account::floor(SHARED_WINDOW);
-                // The receives for control frames are reserved for each connection, so `posted`
-                // excludes them.
+                // `posted` excludes the receives for control frames, because they are reserved for
+                // each connection.
                 let posted = vec![total - CONTROL_RECEIVES * connections];
                 (SHARED_WINDOW, credit, Some(account), posted)
             }
@@ -327,8 +326,8 @@ impl Server {
         (this, window, credit)
     }
 
-    /// Receives a message, and checks that a receive is posted for it. Without a receive, the
-    /// device would make the sender retry, which would delay all messages behind this one.
+    /// Receives a message, and checks that a receive is posted for it. If none were posted, the
+    /// device would make the sender retry, which would delay all later messages.
     fn arrive(&mut self, connection: usize) {
         let posted = self.posted_of(connection);
         *posted = posted.checked_sub(1).expect("no message without a receive");

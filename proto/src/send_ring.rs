@@ -1,17 +1,17 @@
 //! Assigns the slots of the send ring.
 //!
 //! Slots are assigned in order. Most sends are unsignalled: they have no completion of their own,
-//! but the completion of a later signalled send covers everything posted before it. A full ring
-//! must contain a signalled send, whose completion frees slots. Therefore the distance between two
-//! signalled sends is at most a quarter of the data slots, and one more frame than this distance
-//! can always be posted.
+//! but the completion of a later signalled send also covers everything posted before it. A full
+//! ring must contain a signalled send, whose completion frees slots. Therefore the distance between
+//! two signalled sends is at most a quarter of the data slots, and one more frame than this
+//! distance can always be posted.
 
 /// The number of slots that are reserved for control frames, so that a grant never waits behind
 /// data.
 ///
-/// This is the maximum number of control frames whose completion is not known. There can be two
-/// Pings, two Pongs, two Grants, a Finish, and one of each kind of frame that ends a connection. If
-/// no slot is free, a control frame waits for the next completion.
+/// This is the maximum number of control frames that are not known to be complete: two Pings, two
+/// Pongs, two Grants, a Finish, and one of each kind of frame that ends a connection. If no slot is
+/// free, a control frame waits for the next completion.
 pub const CONTROL_SENDS: u32 = 10;
 
 /// The number of slots that are reserved for reads of large messages, so that data and reads do not
@@ -25,22 +25,22 @@ pub(super) struct SendRing {
     slots: u32,
     /// The index of the next slot to assign.
     next: u32,
-    /// The number of slots before `next` that are in use because their sends have not completed.
+    /// The number of slots before `next` whose sends have not completed.
     used: u32,
     /// The number of frames posted since the last signalled frame.
     unsignalled: u32,
-    /// The maximum distance between two signalled frames, in frames.
+    /// The maximum distance in frames between two signalled frames.
     interval: u32,
     /// The number of bytes of payload posted since the last signalled frame.
     unsignalled_bytes: u32,
-    /// The maximum value of `unsignalled_bytes`. The next frame is then signalled, so that a sender
-    /// on a slow link can see that its bytes arrive.
+    /// The maximum value of `unsignalled_bytes`. The frame that reaches it is signalled, so that a
+    /// sender on a slow link sees that its bytes arrive.
     max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// The numbers of two slots in use: the first slot that can hold data, and the last slot that
-    /// holds data. Slots are numbered from 1 in the order in which they are assigned. Both numbers
-    /// are 0 if no slot in use holds data.
+    /// The first slot in use that can hold data, and the last slot that holds data. Slots are
+    /// numbered from 1 in the order in which they are assigned. Both numbers are 0 if no slot in
+    /// use holds data.
     first_data: u64,
     last_data: u64,
 }
@@ -88,7 +88,7 @@ impl SendRing {
         self.used == 0
     }
 
-    /// Returns whether frames are in flight and none of these frames is signalled.
+    /// Returns whether frames are in flight but none of them is signalled.
     pub(super) fn is_unsignalled(&self) -> bool {
         self.used > 0 && self.used == self.unsignalled
     }
@@ -99,8 +99,8 @@ impl SendRing {
         self.used < self.slots
     }
 
-    /// Assigns the next slot. Returns the slot, and whether the send in it must be signalled. The
-    /// caller has checked that a slot is free.
+    /// Assigns the next slot. Returns the slot, and whether the send in the slot must be signalled.
+    /// The caller has checked that a slot is free.
     #[inline(always)]
     pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
         debug_assert!(self.has_room(), "the caller checked");
@@ -118,7 +118,7 @@ impl SendRing {
     }
 
     /// Assigns the next slot to a data frame with `len` bytes of payload. Returns the slot, and
-    /// whether the send in it must be signalled.
+    /// whether the frame must be signalled.
     #[inline(always)]
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
@@ -143,7 +143,7 @@ impl SendRing {
     }
 
     /// Frees the slot of a signalled send that has completed, and all slots that were assigned
-    /// before it. Returns whether any freed slot held data.
+    /// before that slot. Returns whether any freed slot held data.
     pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
         // A slot that is not in use cannot complete. If a faulty device reports such a completion,

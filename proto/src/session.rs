@@ -1,5 +1,5 @@
 //! A session, which outlives its connections. Each side keeps sent messages until they have
-//! arrived, and both sides agree by message numbers on which messages have arrived.
+//! arrived. Message numbers let both sides agree on which messages have arrived.
 //!
 //! Each side numbers the messages that it sends, from 0, over all connections of the session. Each
 //! side keeps a message until it knows that the peer's library has received the message. The loss
@@ -16,10 +16,10 @@
 //! late request for a new request.
 //!
 //! Grants show which messages have been received, because a side grants at most its window beyond
-//! the messages that it has released. At most `window - available` of the messages sent to a side
-//! are therefore not known to be received. A message above the eager size, and each message behind
-//! it, is known to be received only when the peer reports the large message as taken. Sessions
-//! therefore need no additional frames or acknowledgements.
+//! the messages that it has released. Therefore at most `window - available` of the sent messages
+//! are not known to be received. A message above the eager size, and each message behind it, is
+//! known to be received only when the peer reports the large message as taken. Sessions need no
+//! additional frames or acknowledgements.
 
 use std::{
     collections::VecDeque,
@@ -73,8 +73,8 @@ impl fmt::Debug for SessionId {
 pub struct ResumeRequest {
     /// The identity of the session.
     pub id: SessionId,
-    /// The number of this attempt to resume. An attempt with a higher epoch invalidates all
-    /// attempts with lower epochs.
+    /// The number of this attempt to resume the session. An attempt invalidates all attempts with
+    /// lower epochs.
     pub epoch: u32,
     /// The total number of messages that the active side has received.
     pub received: u32,
@@ -126,11 +126,12 @@ pub enum ResumeRefused {
     /// The passive side has already processed a request with this epoch or a higher one.
     Stale,
     /// The peer states an impossible number of received messages: more than this side has sent, or
-    /// fewer than the peer has confirmed.
+    /// fewer than the peer has already confirmed.
     Impossible(Violation),
 }
 
-/// Bounds on the number of messages sent over a connection that are not known to be received.
+/// Bounds on the number of messages that were sent over a connection and are not known to be
+/// received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
     /// The maximum number of messages that are not known to be received.
@@ -138,7 +139,7 @@ pub struct Unconfirmed {
     /// The number of messages above the eager size that the peer has not read. The first of these
     /// messages, and all messages behind it, have not been received.
     pub large: u32,
-    /// The maximum number of unconfirmed messages that is possible with a correct peer.
+    /// The maximum number of unconfirmed messages, if the peer follows the protocol.
     pub max_messages: u32,
 }
 
@@ -156,14 +157,14 @@ pub struct Session<M> {
     ring: Vec<Kept<M>>,
     /// The index in `ring` at which the next message is stored.
     next: u32,
-    /// The number of messages sent over the current connection that were not known to be received
-    /// when `next` was last 0. If this number plus `next` exceeds the length of the ring, the ring
-    /// lacks the oldest of these messages. A correct peer has received them.
+    /// The number of unconfirmed messages at the time when `next` was last 0. If this number plus
+    /// `next` exceeds the length of the ring, the oldest unconfirmed messages are no longer in the
+    /// ring. A peer that follows the protocol has received them.
     kept_at_wrap: u32,
     /// Messages of earlier connections that must be resent, oldest first.
     to_resend: VecDeque<Kept<M>>,
-    /// Whether no new message may be sent: the session is suspended, or messages must be resent
-    /// first.
+    /// Whether no new message may be sent, because the session is suspended or messages must be
+    /// resent first.
     is_closed: bool,
 }
 
@@ -189,9 +190,9 @@ impl<M> Default for Session<M> {
 }
 
 impl<M: Default> Session<M> {
-    // Functions for a session whose connection works.
+    // Functions for a session whose connection works:
 
-    /// Keeps a message that was sent. `write` stores the message in place of an earlier message.
+    /// Keeps a message that was sent. `write` overwrites an earlier value with the message.
     #[inline(always)]
     pub fn keep(
         &mut self,
@@ -209,8 +210,8 @@ impl<M: Default> Session<M> {
         }
     }
 
-    /// Keeps a message when `next` has reached the end of the ring: extends the ring, or continues
-    /// at its beginning.
+    /// Keeps a message when `next` has reached the end of the ring: either extends the ring, or
+    /// continues at its beginning.
     #[cold]
     fn keep_at_ring_end(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
         if self.ring.len() < known.max_messages as usize {
@@ -260,7 +261,7 @@ impl<M: Default> Session<M> {
             .take(self.kept() as usize)
     }
 
-    // Functions for a session whose connection was lost.
+    // Functions for a session whose connection was lost:
 
     /// Suspends the session after the loss of a connection. The connection has delivered `received`
     /// messages, and can deliver nothing more. Returns the number of messages that were sent over
@@ -317,7 +318,7 @@ impl<M: Default> Session<M> {
     }
 
     /// Checks the peer's request to resume the session. `received` is the number of messages that
-    /// the peer states to have received.
+    /// the peer claims to have received.
     pub fn check_attempt(&self, epoch: u32, received: u32) -> Result<(), ResumeRefused> {
         //= PROTOCOL.md#sessions
         //# The passive side refuses an epoch that is not higher than the last one with code 8, and
@@ -383,7 +384,7 @@ impl<M: Default> Session<M> {
         next.map(|kept| kept.message)
     }
 
-    /// Puts back a message that the caller could not send for lack of room.
+    /// Returns a message to the front of the queue, because there was no room to send it.
     pub fn put_back(&mut self, message: M, is_large: bool) {
         self.to_resend.push_front(Kept { message, is_large });
         self.is_closed = true;

@@ -2,8 +2,8 @@ use std::{fmt, ops::AddAssign};
 
 /// Counters and current memory usage of a connection, or of all connections of an engine.
 ///
-/// The counters start at 0 when the connection is established. Reading them locks the connection
-/// briefly, and makes no system call.
+/// The counters start at 0 when the connection is established. A call that reads them locks the
+/// connection briefly, and makes no system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -36,8 +36,8 @@ pub struct Statistics {
     pub resumes: u64,
     /// Messages that were resent after the session was resumed.
     pub resent: u64,
-    /// The longest time in milliseconds from the detection of a loss to the resumption. For several
-    /// connections, this is the maximum instead of the sum.
+    /// The longest time in milliseconds between the detection of a connection loss and the
+    /// resumption of the session. For several connections, this is the maximum, not the sum.
     pub longest_gap_ms: u64,
     /// Receive buffers that are not posted now, because they contain messages that wait in the
     /// channel or that the application holds. Messages above the eager size occupy no receive
@@ -84,7 +84,8 @@ impl Statistics {
     }
 }
 
-/// Excludes the counters from a connection's hash, because no decision depends on them.
+/// Excludes the counters from a connection's hash. This is correct because no decision depends on
+/// the counters.
 #[cfg(test)]
 impl std::hash::Hash for Statistics {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}

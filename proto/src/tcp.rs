@@ -3,15 +3,15 @@
 
 use crate::Violation;
 
-/// The length in bytes of the fields before a PDU's arguments: kind, flags, two reserved bytes, and
-/// the total length of arguments and payload.
+/// The length in bytes of the fields before the arguments of a PDU: kind, flags, two reserved
+/// bytes, and the total length of arguments and payload.
 pub const PREFIX: usize = 8;
 /// The maximum length in bytes of a PDU's arguments.
 const LONGEST_ARGUMENTS: usize = 32;
 /// The maximum length in bytes of a PDU's header: prefix and arguments.
 pub const LONGEST_HEADER: usize = PREFIX + LONGEST_ARGUMENTS;
-/// The maximum length in bytes of the payload of a PDU that is a part of a longer write or answer.
-/// Other PDUs can be sent between two parts.
+/// The maximum length in bytes of the payload of one part of a longer write or answer. Other PDUs
+/// can be sent between two parts.
 pub const LONGEST_PART: u32 = 256 << 10;
 
 /// The flag of a request that the receiver must acknowledge.
@@ -115,7 +115,7 @@ impl Header {
         let mut bytes = [0; LONGEST_HEADER];
         bytes[0] = kind;
         bytes[1] = flags;
-        // The length field contains only the length of the payload until `with` appends arguments.
+        // The length field contains only the payload's length until `with` appends arguments.
         bytes[4..PREFIX].copy_from_slice(&payload.to_be_bytes());
         Self {
             bytes,
@@ -123,7 +123,7 @@ impl Header {
         }
     }
 
-    /// Appends an argument, and adds its length to the header's length field.
+    /// Appends an argument to the header, and adds the argument's length to the length field.
     fn with<const N: usize>(mut self, argument: [u8; N]) -> Self {
         let at = usize::from(self.len);
         self.bytes[at..at + N].copy_from_slice(&argument);

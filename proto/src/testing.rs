@@ -1,5 +1,6 @@
 //! Test harnesses: functions that take bytes or small integers, and panic if the code violates the
-//! protocol. The tests call them with all small values, and the fuzz targets with arbitrary values.
+//! protocol. The tests call them with all small values, and the fuzz targets call them with
+//! arbitrary values.
 
 #[cfg(test)]
 use std::env;
@@ -83,7 +84,8 @@ pub fn number_frames(start: u16, received: u16) {
 /// Sends messages in one direction and grants in the other, in the order that `steps` describes.
 ///
 /// Checks that each message has a credit and a receive, and that at most two Grant frames are in
-/// flight. Also checks that more than half of the credits are left after all messages are released.
+/// flight. Also checks that more than half of the credits are available after all messages have
+/// been released.
 pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut exchange = Exchange {
@@ -178,11 +180,11 @@ impl Exchange {
 }
 
 /// Sends control messages in one direction and grants in the other, in the order that `steps`
-/// describes. The session's connection can be lost at any step.
+/// describes. At any step, the connection can be lost and the session resumed.
 ///
 /// Checks that each message is delivered once and in order, and that at most `window` messages are
 /// in flight or not taken. Also checks that at most one Permit is in flight, and that the sender
-/// has credit after all messages are taken.
+/// has credit after all messages have been taken.
 pub fn exchange_control_messages(window: u32, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut sender = ControlMessages::starting_at(start, window);
@@ -284,9 +286,9 @@ pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
     incoming: 16,
 };
 
-/// Returns a proptest configuration with this number of random cases, which are the same in every
-/// run. The environment variables `PROPTEST_CASES` and `PROPTEST_RNG_SEED` override the number and
-/// the seed.
+/// Returns a proptest configuration with this number of random cases. The cases are the same in
+/// every run. The environment variables `PROPTEST_CASES` and `PROPTEST_RNG_SEED` override the
+/// number and the seed.
 #[cfg(test)]
 pub(super) fn cases(cases: u32) -> Config {
     let of_environment = Config::default();
@@ -389,8 +391,8 @@ mod tests {
             parse_batch(payload);
             count += usize::from(Batch::parse(payload).is_ok());
         });
-        // The accepted payloads contain one message of 0, 1 or 2 bytes, or two messages of which at
-        // most one has a byte.
+        // The accepted payloads contain one message of 0, 1 or 2 bytes, or two messages with at
+        // most one byte in all.
         assert_eq!(count, 1 + 4 + 16 + 1 + 4 + 4);
     }
 

@@ -3,14 +3,14 @@
 //! A breadth-first search visits each state of a [`World`]. It checks that each message is
 //! delivered once and in order, and is kept until its delivery. It also checks that each state has
 //! a path to a state in which all messages are delivered. If a check fails, the search prints a
-//! shortest path to the violation, because it is breadth-first.
+//! path to the violation. Because the search is breadth-first, no path is shorter.
 //!
 //! The model makes three simplifications:
 //!
 //! - A side processes a message as soon as it arrives, because a side that leaves a connection
 //!   first processes everything that has arrived.
-//! - A report of grants takes no time, because a later arrival of the report changes nothing that
-//!   the sender has done before.
+//! - A report of grants takes no time. If it arrived later, nothing that the sender has done before
+//!   would change.
 //! - The passive side refuses one request and sends a Ping. At the next request, it knows whether
 //!   the active side has answered. Further refused requests are equivalent to lost requests.
 
@@ -153,7 +153,7 @@ fn search(scope: &Scope) -> Found {
 }
 
 /// Returns the first state from which no path leads to a state in `done`. Each edge is a pair: the
-/// state after a step, and the state before it.
+/// state after a step, followed by the state before the step.
 fn find_stuck(states: usize, mut edges: Vec<(u32, u32)>, mut done: Vec<u32>) -> Option<usize> {
     edges.sort_unstable();
     let mut can_end = vec![false; states];

@@ -8,8 +8,8 @@ use std::{
 use super::scope::{A, Mistake, P, Scope};
 use crate::session::{ResumeRefused, Session, Unconfirmed};
 
-/// A step of a side or of the network. Values of type `usize` are the index of a side or of a
-/// request. Values of type `u32` are the epoch of a connection.
+/// A step of a side or of the network. Each `usize` is the index of a side or of a request. Each
+/// `u32` is the epoch of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     /// The side sends its next new message, or resends a message.
@@ -18,9 +18,10 @@ pub(super) enum Act {
     Take(usize, u32),
     /// The side finishes reading a large message.
     Read(usize),
-    /// The peer receives the side's grants and its count of large messages taken.
+    /// The peer receives a report from the side: its grants, and its count of large messages taken.
     Report(usize),
-    /// The connection breaks. From each side, this number of messages still arrives.
+    /// The connection breaks. For each side, the given number of its messages in flight still
+    /// arrives.
     Cut(u32, [usize; 2]),
     /// The side gives up its connection or its attempt.
     Leave(usize),
@@ -30,8 +31,8 @@ pub(super) enum Act {
     LoseRequest(usize),
     /// The network duplicates the request.
     RepeatRequest(usize),
-    /// Another host that knows the session's identity sends a request to resume the session, while
-    /// both sides use their connection.
+    /// Another host that knows the session's identity sends a request to resume the session,
+    /// although both sides still use their connection.
     ForgedRequest,
     /// The side considers the connection of its attempt established.
     Establish(usize),
@@ -57,7 +58,7 @@ impl Link {
     }
 }
 
-/// The messages from one side over one connection.
+/// The messages in one direction of one connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Flow {
     wire: VecDeque<u8>,
@@ -65,12 +66,12 @@ struct Flow {
     waiting: VecDeque<u8>,
     /// The number of messages delivered over this connection.
     delivered: u8,
-    /// The sender's credits: `available` is the number that it has, and `returned` is the number
-    /// that the receiver has freed but not reported yet.
+    /// The number of credits that the sender has. `returned` is the number of credits that the
+    /// receiver has freed but not reported yet.
     available: u8,
     returned: u8,
-    /// Large messages: `untaken` is the number that the sender considers untaken. `taken` is the
-    /// number that the receiver has read but not reported yet.
+    /// The number of large messages that the sender considers untaken. `taken` is the number of
+    /// large messages that the receiver has read but not reported yet.
     untaken: u8,
     taken: u8,
 }
@@ -94,8 +95,9 @@ struct Side {
     sent: u8,
     /// The number of messages that the application has received.
     delivered: u8,
-    /// The epoch of a connection that still delivers messages to this side after the side has
-    /// stated the number of messages received. Used for the mistake `CountBeforeFence`.
+    /// The epoch of a connection that still delivers messages to this side, although the side has
+    /// already stated the number of messages received. This happens only with the mistake
+    /// `CountBeforeFence`.
     late: Option<u32>,
 }
 
@@ -111,14 +113,14 @@ pub(super) struct World {
     suspicions: u8,
     trials: u8,
     forged_requests: u8,
-    /// Whether the passive side has refused a request because its connection worked. If so, the
-    /// passive side gives up the connection at the next request, unless the active side answers
-    /// Pings over the connection.
+    /// Whether the passive side has refused a request because its connection seemed to work. At the
+    /// next request, the passive side gives up the connection, unless the active side answers Pings
+    /// over the connection.
     is_doubted: bool,
 }
 
-/// The maximum epoch. If the active side needs more attempts, the session cannot be resumed, and
-/// the search reports a violation.
+/// The maximum epoch. The search reports a violation if the active side needs more attempts to
+/// resume the session.
 const MOST_EPOCHS: u32 = 16;
 
 type Judged = Result<(), &'static str>;
@@ -209,7 +211,7 @@ impl World {
             .all(|at| self.sides[at].delivered == scope.messages[1 - at])
     }
 
-    /// Returns whether the side's connection or attempt can no longer succeed.
+    /// Returns whether the side's connection or attempt cannot succeed any longer.
     fn is_hopeless(&self, at: usize, epoch: u32) -> bool {
         match self.conns.get(&epoch) {
             Some(conn) => !conn.is_whole || !conn.open[1 - at],
@@ -356,7 +358,7 @@ impl World {
             }
             Act::Establish(at) => self.establish(at, scope)?,
         }
-        // A connection that neither side uses has no effect, so the model removes it.
+        // The model removes connections that neither side uses, because they have no effect.
         let sides = &self.sides;
         self.conns.retain(|&epoch, conn| {
             let uses = |side: &Side| side.link.epoch() == Some(epoch);
@@ -404,7 +406,8 @@ impl World {
             return Ok(());
         };
         let is_large = scope.is_large(1 - at, message);
-        // A Rendezvous returns its credit immediately, before the large message is read.
+        // The credit of a Rendezvous returns immediately, before the receiver has read the large
+        // message.
         flow.returned += u8::from(is_large);
         if is_large || !flow.waiting.is_empty() {
             flow.waiting.push_back(message);
@@ -433,7 +436,7 @@ impl World {
             .try_for_each(|message| side.deliver(message))
     }
 
-    /// Ends a side's connection or attempt, which then delivers nothing more.
+    /// Makes a side give up its connection or attempt, which then delivers nothing more.
     fn leave(&mut self, at: usize, scope: &Scope) {
         self.is_doubted &= at != P;
         let side = &mut self.sides[at];
@@ -459,7 +462,7 @@ impl World {
         conn.flows[1 - at].waiting.clear();
     }
 
-    /// Processes a request to resume at the passive side.
+    /// Processes a request to resume the session, at the passive side.
     fn answer(&mut self, epoch: u32, received: u32, scope: &Scope) -> Judged {
         let mut trusts = scope.mistake == Some(Mistake::TrustRequest);
         match self.sides[P].session.check_attempt(epoch, received) {
@@ -504,8 +507,8 @@ impl World {
             side.link = Link::Working(epoch);
         }
         if scope.mistake == Some(Mistake::SendBeforeCount) && side.session.kept() > 0 {
-            // With this mistake, the side has sent messages before the peer's count arrived, so it
-            // can no longer apply the count.
+            // With this mistake, the side has already sent messages when the peer's count arrives,
+            // so it cannot apply the count.
             return Ok(());
         }
         let resumed = side.session.resume(received);
