@@ -107,7 +107,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     if let Ok(Some(mut unshared)) = HELD.try_with(Cell::take) {
-        unshared.give_up();
+        unshared.replace_all();
     }
 }
 
@@ -138,7 +138,7 @@ impl DescriptorSet {
     /// Replaces all descriptors of the set with duplicates of an unused eventfd, so that their
     /// numbers stay in use. Calls only async-signal-safe functions, because it runs in the child of
     /// a multi-threaded process.
-    fn give_up(&mut self) {
+    fn replace_all(&mut self) {
         // SAFETY: `eventfd` has no preconditions.
         let dummy = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         for (at, word) in self.0.iter_mut().enumerate() {

@@ -263,11 +263,11 @@ impl Poller {
     /// queue and poll it.
     #[inline]
     pub fn check_owner(&self, seen: u32) -> OwnerCheck {
-        let look = self.word.check_owner(seen);
-        if look == OwnerCheck::Expired {
+        let check = self.word.check_owner(seen);
+        if check == OwnerCheck::Expired {
             self.follow_owner();
         }
-        look
+        check
     }
 
     /// Makes the engine's thread the owner. The caller must arm the queue and poll it next.

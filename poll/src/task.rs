@@ -27,7 +27,7 @@ const MAX_POLLS_PER_TURN: u32 = 8;
 
 /// The users that need the engine's thread to poll even if a runtime polls.
 #[cfg(feature = "tokio")]
-const ELSEWHERE: &[Reliance] = &[
+const ENGINE_USERS: &[Reliance] = &[
     Reliance::Readable,
     Reliance::Writable,
     Reliance::Group,
@@ -115,7 +115,7 @@ impl Poller {
         if !self.tasks.are_in_runtime() {
             return None;
         }
-        let acquired = self.count_poll_as_loop(ELSEWHERE);
+        let acquired = self.count_poll_as_loop(ENGINE_USERS);
         // If a poll costs a system call, the task polls only after the runtime has reported an
         // event. If the poll finds nothing, this code need not call `ready`: either another poll
         // follows, or `wait_as` calls `ready` after it has registered the waker.

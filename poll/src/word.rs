@@ -275,7 +275,7 @@ impl Word {
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
-            let (new, look) = match owner(word) {
+            let (new, check) = match owner(word) {
                 Owner::Engine => return OwnerCheck::Owned,
                 Owner::Threads if word & ASLEEP != 0 => (word & !ATTENDED, OwnerCheck::Asleep),
                 Owner::Threads | Owner::Loop if visits(word) != seen => {
@@ -287,7 +287,7 @@ impl Word {
                 .0
                 .compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Acquire)
             {
-                Ok(_) => return look,
+                Ok(_) => return check,
                 Err(now) => word = now,
             }
         }

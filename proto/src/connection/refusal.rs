@@ -126,7 +126,7 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
             ours: theirs,
             theirs: own,
         }),
-        None if nobody_listens(reason, private_data) => CloseReason::Refused,
+        None if has_no_listener(reason, private_data) => CloseReason::Refused,
         None if is_rsocket(private_data) => CloseReason::PeerIsRsocket,
         None if reason.is_consumer() && is_blank(private_data) => CloseReason::RejectedWithoutCause,
         None => CloseReason::Rejected {
@@ -173,7 +173,7 @@ pub(super) fn is_permanent(errno: i32) -> bool {
 /// Returns whether the peer has no listener on the port. InfiniBand and RoCE have a reject reason
 /// for this case. On iWARP, the status is that of a refused TCP connection. A rejection by a
 /// program has the same status on iWARP, but contains private data.
-fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
+fn has_no_listener(reason: RejectReason, private_data: &[u8]) -> bool {
     reason == RejectReason::INVALID_SERVICE_ID
         || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))
 }

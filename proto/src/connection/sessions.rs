@@ -73,8 +73,8 @@ impl Connection {
             let transfer = &open.transfer;
             // `undelivered` includes a message whose fragments have not all arrived, but the count
             // of received messages below does not include it.
-            let cut = u64::from(transfer.inbound.missing().is_some());
-            let undelivered = transfer.inbound.undelivered() - cut;
+            let incomplete = u64::from(transfer.inbound.missing().is_some());
+            let undelivered = transfer.inbound.undelivered() - incomplete;
             let messages = transfer
                 .recv_credit
                 .received()

@@ -124,7 +124,7 @@ fn bytes_acked_by_peer_device_are_a_sign_of_life() {
 
 /// The time between two Pings of a connection, while the peer gives signs of life on other
 /// connections only.
-const TURNS: Duration = Duration::from_secs(16);
+const PING_PERIOD: Duration = Duration::from_secs(16);
 
 fn show_life_elsewhere(pair: &mut Pair, sides: &[usize], signs: u64) {
     for side in sides {
@@ -158,7 +158,7 @@ fn unanswered_ping_ends_connection_despite_life_elsewhere() {
         if pair.sides[A].conn.close_reason().is_some() {
             break;
         }
-        assert!(pair.now - start <= TURNS + INTERVAL + TIMEOUT);
+        assert!(pair.now - start <= PING_PERIOD + INTERVAL + TIMEOUT);
     }
     let statistics = pair.sides[A].conn.statistics();
     assert_eq!(statistics.pings_sent, 1);

@@ -139,9 +139,9 @@ fn apply(pair: &mut Pair, op: Op) {
         Op::Kill(at) if alive(pair, at) => pair.kill(at),
         Op::RemoveDevice(at) if alive(pair, at) => pair.remove_device(at),
         Op::GiveUp(at) if alive(pair, at) => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
-        Op::OtherConnections { at, kind: 0 } => pair.sides[at].others_wants(4),
-        Op::OtherConnections { at, kind: 1 } => pair.sides[at].others_receives(),
-        Op::OtherConnections { at, .. } => pair.sides[at].others_releases(),
+        Op::OtherConnections { at, kind: 0 } => pair.sides[at].others_claim(4),
+        Op::OtherConnections { at, kind: 1 } => pair.sides[at].others_receive(),
+        Op::OtherConnections { at, .. } => pair.sides[at].others_release(),
         Op::Step(_)
         | Op::Send(_)
         | Op::SendBatch(_)

@@ -415,14 +415,14 @@ impl Side {
 
     /// Promises up to `count` more receives to the peers of the other connections, as far as the
     /// account has free receives.
-    pub(super) fn others_wants(&mut self, count: u32) {
+    pub(super) fn others_claim(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);
         }
     }
 
     /// Receives a frame on one of the other connections that share the receives.
-    pub(super) fn others_receives(&mut self) {
+    pub(super) fn others_receive(&mut self) {
         if let Some(shared) = &mut self.shared
             && shared.promised > 0
         {
@@ -435,7 +435,7 @@ impl Side {
     }
 
     /// Releases the oldest message of the other connections.
-    pub(super) fn others_releases(&mut self) {
+    pub(super) fn others_release(&mut self) {
         if let Some(buffer) = self
             .shared
             .as_mut()
