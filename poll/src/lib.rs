@@ -33,8 +33,8 @@
 //! outside of a runtime, and an event loop that waits for room to send. While a connection has such
 //! a user, the engine stays the owner, and waiting threads poll in addition.
 //!
-//! If several threads wait on one connection, one of them *leads*: it polls, first spinning, then
-//! asleep on the completion events. The other threads *follow*: they are parked until another
+//! If several threads wait on one connection, one of them *leads*: it spins first, and then sleeps
+//! until a completion event is raised. The other threads *follow*: they are parked until another
 //! thread wakes them, or until no thread leads.
 //!
 //! This crate does not know the type of a connection. It accesses a connection's queue through the

@@ -72,8 +72,7 @@ impl Default for Polling {
 pub(super) struct SpinRecord {
     /// The number of waits left that sleep without spinning.
     skip: AtomicU8,
-    /// The number of waits that the last failed spin made sleep without spinning. 0 after a
-    /// successful spin.
+    /// The value that the last failed spin assigned to `skip`, or 0 after a successful spin.
     penalty: AtomicU8,
 }
 

@@ -24,7 +24,7 @@ use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
 pub(super) use rdmsg_os::lock;
 
 /// The maximum duration of one sleep. If a bug loses a wake-up, the thread continues after this
-/// time. Correct code does not rely on it.
+/// time. No code relies on this limit.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// The pause after a failed system call.

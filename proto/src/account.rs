@@ -100,7 +100,7 @@ impl Account {
             // receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
-            // This is the usual case of a busy connection. It writes to no shared cache line.
+            // In this case, which is usual for a busy connection, no shared cache line is written.
             if taken == given {
                 return taken;
             }
@@ -165,8 +165,8 @@ mod tests {
         assert!(account.open(64));
     }
 
-    /// The documentation of `Config::shared_receive` and the example in the crate's documentation
-    /// state these numbers.
+    /// Checks the numbers in the documentation of `Config::shared_receive` and in the example in
+    /// the crate documentation.
     #[test]
     fn connection_keeps_its_written_receives() {
         assert_eq!(Account::min_receives(2), 17);

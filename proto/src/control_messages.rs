@@ -21,7 +21,7 @@ use super::{
 /// The maximum number of control messages that can be sent before the peer's application takes one.
 pub const CONTROL_WINDOW: u32 = 2;
 
-/// The maximum length in bytes of a control message. If the eager size is smaller, it is the limit.
+/// The maximum length in bytes of a control message. A smaller eager size lowers this limit.
 pub const MAX_CONTROL_MESSAGE: u32 = 256;
 
 /// The reason why a control message cannot be sent.
@@ -55,7 +55,7 @@ pub(super) struct ControlMessages {
     next_to_post: u32,
     /// The total number of messages that the peer has permitted this side to send.
     limit: u32,
-    /// The messages that the peer is not known to have received, oldest first. The last message has
+    /// The messages whose receipt no grant has confirmed yet, oldest first. The last message has
     /// the number `sent` − 1.
     kept: VecDeque<Arc<[u8]>>,
     /// The number of the next message from the peer on the current connection. On a connection that

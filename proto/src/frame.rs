@@ -189,8 +189,7 @@ pub(crate) struct Header {
     /// - Answer: the number of an [`Answer`]
     /// - ControlMessage: the number of the message
     /// - Permit: the total number of control messages permitted
-    /// - other kinds: the number of large messages from the peer that the sender has read, modulo
-    ///   2³²
+    /// - other kinds: the number of large messages that the sender of the frame has read, modulo 2³²
     pub arg: u32,
 }
 
@@ -260,8 +259,8 @@ impl Descriptor {
 }
 
 impl Header {
-    /// Returns the number of large messages from the peer that the sender of this frame has read,
-    /// or `None` if `arg` has another meaning in this kind of frame.
+    /// Returns the number of large messages that the sender of this frame has read, or `None` if
+    /// `arg` has another meaning in this kind of frame.
     #[inline]
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {

@@ -351,8 +351,8 @@ pub enum Event {
     /// The private data of a request have arrived in a separate frame. The application can now
     /// accept or reject the request.
     Requested,
-    /// A message, immediate data or a Finish has arrived and must be delivered. These events have
-    /// the order in which the peer sent.
+    /// A message, immediate data or a Finish has arrived and must be delivered. These events occur
+    /// in the order in which the peer sent.
     Arrived(Arrival),
     /// A control message of `len` bytes has arrived. The message follows the frame's header in this
     /// receive buffer. The driver must copy the message, because [`Output::Repost`] follows, and

@@ -9,8 +9,8 @@ pub struct Params {
     /// The receive window: the maximum number of data frames that the peer has sent and this side
     /// has not released.
     pub window: u16,
-    /// Whether the connection shares receives with other connections. If so, the peer gets fewer
-    /// first credits than the window.
+    /// Whether the connection shares receives with other connections. If so, the peer's initial
+    /// credit is smaller than the window.
     pub shared: bool,
     /// The maximum length in bytes of the payload of a data frame that this side accepts.
     pub eager_size: u32,
@@ -57,7 +57,7 @@ pub struct Params {
     /// Whether this side accepts control messages.
     pub takes_control_messages: bool,
     /// The number of messages from earlier connections of the session that the application still
-    /// holds. The peer's first credits are reduced by this number.
+    /// holds. The peer's initial credit is reduced by this number.
     pub held: u16,
     /// Whether the hello offers or resumes a session.
     pub session: SessionOffer,

@@ -1,7 +1,7 @@
 //! Checks that PROTOCOL.md and the code agree.
 //!
-//! Code that implements a rule of PROTOCOL.md quotes the rule, with the anchor of the heading above
-//! it:
+//! Code that implements a rule of PROTOCOL.md quotes the rule, and names the anchor of the heading
+//! above the rule:
 //!
 //! ```text
 //! //= PROTOCOL.md#half-close

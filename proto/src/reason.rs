@@ -225,7 +225,7 @@ pub enum CloseReason {
     PeerClosed,
     /// The peer closed the connection and disconnected before this side had read all messages from
     /// the peer's memory. The last `missing` messages are lost. Either the peer's `close` failed,
-    /// or the peer's program did not wait for it to complete.
+    /// or the peer's program did not wait until `close` had completed.
     Truncated {
         /// The number of messages that the peer sent but that were not delivered.
         missing: u64,

@@ -227,7 +227,7 @@ impl<M: Default> Session<M> {
         self.next += 1;
     }
 
-    /// Returns the number of messages sent over this connection that are not known to be received.
+    /// Returns the number of unconfirmed messages that were sent over this connection.
     fn kept(&self) -> u32 {
         self.kept_at_wrap.wrapping_add(self.next)
     }

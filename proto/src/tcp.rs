@@ -50,7 +50,7 @@ pub enum Pdu {
     ReadPart { last: bool, len: u32 },
     /// The answer to the oldest unanswered atomic operation: the value before the operation.
     Old { value: u64 },
-    /// Reports that the request after number `requests` failed.
+    /// Reports the failure of the request that follows number `requests`.
     Nak { requests: u32, cause: Cause },
 }
 

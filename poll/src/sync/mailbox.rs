@@ -34,9 +34,9 @@ const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// calls the reader.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Takes the messages from the mailboxes and handles them. When this call returns, each message
-    /// that was sent before the call has been handled, by this thread or by another. The exception
-    /// is a reader to which other threads send messages faster than it handles them. The caller
-    /// holds no lock.
+    /// that was sent before the call has been handled, by this thread or by another. This is not
+    /// guaranteed while other threads send messages faster than they are handled. The caller holds
+    /// no lock.
     fn serve(&self);
 
     /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives.

@@ -5,9 +5,9 @@
 //! for its Close has arrived. Acknowledgements by devices do not prove delivery, because a device
 //! also acknowledges frames for a process that never reads them. Conversely, a device does not
 //! acknowledge a frame if its queue pair fails right after it has received the frame. The side that
-//! closed first disconnects after the peer's device has acknowledged its CloseAck. The other side
-//! waits for the event DISCONNECTED. A side acknowledges a Close after it has read everything, and
-//! disconnects after the large messages of both sides have been read.
+//! closed first sends its CloseAck, and disconnects when the peer's device has acknowledged this
+//! frame. The other side waits for the event DISCONNECTED. A side acknowledges a Close after it has
+//! read everything, and disconnects after the large messages of both sides have been read.
 //!
 //! Draining comes last. It ends when a marker behind the last work request of each queue has
 //! completed. Counting completions would not suffice, because an unsignalled send that succeeded
@@ -191,8 +191,8 @@ impl Open {
         self.send_control(side);
     }
 
-    /// Starts to end the connection with an Abort or a Failure, which the caller sends as this
-    /// side's last frame.
+    /// Begins the end of the connection. The caller then sends an Abort or a Failure, the last
+    /// frame of this side.
     pub(super) fn abort(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let role = if expects_disconnected(&reason) {
             Role::Aborter

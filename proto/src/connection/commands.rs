@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The total number of Pongs that proves that the peer has processed all frames before this
+    /// The number of Pongs whose arrival proves that the peer has processed all frames before this
     /// point.
     answered: u64,
     /// The number of large messages that were sent before this point.
@@ -32,7 +32,7 @@ pub struct Flush {
 /// before this point have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The total number of Pongs that proves that the peer has processed all frames before this
+    /// The number of Pongs whose arrival proves that the peer has processed all frames before this
     /// point.
     answered: u64,
 }
@@ -247,8 +247,8 @@ impl Connection {
             .map_or(SendMethod::Frame, |open| open.transfer.send_method(len))
     }
 
-    /// Assigns a slot and a header to the part that begins at `offset` of a message of `len` bytes.
-    /// Returns the frame and the length of the part.
+    /// Assigns a slot and a header to a part of a message of `len` bytes. The part begins at
+    /// `offset`. Returns the frame and the length of the part.
     ///
     /// Before the first part, the caller has checked that [`send_method`](Self::send_method)
     /// returns [`SendMethod::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller
@@ -265,8 +265,9 @@ impl Connection {
         open.is_some_and(|open| open.transfer.is_eager(len))
     }
 
-    /// Checks whether a message of `len` bytes can be sent now. If the message is refused as
-    /// blocked, [`Event::Writable`](crate::Event::Writable) follows when a retry can succeed.
+    /// Checks whether a message of `len` bytes can be sent now. If the result is
+    /// [`SendRefused::Blocked`], [`Event::Writable`](crate::Event::Writable) follows when a retry
+    /// can succeed.
     #[inline]
     pub fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
@@ -296,8 +297,8 @@ impl Connection {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
     }
 
-    /// Sends a Ping. The Pong proves that the peer's library has processed everything that was sent
-    /// before the Ping.
+    /// Sends a Ping. The Pong proves that the peer's library has processed everything sent before
+    /// the Ping.
     ///
     /// The result of [`is_flushed`](Self::is_flushed) can change after
     /// [`Event::Answered`](crate::Event::Answered) and after [`Event::Taken`](crate::Event::Taken).
@@ -326,9 +327,9 @@ impl Connection {
         self.side.acknowledges_sends()
     }
 
-    /// Sends a Ping. The Pong proves that everything that was posted before the Ping has arrived.
-    /// Returns `None` if the connection is ending. In that case, the reason for the end shows
-    /// whether everything has arrived.
+    /// Sends a Ping. The Pong proves that everything posted before the Ping has arrived. Returns
+    /// `None` if the connection is ending. In that case, the reason for the end shows whether
+    /// everything has arrived.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
         let answered = open.sending().ok()?.probe.request_pong();
@@ -422,8 +423,8 @@ impl Connection {
         self.side.control_messages.send(message)
     }
 
-    /// Records that the application has taken a control message. The message counts for the current
-    /// connection, even if an earlier connection of the session delivered it.
+    /// Records that the application has taken a control message. The current connection counts the
+    /// message even if an earlier connection of the session delivered it.
     pub fn take_control_message(&mut self) {
         self.side.control_messages.take();
         if let Some((open, side)) = self.open() {

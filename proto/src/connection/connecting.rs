@@ -139,8 +139,8 @@ impl Connection {
     }
 
     /// Returns whether the caller may [connect again](Self::connect_again), after this active side
-    /// has failed with `reason` before the connection was established. This is only true if the
-    /// private data were sent in a frame, because the state machine itself repeats other refused
+    /// has failed with `reason` before the connection was established. Returns false if the request
+    /// had no private data in a separate frame, because the state machine itself repeats such
     /// requests.
     pub fn may_connect_again(&self, reason: &CloseReason) -> bool {
         self.has_long_request() && self.side.params.retry_refused && is_refusal(reason)

@@ -14,9 +14,9 @@ use crate::{
 
 /// Inputs from the connection manager and the engine.
 impl Connection {
-    /// Performs the setup steps that keep the engine busy. The connection has requested this turn
-    /// with [`CmOp::AwaitTurn`](crate::CmOp). The turn lasts until [`has_turn`](Self::has_turn)
-    /// returns false.
+    /// Performs the expensive steps of the setup. The connection has requested this turn with
+    /// [`CmOp::AwaitTurn`](crate::CmOp). The turn lasts until [`has_turn`](Self::has_turn) returns
+    /// false.
     pub fn take_turn(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             return self.handle_timeout(now);

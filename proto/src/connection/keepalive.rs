@@ -12,8 +12,8 @@ use crate::{
 /// most this time counts as on time.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// While the peer's engine gives signs of life on other connections only, one in this number of
-/// checks sends a Ping. The peer must answer the Ping within the timeout. There are two checks per
+/// The number of checks per Ping, while the peer's engine gives signs of life only on other
+/// connections. The peer must answer the Ping within the timeout. There are two checks per
 /// interval, so the connection sends a Ping every 16 intervals.
 const CHECKS_PER_PING: u64 = 32;
 

@@ -244,8 +244,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether the connection is using its turn: it is being established, and its next step
-    /// can keep the engine busy.
+    /// Returns whether the connection still occupies its turn, because its setup can perform an
+    /// expensive step at any moment.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }

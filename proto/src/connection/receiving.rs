@@ -309,7 +309,8 @@ impl Open {
         //= PROTOCOL.md#one-sided-operations
         //# It must not be sent to a side that gave out no memory with the right to write.
         if !side.exposed_writable {
-            // A device lets any peer make a write of 0 bytes, because such a write needs no key.
+            // The device accepts a write of 0 bytes from any peer, because such a write needs no
+            // key.
             return Err(Violation::new(
                 "immediate",
                 imm_data.into(),
@@ -453,8 +454,8 @@ impl Open {
         Ok(())
     }
 
-    /// Applies the sequence number, the grant and the count of large messages taken from a frame's
-    /// header.
+    /// Applies the header of a frame: the sequence number, the grant, and the number of large
+    /// messages that the peer has taken.
     pub(super) fn apply_header(
         &mut self,
         side: &mut Side,
@@ -482,8 +483,8 @@ impl Open {
         self.grant_if_due(side);
     }
 
-    /// Asks the driver to post a buffer again whose content is no longer needed, if the connection
-    /// still accepts receives.
+    /// Asks the driver to post a buffer again, because its content is no longer needed. Does
+    /// nothing if the connection no longer accepts receives.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));

@@ -68,7 +68,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether the setup is using its turn, because its next step can keep the engine busy.
+    /// Returns whether the setup still occupies its turn, because it can perform an expensive step
+    /// now.
     pub(super) fn has_turn(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_turn(),

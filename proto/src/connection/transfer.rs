@@ -482,7 +482,7 @@ impl Transfer {
         self.data_frame(Kind::Batch, len as u32)
     }
 
-    /// Sends the part that begins at `offset` of a message of `len` bytes. Returns the frame and
+    /// Sends a part of a message of `len` bytes. The part begins at `offset`. Returns the frame and
     /// the length of the part. The caller has checked with `send_method` and `may_send` that
     /// credits and slots for all parts are available.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
@@ -624,8 +624,8 @@ impl Transfer {
         self.frame(kind, len, arg, slot)
     }
 
-    /// Creates a frame for a slot of the send ring. `slot` consists of the slot and a flag, which
-    /// states whether the send must be signalled.
+    /// Creates a frame for a slot of the send ring. The flag in `slot` states whether the send must
+    /// be signalled.
     #[inline(always)]
     fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
         let header = Header {

@@ -248,7 +248,7 @@ fn bytes_retransmitted_in_silence_extend_timeout_once() {
         stop(&mut pair, B);
         let start = pair.now;
         while pair.sides[A].conn.close_reason().is_none() {
-            // Both retransmissions happened before the silence is detected.
+            // Both retransmissions happened before the silence was detected.
             let late = pair.now - start > INTERVAL;
             let moved = MovedBytes {
                 retransmissions: if repeats && late { 3 } else { 2 },

@@ -42,8 +42,8 @@ pub(super) const SMALLEST: Scope = Scope {
 };
 
 /// Creates a list of scopes, one per line. Each line contains a name, followed by the sizes that
-/// differ from the smallest scope. After the arrow, it lists the events that can occur at either
-/// side, each with its maximum number of occurrences at A and at B.
+/// differ from the smallest scope. The events that can occur follow the arrow. Each event has two
+/// numbers: the maximum number of occurrences at A and at B.
 macro_rules! scopes {
     ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {
