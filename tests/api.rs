@@ -39,8 +39,8 @@ fn errors_contain_a_remedy() {
                 -libc::ENODEV,
             ))),
             "the connection has ended: no RDMA device has a route to that address; `rdma link` \
-             lists the devices and `ip route get` shows the interface that leads there: it must \
-             belong to one of them",
+             lists the devices, and `ip route get` shows the interface for the address: this \
+             interface must belong to one of the devices",
         ),
         (
             Error::Disconnected(CloseReason::WorkRequest {

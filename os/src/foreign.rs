@@ -6,12 +6,12 @@
 //!   logger may send its line over a connection.
 //! * [`call`] catches a panic, so that the panic ends neither the engine's thread nor a destructor.
 //!   If a waker panics, the connection that its task waits on is ended, because that task may never
-//!   be polled again. If the logger panics, the current log line is lost and no connection ends. The
-//!   panic is not logged, because that would call the same logger again.
+//!   be polled again. If the logger panics, the current log line is lost, and no connection ends.
+//!   The panic is not logged, because that would call the same logger again.
 //! * The engine's thread does not run foreign code immediately, because other threads depend on the
-//!   engine. It [collects](collect) the code as [`ForeignCall`]s, and runs them after another thread
-//!   has taken over its other work. All other threads run foreign code immediately: code that blocks
-//!   delays only the thread that runs it.
+//!   engine. It [collects](collect) the code as [`ForeignCall`]s, and runs them after another
+//!   thread has taken over its other work. All other threads run foreign code immediately: code
+//!   that blocks delays only the thread that runs it.
 //!
 //! A program that is built with `panic = "abort"` still aborts at the first panic.
 //!

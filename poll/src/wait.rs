@@ -187,7 +187,7 @@ impl Poller {
                 Some(_) | None => Ok(()),
             };
         };
-        // After this call, each thread that delivers a completion rings the alarm. The engine's thread
+        // After this call, a thread that delivers a completion rings the alarm. The engine's thread
         // also rings the alarm after it has switched to the completion events of another transport.
         leader.fall_asleep();
         let Some((events, has_ended)) = queue.events() else {

@@ -40,7 +40,7 @@ impl Batch {
             return Err(Violation::new(
                 "batch",
                 rest as u64,
-                "messages whose lengths add up to the frame's",
+                "messages whose lengths add up to the frame's length",
             ));
         }
         Ok(batch)

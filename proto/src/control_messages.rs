@@ -192,7 +192,7 @@ impl ControlMessages {
             return Err(Violation::new(
                 "control number",
                 number.into(),
-                "the number behind that of the control message before",
+                "the number after that of the previous control message",
             ));
         }
         if self.next.is_none() {

@@ -189,7 +189,7 @@ pub(crate) struct Header {
     /// - Answer: the number of an [`Answer`]
     /// - ControlMessage: the number of the message
     /// - Permit: the total number of control messages permitted
-    /// - other kinds: the number of large messages that the sender of the frame has read, modulo 2³²
+    /// - other kinds: the number of large messages that the frame's sender has read, modulo 2³²
     pub arg: u32,
 }
 
@@ -251,7 +251,7 @@ impl Descriptor {
             return Err(Violation::new(
                 "descriptor len",
                 descriptor.len,
-                "at least 1, and an end that is an address",
+                "at least 1, and an end within the address space",
             ));
         }
         Ok(descriptor)
@@ -416,7 +416,7 @@ impl Sequence {
             return Err(Violation::new(
                 "sequence",
                 number.into(),
-                "the number behind that of the frame before",
+                "the number after that of the previous frame",
             ));
         }
         self.receive = number.wrapping_add(1);

@@ -346,8 +346,9 @@ impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddrResolution(status) if status.raw() == -libc::ENODEV => f.write_str(
-                "no RDMA device has a route to that address; `rdma link` lists the devices and `ip \
-                 route get` shows the interface that leads there: it must belong to one of them",
+                "no RDMA device has a route to that address; `rdma link` lists the devices, and \
+                 `ip route get` shows the interface for the address: this interface must belong to \
+                 one of the devices",
             ),
             Self::AddrResolution(status) => write!(
                 f,
@@ -392,13 +393,13 @@ impl fmt::Display for CloseReason {
             ),
             Self::PeerGaveUp(PeerTimeout::Keepalive) => write!(
                 f,
-                "the peer gave up: it saw no sign of life of this side within its \
+                "the peer gave up: it received no sign of life from this side within its \
                  keepalive_interval and keepalive_timeout, because this process did not run or \
                  the network lost packets; {LONG_PACKETS}"
             ),
             Self::PeerGaveUp(PeerTimeout::Read) => write!(
                 f,
-                "the peer gave up: it could not read a message of this side within its \
+                "the peer gave up: it could not read a message from this side within its \
                  read_timeout, because the path is too slow or loses packets; {LONG_PACKETS}"
             ),
             Self::PeerFailed(code) => {
@@ -458,8 +459,8 @@ impl fmt::Display for CloseReason {
             }
             Self::SessionLost => f.write_str(
                 "the connection was lost, and the peer does not know its session: its process has \
-                 ended, or it gave up the session; the completions Failed name the messages that \
-                 may not have arrived",
+                 ended, or it has ended the session; each message that may not have arrived has a \
+                 Completion::Failed",
             ),
             Self::LocallyClosed => f.write_str("closed by this side"),
             Self::LocallyAborted => f.write_str("aborted by this side"),

@@ -29,9 +29,9 @@ impl fmt::Display for Stall {
             Self::Window { window } => {
                 write!(f, "the peer holds all {window} messages of its window")
             }
-            Self::SendRing => {
-                f.write_str("all sends of its send_depth are in flight, and none is acknowledged")
-            }
+            Self::SendRing => f.write_str(
+                "all sends that send_depth permits are in flight, and none is acknowledged",
+            ),
             Self::Large { messages: 1, bytes } => {
                 write!(f, "the peer has not read a large message of {bytes} bytes")
             }

@@ -314,7 +314,7 @@ impl Open {
             return Err(Violation::new(
                 "immediate",
                 imm_data.into(),
-                "none, as no region was given out with the right to write",
+                "none, because no memory is exposed for writing",
             ));
         }
         self.transfer.take_credits(Kind::Data, 1)?;

@@ -25,7 +25,11 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
 /// Returns the reason for the end if a request to resume a session has the wrong length `len`.
 pub(super) fn malformed_resume(len: usize) -> CloseReason {
     let field = RejectCode::Session.field();
-    let violation = Violation::new(field, len as u64, "the 20 bytes of a request to resume one");
+    let violation = Violation::new(
+        field,
+        len as u64,
+        "the 20 bytes of a request to resume a session",
+    );
     CloseReason::ProtocolViolation(violation)
 }
 
