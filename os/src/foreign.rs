@@ -9,9 +9,9 @@
 //!   be polled again. If the logger panics, the current log line is lost, and no connection ends.
 //!   The panic is not logged, because that would call the same logger again.
 //! * The engine's thread does not run foreign code immediately, because other threads depend on the
-//!   engine. It [collects](collect) the code as [`ForeignCall`]s, and runs them after another
-//!   thread has taken over its other work. All other threads run foreign code immediately: code
-//!   that blocks delays only the thread that runs it.
+//!   engine. This thread [collects](collect) the code as [`ForeignCall`]s, and runs them after
+//!   another thread has taken over its other work. All other threads run foreign code immediately:
+//!   code that blocks delays only the thread that runs it.
 //!
 //! A program that is built with `panic = "abort"` still aborts at the first panic.
 //!
@@ -185,8 +185,8 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     impl<F: FnOnce() + Send> ForeignCall for Once<F> {
         fn run(self: Arc<Self>) {
             let code = lock(&self.0).take();
-            // A panic can be ignored: if it has to end a connection, `code` itself handles the
-            // panic.
+            // A panic can be ignored here, because `code` itself handles a panic that must end a
+            // connection.
             let _ = code.map(call);
         }
     }

@@ -9,10 +9,11 @@ use super::{
     word::{Owner, OwnerCheck},
 };
 
-/// Interval at which the engine's thread checks the connections that the application polls. It
-/// bounds the latency if the application stops polling: a program that mixes `recv` with `select!`
-/// may receive a message up to two intervals after its arrival. It also limits the cost: while a
-/// program polls often, the engine's thread runs once per interval instead of once per message.
+/// Interval at which the engine's thread checks the connections that the application polls. The
+/// interval bounds the latency if the application stops polling: a program that mixes `recv` with
+/// `select!` may receive a message up to two intervals after its arrival. The interval also limits
+/// the cost: while a program polls often, the engine's thread runs once per interval instead of
+/// once per message.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval at which the engine's thread checks connections that hold back a message. It is shorter

@@ -416,8 +416,8 @@ impl Poller {
 }
 
 impl Follower<'_> {
-    /// Waits until a thread calls `wake` after the creation of this value, until no thread leads,
-    /// or until the time `left` has passed.
+    /// Waits until a thread calls `wake`, until no thread leads, or until the time `left` has
+    /// passed. Returns immediately if `wake` was called since this value was created.
     pub(super) fn wait(self, left: Option<Duration>) {
         let poller = self.poller;
         let wakes = lock(&poller.wakes);

@@ -204,10 +204,10 @@ impl Poller {
         let slept = if value.is_some() || progress == Progress::More {
             Ok(Woken::Event)
         } else if has_ended {
-            // The fd stays readable, so this thread cannot sleep on it. It sleeps on the alarm
-            // until the engine's thread delivers the end of the connection. If the threads of many
-            // connections spun here, they would take processor time from the engine's thread, and
-            // each connection would end later.
+            // The fd stays readable, so this thread cannot sleep on it. Instead, the thread sleeps
+            // on the alarm until the engine's thread delivers the end of the connection. If the
+            // threads of many connections spun here, they would take processor time from the
+            // engine's thread, and each connection would end later.
             self.call_engine();
             alarm.sleep_until_event(deadline.left())
         } else if stays_readable

@@ -109,8 +109,8 @@ impl Params {
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
     /// For a byte stream, the maximum is half of the stream buffer plus one piece. A receiver
-    /// reports pieces in pairs. The additional piece lets it continue to read while it reports two
-    /// pieces.
+    /// reports pieces in pairs. The additional piece lets the receiver continue to read while it
+    /// reports two pieces.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();

@@ -334,8 +334,8 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether both sides had received all messages when the connection ended. They had if
-    /// one side closed the connection and the other side answered the close.
+    /// Returns whether both sides had received all messages when the connection ended. The result
+    /// is true if one side closed the connection and the other side answered the close.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         matches!(self, Self::PeerClosed | Self::LocallyClosed)

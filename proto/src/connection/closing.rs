@@ -112,8 +112,8 @@ impl Draining {
         self.deadline
     }
 
-    /// Returns whether the peer is suspected of a violation. If the peer then disconnects, its
-    /// process has ended instead, and there was no violation.
+    /// Returns whether the peer is suspected of a violation. If the peer disconnects first, the
+    /// cause was the end of its process, not a violation.
     pub(super) fn is_suspecting(&self) -> bool {
         self.suspected_violation.is_some()
     }

@@ -479,8 +479,8 @@ impl Connection {
     }
 
     /// Does the same as [`batch_room`](Self::batch_room), but for messages that the driver holds
-    /// back. It succeeds even after the application has finished or closed. It fails after the peer
-    /// has closed, because the peer then ignores messages.
+    /// back. The call succeeds even after the application has finished or closed. The call fails
+    /// after the peer has closed, because the peer then ignores messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()

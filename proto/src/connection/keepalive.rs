@@ -24,8 +24,8 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// the arrival of a frame need not read the clock.
 ///
 /// A check detects a silence between half an interval and one interval after the last sign of life.
-/// If the peer then gives no sign of life within one timeout, the peer counts as dead. This happens
-/// at most `interval + timeout` after the last sign of life.
+/// If the peer then gives no sign of life within one timeout, the peer counts as dead. A dead peer
+/// is therefore detected at most `interval + timeout` after its last sign of life.
 ///
 /// Over TCP, the peer's system might not have had a chance to answer, because the kernel
 /// retransmits lost bytes after increasing pauses. The timeout is therefore extended in two cases:

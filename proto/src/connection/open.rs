@@ -50,8 +50,8 @@ pub(super) enum LostInClose {
     No,
     /// This side does not know the result, and the peer might not know it either.
     Here,
-    /// This side knows the result. The peer might not know it, because its device has not
-    /// acknowledged this side's last frame.
+    /// This side knows the result. The peer might not know the result, because the peer's device
+    /// has not acknowledged the last frame of this side.
     AtPeer,
 }
 

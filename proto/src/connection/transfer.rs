@@ -273,8 +273,8 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty message is never copied. It occupies its receive until the application takes it,
-        // because otherwise no credit would limit the number of empty messages.
+        // An empty message is never copied, so it occupies its receive until the application takes
+        // it. If empty messages were copied, no credit would limit their number.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 

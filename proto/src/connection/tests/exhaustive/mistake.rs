@@ -63,8 +63,8 @@ impl Mistake {
         }
     }
 
-    /// Makes this mistake after a transition, if it is `AcknowledgeClose`, the only mistake that is
-    /// repeated after every transition.
+    /// Makes the mistake `AcknowledgeClose` after a transition. All other mistakes are made only
+    /// once, by [`make`](Self::make).
     pub(super) fn repeat(self, world: &mut World) {
         if self != Self::AcknowledgeClose {
             return;

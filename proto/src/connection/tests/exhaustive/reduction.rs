@@ -29,9 +29,9 @@ pub(super) fn first(world: &World) -> Option<usize> {
     [A, B].into_iter().find(suffices)
 }
 
-/// Returns whether the connection is live, and the peer and the devices cannot affect the next
-/// transitions of this side. This is the case if further completions are polled behind the current
-/// ones.
+/// Returns whether the connection is live, and the next transitions of this side are independent of
+/// the peer and the devices. They are independent if further completions are polled behind the
+/// current ones.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
