@@ -230,10 +230,10 @@ impl Poller {
         self.sleep_result(slept, value, deadline)
     }
 
-    /// Does the same as [`sleep`](Self::sleep) from [`Leader::fall_asleep`] on, while the
-    /// connection has no completion events. If the connection was lost, the engine's thread wakes
-    /// the leader when the session has a new connection or ends. If the peer is in this process, a
-    /// thread of the peer wakes the leader.
+    /// Sleeps on the alarm while the connection has no completion events. [`sleep`](Self::sleep)
+    /// has already called [`Leader::fall_asleep`]. If the connection was lost, the engine's thread
+    /// wakes the leader when the session has a new connection or ends. If the peer is in this
+    /// process, a thread of the peer wakes the leader.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,

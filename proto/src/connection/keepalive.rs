@@ -247,8 +247,8 @@ impl Keepalive {
                 self.deadline = now + wait + ANSWER;
                 Check::Alive
             }
-            // The peer has received the retransmitted bytes, but its answer might have been lost
-            // and still wait for its own retransmission.
+            // The peer has received the retransmitted bytes, but the peer's answer might have been
+            // lost, and not be retransmitted yet.
             (
                 Overtime::AwaitsRetransmission {
                     acknowledged: before,
