@@ -68,7 +68,8 @@ pub(crate) struct Link {
     pub(crate) key: u64,
     /// The label from the configuration of the connector or listener.
     configured_label: Label,
-    /// The label that the program set when it accepted the request.
+    /// Whether threads that wait for room check for stalls themselves, because the engine's checks
+    /// are too rare.
     own_label: OnceLock<Label>,
     /// Whether threads that wait for room check for stalls, because the engine's checks are too
     /// rare.
@@ -108,12 +109,13 @@ pub(crate) struct Link {
     /// The bits [`FINISHED`] and [`OVER`], each of which means that no further message can follow.
     /// Threads read them without the lock of `core`.
     ends: AtomicU8,
-    /// The readable state for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
+    /// The writable state for event loops. Its fd is readable, except from a refused `try_send`
+    /// until the window has room.
     pub(super) readable: Readiness,
     /// The writable state for event loops: its fd is readable unless a `try_send` was refused and
     /// the window has had no room since then.
     pub(super) writable: Readiness,
-    /// Deferred work that runs foreign code, and that the engine's thread left for later.
+    /// Deferred work that runs foreign code and that the engine's thread has postponed.
     pending_work: PendingWork<Deferred>,
     /// The process that created the connection.
     process: Process,
@@ -182,7 +184,8 @@ impl Link {
             core.cut_off(CloseReason::Forked);
             core.completions = None;
         });
-        // Removes the completion of the end. The endpoint itself reports the end in each call.
+        // Removes the `Disconnected` completion, because each call of the endpoint reports the end
+        // itself.
         while completions.try_recv().is_ok() {}
         (link, completions)
     }
@@ -285,8 +288,8 @@ impl Link {
 
     // Functions for the drop of the last handle.
 
-    /// Closes a connection without handles in the background. From now on the engine polls its
-    /// completion queue.
+    /// Closes the connection in the background after its last handle was dropped. From now on the
+    /// engine polls its completion queue.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.poller.leave_runtime();
@@ -310,14 +313,15 @@ impl Link {
 
     // Access to the state machine.
 
-    /// Locks the state machine. Callers only read it, or carry out its outputs themselves.
+    /// Locks the state machine. A caller that changes it must carry out its outputs before it
+    /// releases the lock.
     #[inline(always)]
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
     }
 
-    /// Calls `f` with the state machine, and carries out the resulting outputs. Notifies the
-    /// engine's thread of outputs that only this thread can carry out.
+    /// Calls `f` with the state machine, and carries out the resulting outputs. If some outputs can
+    /// only be carried out by the engine's thread, notifies that thread.
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.core();
         let result = f(&mut core);
@@ -392,8 +396,8 @@ impl Link {
         }
         drop(core);
         if deferred.wake {
-            // The caller still holds the lock of `poll`: `Completions::receive` relies on a wake
-            // before the lock is released. `Poller::wake` runs no foreign code.
+            // The caller may still hold the lock of `poll`: `Completions::receive` relies on a wake
+            // before that lock is released. `Poller::wake` runs no foreign code.
             self.poller.wake();
         }
         deferred
@@ -529,7 +533,7 @@ impl Link {
         });
     }
 
-    /// Sends kept messages that the peer has not received again, until the window is full.
+    /// Resends kept messages that the peer has not received, until the window is full.
     pub(crate) fn send_again(self: &Arc<Self>) {
         let allocator = self.allocator();
         while self.in_engine(|core| core.send_again(allocator.as_deref())) {}
@@ -635,7 +639,7 @@ impl Link {
         lock(&self.allocator).clone()
     }
 
-    /// Returns the error of a call that needs a transport when there is none.
+    /// Returns the error for a call that needs a transport while the connection has none.
     pub(super) fn disconnected(&self) -> Error {
         Error::Disconnected(self.core().reason())
     }

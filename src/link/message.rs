@@ -26,8 +26,8 @@ pub struct Message {
     inner: Option<Inner>,
 }
 
-/// The maximum length in bytes of a copy to which further stream bytes are appended. A copy is
-/// released as a whole, when a read has taken its last byte.
+/// The length in bytes up to which stream bytes are appended to a copy. A copy is released as a
+/// whole, after its last byte was read.
 pub(super) const LONGEST_COPY: usize = 64 << 10;
 
 struct Copied {
@@ -145,8 +145,8 @@ impl Message {
         owner.is_some_and(|owner| owner.is_inherited())
     }
 
-    /// Releases the memory of a large message, and then its place, so that the next large message
-    /// can reuse the memory.
+    /// Frees the buffer of a large message, and then returns its share of the memory for large
+    /// messages, so that the next large message can reuse the buffer.
     #[inline(never)]
     fn release_large(&mut self) {
         if let Some(Inner::Large { inbound, owner }) = self.inner.take() {
@@ -266,8 +266,9 @@ impl Drop for Message {
             leak(self.inner.take());
             return;
         }
-        // The fields are dropped after this function. `give_back` may post the receive buffer of a
-        // view to the device. No code reads the view after that.
+        // The fields are dropped after this function. `give_back` may already post the receive
+        // buffer to the device again, although `bytes` still refers to it. This is sound, because
+        // no code reads `bytes` after that.
         match &self.inner {
             Some(Inner::Eager { bytes, owner }) => owner.give_back(Place::Buffer(bytes.buffer())),
             Some(Inner::Part { bytes, owner }) => owner.give_back(Place::Part(bytes.buffer())),
@@ -300,7 +301,7 @@ pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
     /// Returns whether another process created the connection.
     fn is_inherited(&self) -> bool;
 
-    /// Takes back the buffer and credit of a dropped message, even if the connection has ended.
+    /// Receives the buffer and credit of a dropped message, even if the connection has ended.
     fn give_back(&self, place: Place);
 }
 
@@ -320,8 +321,9 @@ pub(crate) enum Place {
     Control,
 }
 
-/// A direct handoff: a thread that polls the completion queue while it waits for a message receives
-/// the next message without the channel, if the channel is empty.
+/// A direct handoff of a message. If a thread polls the completion queue while it waits for a
+/// message, and the channel is empty, it receives the next message here instead of from the
+/// channel.
 #[derive(Default)]
 pub(crate) struct Handoff {
     message: Cell<Option<Message>>,

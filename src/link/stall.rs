@@ -11,13 +11,13 @@ use crate::{config::Config, proto::Stall};
 /// The duration after which a stall is logged.
 const LONG: Duration = Duration::from_secs(5);
 
-/// The maximum keepalive interval with which only the engine checks for stalls. The engine checks
-/// twice in each interval.
+/// The longest keepalive interval for which the engine's own checks for stalls suffice. The engine
+/// checks twice in each interval.
 const FREQUENT_KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Detects a stall without progress that lasts for [`LONG`], by sampling the connection.
+/// Detects stalls that last for [`LONG`], by sampling the connection.
 ///
-/// So a waiting send needs neither clock nor timer for this purpose.
+/// With samples, a waiting send needs neither a clock nor a timer for this purpose.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// The time of the first sample of the current stall.
@@ -90,8 +90,8 @@ impl Link {
     }
 }
 
-/// Returns whether waiting threads check for stalls. The engine checks only when keepalive checks
-/// the peer, which may be too rare.
+/// Returns whether waiting threads check for stalls. The engine checks for stalls only when its
+/// keepalive timer expires, which may be too rare.
 pub(super) fn checks(config: &Config) -> bool {
     let interval = config.keepalive_interval;
     interval.is_none_or(|interval| interval > FREQUENT_KEEPALIVE)

@@ -24,8 +24,8 @@ use crate::{
 
 /// Functions for the connection that replaces a lost one.
 impl Core {
-    /// Handles an established connection: it begins a session, resumes a session, or has no
-    /// session.
+    /// Handles the establishment of a connection. The connection begins a session, resumes a
+    /// session, or has no session.
     pub(super) fn session_established(&mut self) {
         let Some(session) = &mut self.session else {
             return;
@@ -89,7 +89,8 @@ impl Core {
         let Step::Attempt(way) = step else {
             return;
         };
-        // Over the new connection the peer closes the session again, and this side answers again.
+        // The peer had closed the session before the loss. It closes the session again over the new
+        // connection, and this side then answers again.
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
