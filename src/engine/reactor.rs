@@ -27,12 +27,12 @@ use crossbeam_channel::{Sender, bounded, unbounded};
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
-    admission::{Admission, PLACES},
+    admission::{Admission, SLOTS},
     command::Command,
     engine::EngineStatistics,
     entry::{Entry, Role},
     exit::Registration,
-    listening::{ClosedPlace, Listening},
+    listening::{ClosedBinding, Listening},
     relief::Work,
     timers::Timers,
     tombstones::Tombstones,
@@ -115,7 +115,7 @@ pub(super) struct Reactor {
     timers: Timers,
     /// The connections that threads and event loops of the application poll.
     attended: Attended,
-    /// The disconnect events of connections that an application thread is polling.
+    /// The disconnect events that wait because an application thread is polling the connection.
     late: HashMap<u64, Event>,
     /// The connections in whose queues completions remain, because other connections must be polled
     /// first.
@@ -142,7 +142,7 @@ pub(super) struct Reactor {
     /// longer waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
     /// The in-process bindings of ended listeners whose connections can still resume.
-    places: Vec<ClosedPlace>,
+    closed_bindings: Vec<ClosedBinding>,
     /// The memory limits for large messages.
     budget: Arc<Budget>,
     /// The number of ended connections, and the sum of their counters.
@@ -192,7 +192,7 @@ impl Reactor {
             exiting: false,
             leaving: false,
             drains: Vec::new(),
-            places: Vec::new(),
+            closed_bindings: Vec::new(),
             budget,
             past: EngineStatistics::default(),
             registration,
@@ -258,8 +258,8 @@ impl Reactor {
                     entry.link.report_stall(stall);
                 }
                 if let Some(next) = passed {
-                    // With many idle connections this is the most frequent case: the deadline has
-                    // moved.
+                    // With many idle connections this is the usual case: the peer is alive, and the
+                    // deadline moves.
                     self.timers.set(key, next);
                     continue;
                 }
@@ -284,7 +284,7 @@ impl Reactor {
 
     /// Starts to establish the connections whose turn it is.
     fn start_attempts(&mut self) {
-        for _ in 0..2 * PLACES {
+        for _ in 0..2 * SLOTS {
             let now = Instant::now();
             // Incoming connections come first, because their peers have already done a part of the
             // work.
@@ -327,11 +327,11 @@ impl Reactor {
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // The channel never fills up. It has room for each message for which the peer has a credit,
-        // the same number of large messages, each control message, and one each of the peer's
-        // Finish, the peer's Leave, room, and the end. It also has room for each operation with an
-        // id, because an operation is accepted only while fewer than `max_ids` completions are in
-        // flight or unread.
+        // The channel never fills up. It has capacity for each message for which the peer has a
+        // credit, for the same number of large messages, for each control message, and for one
+        // completion each of the kinds `Finished`, `PeerLeaving`, `Room` and `Disconnected`. It
+        // also has capacity for `max_ids` operations: an operation with an id is accepted only
+        // while fewer than `max_ids` are in flight or unread.
         let config = config.into();
         let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 3;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
@@ -401,8 +401,8 @@ impl Reactor {
             trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitTurn && skips_turn {
-                // The peer may answer late, and no timer would end the turn. So outgoing
-                // connections within the process are not limited.
+                // An outgoing connection within the process needs no turn. If the peer answered
+                // late, no timer would end the turn.
                 entry
                     .link
                     .in_engine(|core| core.conn.take_turn(Instant::now()));
@@ -495,7 +495,8 @@ impl Reactor {
             self.record_trial(key, &reason);
             return self.report_drained();
         }
-        // The memory of messages that outlive the connection is no longer counted for the engine.
+        // Only the counters are added. The memory of messages that the application still holds is
+        // left out.
         self.past.all += entry.link.statistics().counters();
         if let Some(request) = self.request_to_repeat(&mut entry, &reason) {
             self.connect_again(entry, request, reason);

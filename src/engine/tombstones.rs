@@ -22,7 +22,8 @@ struct Tombstone {
 }
 
 impl Tombstones {
-    /// Stores a session for `timeout`, within which its peer may ask to resume it.
+    /// Stores the message counts of a session for `timeout`. Within this time its peer may ask to
+    /// resume the session.
     pub(super) fn add(
         &mut self,
         id: SessionId,

@@ -109,9 +109,9 @@ impl Link {
         loop {
             match self.with_core(|core| core.try_send(message))? {
                 Attempt::Sent => return Ok(()),
-                // Copying and registering the message take time, so this thread holds no lock
-                // meanwhile. If another thread uses the last credit in that time, the next attempt
-                // is refused.
+                // Copying and registering the message take time, so this thread holds no lock while
+                // it does both. If another thread uses the last credit in that time, the next
+                // attempt is refused.
                 Attempt::NotExposed => {
                     let (allocator, generation) = self.allocator_of_generation()?;
                     message.expose(&allocator, generation)?;
@@ -389,7 +389,7 @@ impl Link {
             return Err(Error::NotSupported {
                 operation: "write_with_imm",
                 device: "a connection with Config::resume".into(),
-                because: "if the connection is lost, the session cannot send the notification again",
+                because: "after a loss, the session cannot send the notification again",
             });
         }
         Checked::new((self.allocator().as_deref(), epoch), op, here, there, id)

@@ -20,9 +20,9 @@ const ANSWER: Duration = Duration::from_millis(250);
 /// Functions that the engine's thread calls.
 impl Core {
     /// Checks the peer's request to resume the session. If the request is accepted, ends the
-    /// previous connection, which then delivers no more messages, and returns true. Returns false
-    /// while the peer may still use the previous connection; the caller then refuses the request,
-    /// and the peer retries.
+    /// previous connection, which then delivers no further messages, and returns true. Returns
+    /// false while the peer may still use the previous connection; the caller then refuses the
+    /// request, and the peer retries.
     ///
     /// Before the call, the caller must have handled all completions that have arrived.
     pub(crate) fn supersede(

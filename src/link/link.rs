@@ -320,8 +320,8 @@ impl Link {
         lock(&self.core)
     }
 
-    /// Calls `f` with the state machine, and carries out the resulting outputs. If some outputs can
-    /// only be carried out by the engine's thread, notifies that thread.
+    /// Calls `f` with the state machine, and carries out the resulting outputs. Notifies the
+    /// engine's thread if there are outputs that need that thread.
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.core();
         let result = f(&mut core);

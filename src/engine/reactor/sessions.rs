@@ -26,9 +26,8 @@ use crate::{
 /// way to notice that the network works again.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The maximum number of sessions that wait for their peers to reconnect. A further one ends the
-/// oldest. So peers that connect and vanish occupy the memory of at most this number of
-/// connections.
+/// The maximum number of sessions that wait for their peers to reconnect. If there are more, the
+/// oldest ends. This bounds the memory that peers can occupy by connecting and vanishing.
 const MAX_SUSPENDED: usize = 1024;
 
 impl Reactor {
@@ -42,7 +41,8 @@ impl Reactor {
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
-                    // The peer had already cancelled this attempt when it was established.
+                    // A newer request superseded this attempt before it was established, so its
+                    // connection is ended.
                     entry.link.in_engine(|core| core.lose(Instant::now()));
                 }
                 false
@@ -185,8 +185,9 @@ impl Reactor {
         params
     }
 
-    /// Tests whether RDMA to the peer works, with a request that the peer refuses as late. An
-    /// engine runs one such test at a time, so that tests hardly delay the program's connections.
+    /// Tests whether RDMA to the peer works, with an outdated request that the peer refuses. An
+    /// engine runs at most one such test at a time, so that tests hardly delay the program's
+    /// connections.
     fn try_rdma(&mut self, of: u64, way: Way, request: &ResumeRequest) {
         let key = new_key();
         let Some(entry) = self.links.get(&of) else {
