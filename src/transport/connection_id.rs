@@ -218,7 +218,7 @@ impl ConnectionId {
         by_transport!(self, all id => id.take_problem())
     }
 
-    /// Returns whether `error`, with which a step of accepting failed, means that the peer has
+    /// Returns whether `error`, the result of a failed accept call, means that the peer has
     /// withdrawn its request. The corresponding event may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         by_transport!(self, all id => id.is_withdrawn(error))

@@ -77,7 +77,8 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the last poll took nothing because another thread is receiving.
+    /// Returns whether the last poll took nothing because another thread is receiving from the
+    /// socket.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -183,8 +184,8 @@ impl AsFd for CompletionEvents {
 }
 
 impl Events for CompletionEvents {
-    /// Takes one event. There may be more events. The caller arms and polls afterwards, so it finds
-    /// all their completions.
+    /// Takes one event, even if there are more. The caller then arms and polls the queue, and so
+    /// finds the completions of all events.
     fn clear(&self) {
         by_transport!(self, {
             Rdma(events) => events.clear(),
