@@ -44,9 +44,9 @@ const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 /// foreign code wakes it.
 const IDLE_CHECKS: u32 = 100;
 
-/// Returns whether the reactor is still running.
+/// A reactor as seen by [`Custody`].
 pub(super) trait Work: Send {
-    /// Returns whether the reactor has not ended.
+    /// Returns whether the reactor is still running.
     fn is_running(&self) -> bool;
 
     /// Runs one step. Consecutive steps may run on different threads.

@@ -68,11 +68,10 @@ pub(crate) struct Link {
     pub(crate) key: u64,
     /// The label from the configuration of the connector or listener.
     configured_label: Label,
+    /// The label that the program set when it accepted the request.
+    own_label: OnceLock<Label>,
     /// Whether threads that wait for room check for stalls themselves, because the engine's checks
     /// are too rare.
-    own_label: OnceLock<Label>,
-    /// Whether threads that wait for room check for stalls, because the engine's checks are too
-    /// rare.
     pub(super) checks_stalls: bool,
     /// Whether the statistics of the process include the connection.
     is_counted: bool,
@@ -109,11 +108,10 @@ pub(crate) struct Link {
     /// The bits [`FINISHED`] and [`OVER`], each of which means that no further message can follow.
     /// Threads read them without the lock of `core`.
     ends: AtomicU8,
+    /// The readable state for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
+    pub(super) readable: Readiness,
     /// The writable state for event loops. Its fd is readable, except from a refused `try_send`
     /// until the window has room.
-    pub(super) readable: Readiness,
-    /// The writable state for event loops: its fd is readable unless a `try_send` was refused and
-    /// the window has had no room since then.
     pub(super) writable: Readiness,
     /// Deferred work that runs foreign code and that the engine's thread has postponed.
     pending_work: PendingWork<Deferred>,
