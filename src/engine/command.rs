@@ -33,8 +33,8 @@ const REPLY_GRACE: Duration = Duration::from_millis(100);
 /// A request from a handle to the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Listen, and reply with the address. Each incoming request holds a handle of the engine, so
-    /// the engine outlives the listener.
+    /// Listen, and reply with the address. The listener and its requests hold the `engine` handle,
+    /// so the engine does not end before them.
     Listen {
         address: SocketAddr,
         config: Config,

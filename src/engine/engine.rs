@@ -361,9 +361,10 @@ pub struct EngineStatistics {
     /// The value covers all engines that share these limits. See
     /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
-    /// The number of bytes that the application or the library holds now: in large messages that
-    /// are being read or that the application has not dropped, and in unread stream bytes that were
-    /// copied out of receive buffers.
+    /// The number of bytes that are held now, in large messages and in copied stream bytes.
+    ///
+    /// A large message is included from the start of its read until the application drops it.
+    /// Stream bytes are included if they are unread and were copied out of receive buffers.
     ///
     /// The value covers all engines that share these limits. See
     /// [`EngineLimits::held`](crate::EngineLimits::held).

@@ -57,7 +57,7 @@ const CM_TCP: u64 = 7;
 const CM_MEMORY: u64 = 8;
 /// The timer key for the next check of connections that the application polls.
 const ATTENDED: u64 = 2;
-/// The timer key for connections that wait for their turn to be established.
+/// The timer key for the next start of an [`Admission`] turn.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
 /// The token of the epoll instance that collects events for the application's event loops.
@@ -104,7 +104,7 @@ pub(super) struct Reactor {
     /// for each.
     links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
-    /// The sessions of connections that this host accepted, with the keys of the connections.
+    /// The keys of the connections that this host accepted and that have a session, by session ID.
     sessions: HashMap<SessionId, u64>,
     /// The suspended connections, oldest first. The list may contain connections that have resumed.
     suspended: VecDeque<u64>,
@@ -282,7 +282,7 @@ impl Reactor {
         self.failed.get_or_insert(error);
     }
 
-    /// Starts to establish the connections whose turn it is.
+    /// Starts the turns of waiting connections for which there are free slots.
     fn start_attempts(&mut self) {
         for _ in 0..2 * SLOTS {
             let now = Instant::now();
@@ -328,10 +328,10 @@ impl Reactor {
         role: Role,
     ) -> Arc<Link> {
         // The channel never fills up. It has capacity for each message for which the peer has a
-        // credit, for the same number of large messages, for each control message, and for one
-        // completion each of the kinds `Finished`, `PeerLeaving`, `Room` and `Disconnected`. It
-        // also has capacity for `max_ids` operations: an operation with an id is accepted only
-        // while fewer than `max_ids` are in flight or unread.
+        // credit, and for the same number of large messages. It has capacity for each control
+        // message, and for one `Finished`, `PeerLeaving`, `Room` and `Disconnected`. It also has
+        // capacity for `max_ids` operations: an operation with an id is accepted only while fewer
+        // than `max_ids` are in flight or unread.
         let config = config.into();
         let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 3;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);

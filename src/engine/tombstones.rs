@@ -7,8 +7,8 @@ use std::{
 
 use crate::proto::{SessionId, SessionOver};
 
-/// The maximum number of stored sessions, of about 48 bytes each. A further one replaces the
-/// oldest.
+/// The maximum number of stored sessions, of about 48 bytes each. If there are more, the oldest is
+/// removed.
 const MOST: usize = 4096;
 
 /// Closed sessions, oldest first.

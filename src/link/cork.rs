@@ -120,7 +120,7 @@ impl Cork {
         self.last = self.bytes.len();
     }
 
-    /// Writes the length field of the last message, which ends at the end of `bytes`.
+    /// Sets the length field of the last message. The message then extends to the end of `bytes`.
     fn end(&mut self) {
         // The cast is lossless, because the message fits into a frame.
         let len = (self.bytes.len() - self.last) as u32;

@@ -394,8 +394,9 @@ impl Link {
         }
         drop(core);
         if deferred.wake {
-            // The caller may still hold the lock of `poll`: `Completions::receive` relies on a wake
-            // before that lock is released. `Poller::wake` runs no foreign code.
+            // The threads are woken here, while the caller may still hold the lock of `poll`,
+            // because `Completions::receive` relies on a wake before that lock is released.
+            // `Poller::wake` runs no foreign code.
             self.poller.wake();
         }
         deferred

@@ -145,8 +145,8 @@ impl Message {
         owner.is_some_and(|owner| owner.is_inherited())
     }
 
-    /// Frees the buffer of a large message, and then returns its share of the memory for large
-    /// messages, so that the next large message can reuse the buffer.
+    /// Frees the buffer of a large message, and only then releases its share of the memory for
+    /// large messages. So the next large message can reuse the buffer.
     #[inline(never)]
     fn release_large(&mut self) {
         if let Some(Inner::Large { inbound, owner }) = self.inner.take() {
@@ -321,9 +321,8 @@ pub(crate) enum Place {
     Control,
 }
 
-/// A direct handoff of a message. If a thread polls the completion queue while it waits for a
-/// message, and the channel is empty, it receives the next message here instead of from the
-/// channel.
+/// A direct handoff of a message to the polling thread. If that thread waits for a message and the
+/// channel is empty, it receives the next message through the handoff and not through the channel.
 #[derive(Default)]
 pub(crate) struct Handoff {
     message: Cell<Option<Message>>,

@@ -22,13 +22,13 @@ pub(crate) struct Outbox {
     /// The total number of completions ever put into the connection's own channel.
     put: u64,
     member: Option<Member>,
-    /// The positions, in ascending order, of completions with ids that the application may not have
-    /// taken yet. A position is the number of completions that were put before.
+    /// The positions, in ascending order, of completions with ids that are possibly still unread.
+    /// The position of a completion is the number of completions that were put before it.
     reports: VecDeque<u64>,
-    /// The position of the last [`Completion::Room`], if the application may not have taken it yet.
+    /// The position of the last [`Completion::Room`]; `None` if it has certainly been read.
     room: Option<u64>,
-    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`], if the
-    /// application may not have taken it yet.
+    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`]; `None` if it
+    /// has certainly been read.
     session: Option<u64>,
     /// Whether the last `Suspended` was left out. The `Resumed` that follows it is then left out
     /// too.

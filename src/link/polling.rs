@@ -449,7 +449,8 @@ impl Completions for Queue<'_> {
         }
         let reserved = {
             // Another thread that polls delivers its completions and wakes this thread before it
-            // releases the lock. So after this thread has taken the lock, it sees them.
+            // releases the lock. So once this thread holds the lock, it sees the completions and
+            // the wake.
             let _side = lock(&self.link.poll);
             events.reserve()
         };
@@ -520,9 +521,9 @@ impl Link {
         self.readable.update(|| unread() || self.is_ready());
     }
 
-    /// Makes the fd not readable between a refused send and the caller's second attempt. If the
+    /// Makes the fd unreadable between a refused send and the caller's second attempt. If the
     /// second attempt is refused too, the fd becomes readable when the window has room. Room that
-    /// appears between the two attempts may not be reported, but the second attempt uses it.
+    /// appears between the two attempts is possibly not reported, but the second attempt uses it.
     pub(crate) fn prepare_room_fd(&self) {
         self.writable.update(|| self.is_over());
     }

@@ -136,8 +136,8 @@ fn copied(
 /// A flush in progress. It covers all messages that were sent before it.
 #[derive(Debug)]
 pub(crate) enum Flush {
-    /// Waits until held bytes are sent. The value is the total number of bytes that were ever held
-    /// when the flush began.
+    /// The flush waits for held bytes. The value is the total number of bytes that had been added
+    /// to the cork when the flush began.
     Held(u64),
     /// The library has asked the peer over the connection with this generation.
     Asked(proto::Flush, u32),
@@ -413,8 +413,8 @@ impl Core {
         }
     }
 
-    /// Returns the limit of all held bytes, including those of a new write of `len` bytes. 0 means
-    /// that one frame may be held.
+    /// Returns the maximum number of bytes that may be held in total after a write of `len` bytes.
+    /// 0 means that one frame may be held.
     fn most_held_back(&self, len: usize) -> usize {
         if len > LONGEST_TO_JOIN {
             return 0;

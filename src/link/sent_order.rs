@@ -78,9 +78,9 @@ impl SentOrder {
         }
     }
 
-    /// Removes the small message whose send the device reported as failed, and returns its id.
-    /// Before it in the queue are the acknowledged small messages, and `done` more that the device
-    /// has completed.
+    /// Removes the small message whose send the device reported as failed, and returns its id. The
+    /// failed message follows the acknowledged small messages and `done` more small messages that
+    /// the device has completed.
     pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
@@ -108,7 +108,7 @@ impl SentOrder {
     }
 }
 
-/// Sends and writes that the device has completed but that may not have arrived.
+/// Sends and writes that the device has completed, but whose arrival is not proven.
 ///
 /// An iWARP device completes a send or write when TCP has accepted the bytes, which may never reach
 /// the peer's host. A later pong from the peer's library proves that they have arrived.

@@ -161,9 +161,8 @@ impl ConnectionId {
         by_transport!(self, all id => id.disconnect())
     }
 
-    /// Closes the descriptor that a TCP listener reserved for this connection, so that the caller
-    /// can create the connection's own descriptor even if the process has reached its descriptor
-    /// limit.
+    /// Closes the descriptor that a TCP listener reserved for this connection. The caller can then
+    /// create the connection's own descriptor even if the process has reached its descriptor limit.
     pub(crate) fn release_reserve(&mut self) {
         by_transport!(self, {
             Rdma(_) => {},

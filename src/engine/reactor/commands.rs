@@ -236,8 +236,8 @@ impl Reactor {
     }
 
     /// Listens on both transports with one port, or on the only available transport. If another
-    /// program uses the port on one transport, the call fails as if the port were in use on both,
-    /// because peers with `TransportChoice::Auto` could connect to that program.
+    /// program uses the port on one transport, the call fails as if the port were in use. Otherwise
+    /// peers with `TransportChoice::Auto` could connect to that program.
     fn listen_on_both(
         &mut self,
         key: u64,
@@ -483,7 +483,7 @@ impl Reactor {
                 entry.link.close();
             }
             // The thread that polled the connection may have returned from its call, and expects
-            // that the engine polls now.
+            // the engine to poll now.
             self.take_over(key);
             self.drive(key);
         }

@@ -30,8 +30,8 @@ use crate::{
     transport::budget::{BudgetClient, Charge},
 };
 
-/// The length of a mapping of up to this number of bytes is rounded up to a power of two, so that
-/// the mapping fits more messages. The length of longer mappings is rounded up to 64 KiB.
+/// Lengths of up to this number of bytes are rounded up to a power of two, so that a mapping fits
+/// more messages. Larger lengths are rounded up to a multiple of 64 KiB.
 const LARGEST_CLASS: usize = 16 << 20;
 /// While a message arrives, its mapping is made accessible in steps of this length in bytes.
 const USABLE_STEP: usize = 1 << 20;

@@ -33,8 +33,8 @@ use crate::{
 
 /// The minimum length of a piece in bytes. Mapping a shorter piece would take the same time.
 const SMALLEST: usize = 64 << 10;
-/// The length of a piece of up to this number of bytes is rounded up to a power of two, so that the
-/// piece fits more messages. The length of longer pieces is rounded up to whole pages.
+/// Lengths of up to this number of bytes are rounded up to a power of two, so that a piece fits
+/// more messages. Larger lengths are rounded up to whole pages.
 const LARGEST_CLASS: usize = 16 << 20;
 /// The maximum number of free pieces that are kept, so that a search through them stays fast.
 const MAX_KEPT: usize = 16;

@@ -15,9 +15,9 @@ pub(super) struct Exposures {
     taken: Taken<Exposed>,
 }
 
-/// Messages that the peer has read, oldest first. The first message is one whose window is being
-/// invalidated. `None` stands for a message that the peer can no longer access. Messages are
-/// reported in order, so such a message is reported only after the messages before it.
+/// Messages that the peer has read, oldest first. An entry is `None` if the peer can no longer
+/// access the message. Such a message is reported only after all messages before it. The first
+/// entry is never `None`: its window is being invalidated.
 #[derive(Debug)]
 struct Taken<T>(VecDeque<Option<T>>);
 

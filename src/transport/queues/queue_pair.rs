@@ -100,8 +100,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether the queue pair can be destroyed, because no other thread is in a call of the
-    /// queue pair. If a thread may be in such a call, moves the queue pair to the error state.
+    /// Returns whether the queue pair can be destroyed, because no other thread is executing a call
+    /// on it. If a thread may be executing one, moves the queue pair to the error state.
     pub(super) fn is_released(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,

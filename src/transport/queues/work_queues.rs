@@ -139,9 +139,9 @@ impl WorkQueues {
         self.qp.moved()
     }
 
-    /// Returns whether [`destroy`](Self::destroy) need not wait, because no other thread is in a
-    /// call of the queue pair. If a thread may be in such a call, moves the queue pair to the error
-    /// state.
+    /// Returns whether [`destroy`](Self::destroy) need not wait, because no other thread is
+    /// executing a call on the queue pair. If a thread may be executing one, moves the queue pair
+    /// to the error state.
     pub(crate) fn is_released(&self) -> bool {
         self.qp.is_released()
     }
@@ -376,8 +376,9 @@ impl WorkQueues {
     }
 
     /// Moves the queue pair to the error state, and posts one marker after the last work request of
-    /// each queue. Work requests complete in order, so all have completed when the markers have.
-    /// Shared receives have no marker: receives that the queue pair has not consumed stay posted.
+    /// each queue. Work requests complete in order, so all of them have completed when the markers
+    /// have completed. Shared receives have no marker: receives that the queue pair has not
+    /// consumed stay posted.
     pub(crate) fn post_drain_markers(&mut self) -> Result<(), PostError> {
         self.in_flight.stop_reading();
         self.fail()?;
