@@ -344,7 +344,7 @@ impl Link {
 /// One-sided operations.
 impl Link {
     /// Registers `len` bytes of memory, which peers may access with the rights in `access`. Fails
-    /// while the session is suspended, because it has no device then.
+    /// while the session is suspended, because a suspended session has no device.
     pub(crate) fn try_region(
         self: &Arc<Self>,
         len: usize,

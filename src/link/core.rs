@@ -200,8 +200,8 @@ impl Core {
         self.conn.handle_timeout(now);
     }
 
-    /// Returns an error if the connection has ended. Does not ask the state machine, because it
-    /// does not know about [`cut_off`](Self::cut_off).
+    /// Returns an error if the connection has ended. Checks `ended` and not the state machine,
+    /// which does not know about [`cut_off`](Self::cut_off).
     pub(crate) fn check_not_ended(&self) -> Result<(), Error> {
         match &self.ended {
             None => Ok(()),
@@ -397,8 +397,9 @@ impl Core {
         self.deferred.wake = true;
     }
 
-    /// Ends the connection immediately and without the state machine, for example after the
-    /// engine's thread has exited, when waiting callers would otherwise wait indefinitely.
+    /// Ends the connection immediately and without the state machine. This is necessary, for
+    /// example, after the engine's thread has exited, because waiting callers would otherwise wait
+    /// indefinitely.
     pub(crate) fn cut_off(&mut self, reason: CloseReason) {
         self.end(Ended {
             reason,

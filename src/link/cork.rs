@@ -37,7 +37,7 @@ pub(super) struct Cork {
     left: u64,
 }
 
-/// The first messages in a cork, which one frame can carry.
+/// A prefix of the messages in a cork that fits into one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Front {
     /// The number of messages, at least one.

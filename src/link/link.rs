@@ -206,8 +206,8 @@ impl Link {
         lock(&self.route).local = local;
     }
 
-    /// Returns whether the statistics of the process include the connection: they were enabled
-    /// before it was created.
+    /// Returns whether the statistics of the process include the connection, because they were
+    /// enabled before it was created.
     pub(crate) fn is_counted(&self) -> bool {
         self.is_counted
     }
@@ -303,8 +303,7 @@ impl Link {
         self.poller.call_engine();
     }
 
-    /// Returns whether the last handle was dropped, so that no call can report the connection's
-    /// end.
+    /// Returns whether the last handle was dropped. If so, no call can report the connection's end.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
     }
@@ -348,8 +347,8 @@ impl Link {
     }
 
     /// Carries out the outputs of the state machine, wakes waiting threads, and releases the lock.
-    /// Returns the deferred work for [`run_deferred`](Self::run_deferred), because the caller may
-    /// still hold the lock of `poll`.
+    /// Returns the deferred work, which the caller passes to [`run_deferred`](Self::run_deferred)
+    /// when it no longer holds the lock of `poll`.
     #[inline]
     pub(super) fn carry_out(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
         core.apply_outputs(&Recipient {

@@ -176,10 +176,10 @@ impl Link {
             .wait_until(&self.queue(handoff), deadline, ready)
     }
 
-    /// Polls once before the calling thread waits for a message. Does not poll if a poll needs a
-    /// system call (over TCP), or if threads of the application do not own the connection. Returns
-    /// whether it polled. If it polled, the first message is in `handoff`, unless the channel
-    /// contains earlier completions.
+    /// Polls once before the calling thread waits for a message, if threads of the application own
+    /// the connection. Does not poll over TCP, where each poll costs a system call. Returns whether
+    /// it polled. If it polled, the first message is in `handoff`, unless the channel contains
+    /// earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
         if self.is_over_tcp() || !self.poller.count_poll_as_owner() {
@@ -493,7 +493,7 @@ impl Link {
             match interest {
                 Interest::Readable => self.announce_readable(&core),
                 // A `try_send` that was refused before the fd existed has not made the fd
-                // unreadable. The next refused `try_send` does.
+                // unreadable. The next refused `try_send` makes it unreadable.
                 Interest::Writable => {
                     // From now on the fd reports room, instead of `Completion::Room`.
                     core.room_wanted = false;

@@ -76,8 +76,8 @@ impl Core {
         };
         let mut work = Work::Send { slot };
         let status = match status {
-            // The peer has ended, or the TCP connection has. A driver that completes a request as
-            // soon as TCP has accepted its bytes may report this as a local error. The connection
+            // The peer or the TCP connection has ended. A driver that completes a request as soon
+            // as TCP has accepted its bytes may report this end as a local error. The connection
             // manager's event contains the cause.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
                 let text = format_args!("the driver could not pass a request to TCP: {status}");

@@ -571,7 +571,8 @@ impl Core {
     }
 }
 
-/// Returns the error of a message of `len` bytes that the state machine has refused.
+/// Converts a refusal of the state machine to the error of the call. `len` is the length of the
+/// refused message in bytes.
 pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     TrySendError::Failed(match refused {
         SendRefused::Blocked => return TrySendError::Full,

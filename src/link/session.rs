@@ -122,7 +122,7 @@ pub(super) struct Kept {
     pub(super) id: Option<u64>,
 }
 
-/// A copy of a message, in memory that a later message reuses.
+/// A copy of a message. Later messages reuse its memory.
 pub(super) struct Copied {
     /// The length of the message in bytes.
     len: usize,

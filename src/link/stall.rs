@@ -17,7 +17,7 @@ const FREQUENT_KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Detects stalls that last for [`LONG`], by sampling the connection.
 ///
-/// With samples, a waiting send needs neither a clock nor a timer for this purpose.
+/// Sampling avoids a clock and a timer for each waiting send.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// The time of the first sample of the current stall.

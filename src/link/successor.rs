@@ -1,5 +1,4 @@
-//! Resumes the session over a new connection after the previous one was lost, and sends messages
-//! again.
+//! Resumes the session over a new connection after the previous one was lost, and resends messages.
 
 use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 
@@ -162,7 +161,7 @@ impl Core {
         })
     }
 
-    /// Sends the next message again. Returns whether there is another message to send. The engine's
+    /// Resends the next message. Returns whether there is another message to resend. The engine's
     /// thread calls this function once per message, and releases the lock between two calls.
     pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
         let next = match &mut self.session {

@@ -228,8 +228,8 @@ impl Core {
         self.report_session_event(suspended);
     }
 
-    /// Reports the failure of the messages that the session has not sent again. `order` contains
-    /// the other messages.
+    /// Reports the failure of the messages that the session has not resent. `order` contains the
+    /// other messages.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         self.over = self.leave_numbers(reason);
         if let Some(session) = &mut self.session {
@@ -429,8 +429,8 @@ impl Core {
         }
     }
 
-    /// Stores the number of messages that the peer has received, from its request, for the attempt
-    /// that begins.
+    /// Stores the number of messages that the peer has received according to its request. The
+    /// attempt that begins uses this number.
     pub(crate) fn set_peer_received(&mut self, received: u32) {
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
             suspension.peer_received = received;
