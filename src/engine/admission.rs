@@ -35,9 +35,9 @@ const ACCEPT_SLOT_TIME: Duration = Duration::from_millis(250);
 /// keys.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// The maximum number of turns that occupy slots.
+    /// The number of slots.
     slots: usize,
-    /// The maximum number of turns with one host that occupy slots.
+    /// The maximum number of slots for turns with one host.
     slots_of_host: usize,
     time_limit: Duration,
     /// The turns that occupy slots.
@@ -96,7 +96,7 @@ impl Admission {
         }
     }
 
-    /// Adds a connection with this host to the waiting connections, as the last one.
+    /// Appends a connection with `host` to the host's waiting connections.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;

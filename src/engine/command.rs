@@ -143,7 +143,7 @@ pub(crate) struct Established {
     pub(crate) inflow: Option<Arc<Inflow>>,
 }
 
-/// The destination of an established connection, or of the error if it failed.
+/// The recipient of an established connection, or of the error if the attempt failed.
 #[derive(Debug)]
 pub(crate) enum Reply {
     /// The thread that waits for the reply.

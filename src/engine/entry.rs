@@ -68,7 +68,8 @@ pub(super) struct OwnRequest {
     pub(super) data: Vec<u8>,
     /// The time at which the engine stops repeating the request.
     pub(super) deadline: Instant,
-    /// The number of refusals so far, each after the private data were sent in a frame.
+    /// The number of times that the peer has refused the request after its private data were sent
+    /// in a frame.
     pub(super) refused: u32,
 }
 
@@ -164,7 +165,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Returns whether a call for an accept failed because the peer has withdrawn its request.
+    /// Returns whether the failure of an accept step means that the peer has withdrawn its request.
     pub(super) fn is_withdrawn(&mut self, call: CmCall, error: OsError) -> bool {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match self.role {

@@ -68,8 +68,8 @@ const FIRST_KEY: u64 = 16;
 /// that a key is unique in logs, metrics and groups. A forked child continues the count.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
-/// The delay before a deadline is checked again, if an application thread held the lock of the
-/// completion queue, which the check needs.
+/// The delay before a deadline is checked again. A check is repeated if an application thread held
+/// the lock of the completion queue.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// The number of commands or connection manager events that are handled before the completion
@@ -101,7 +101,7 @@ pub(super) struct Reactor {
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
     /// The connections by key. The entries are boxed, because a hash table may allocate two slots
-    /// for each.
+    /// for each entry.
     links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
     /// The keys of the connections that this host accepted and that have a session, by session ID.

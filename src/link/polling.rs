@@ -177,9 +177,9 @@ impl Link {
     }
 
     /// Polls once before the calling thread waits for a message, if threads of the application own
-    /// the connection. Does not poll over TCP, where each poll costs a system call. Returns whether
-    /// it polled. If it polled, the first message is in `handoff`, unless the channel contains
-    /// earlier completions.
+    /// the connection. Does not poll over TCP, because each poll costs a system call. Returns
+    /// whether it polled. If it polled, the first message is in `handoff`, unless the channel
+    /// contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
         if self.is_over_tcp() || !self.poller.count_poll_as_owner() {

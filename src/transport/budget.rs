@@ -118,8 +118,8 @@ impl Budget {
         }
     }
 
-    /// Releases `bytes`. `used` is whether they were allocated after they were granted. If so, the
-    /// operating system may now have memory for another connection.
+    /// Releases `bytes`. `used` states whether the bytes were allocated. If so, the operating
+    /// system may now have memory for another connection.
     fn give_back(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match kind {
@@ -286,7 +286,7 @@ impl Drop for BudgetClient {
     }
 }
 
-/// A number of bytes of the budget. Dropping the charge releases them.
+/// A number of bytes that are charged to the budget. Dropping the charge releases them.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,

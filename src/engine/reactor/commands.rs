@@ -1,5 +1,5 @@
-//! Handles the commands of handles, for listeners, connections and the end of the engine, and the
-//! notices of connections.
+//! Handles the commands of the application's handles, for listeners, for connections and for the
+//! end of the engine. Also handles the notices of connections.
 
 use std::{
     net::SocketAddr,

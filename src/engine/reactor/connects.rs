@@ -1,4 +1,4 @@
-//! Establishes connections of this side, and repeats requests that the peer refuses.
+//! Establishes outgoing connections, and repeats requests that the peer refuses.
 
 use std::{sync::Arc, time::Instant};
 

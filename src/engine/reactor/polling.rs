@@ -148,8 +148,8 @@ impl Reactor {
     }
 }
 
-/// Returns the keys of the connections with pending events for the application's event loops. There
-/// are `connections` in total.
+/// Returns the keys of the connections with pending events for the application's event loops.
+/// `connections` is the total number of connections.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
     // The list must have room for all connections, because the engine takes over a connection only
     // if two consecutive calls return it.

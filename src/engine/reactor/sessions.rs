@@ -1,4 +1,4 @@
-//! Resumes sessions: replaces a lost connection by a new one with the same key and the same
+//! Resumes sessions: replaces a lost connection with a new one that has the same key and the same
 //! handles.
 
 use std::{
@@ -116,8 +116,8 @@ impl Reactor {
         }
     }
 
-    /// Ends suspended sessions that this host accepted, if the engine is being drained or shut
-    /// down. It has no listener then, so their peers cannot resume them.
+    /// Ends suspended sessions that this host accepted, if the engine is being drained or shut down
+    /// and has no listeners. Without a listener, their peers cannot resume them.
     pub(super) fn end_unresumable(&mut self) {
         self.drains.retain(|(_, caller)| caller.strong_count() > 0);
         let is_drained = self.refusing || !self.drains.is_empty();

@@ -50,7 +50,7 @@ pub(crate) enum Window {}
 pub(super) struct Windowed {
     window: Window,
     region: Registration,
-    /// The number of remaining binds before the window's keys would repeat.
+    /// The number of binds that remain before the window's keys repeat.
     keys_left: u8,
     _kept: Charge,
 }

@@ -172,8 +172,8 @@ impl OutboundPool {
         let len = piece.mapping.len();
         let mut dropped = Vec::new();
         let mut free = lock(&self.free);
-        // A registered piece replaces others, because creating it took two more system calls.
-        // Unregistered pieces are removed first, then the least recently used ones.
+        // A registered piece replaces others, because creating a registered piece takes two more
+        // system calls. Unregistered pieces are removed first, then the least recently used ones.
         while piece.windowed.is_some() && !free.has_room(len, self.limit) && !free.pieces.is_empty()
         {
             let unregistered = free.pieces.iter().position(|one| one.windowed.is_none());

@@ -17,8 +17,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct PollSide {
     queue: CompletionQueue,
-    /// The source of events; `None` if the peer is in this process, because its thread delivers
-    /// completions.
+    /// The source of events. `None` if the peer is in this process: the peer's thread then delivers
+    /// the completions.
     events: Option<Arc<CompletionEvents>>,
     /// Whether an empty queue means that all receives have completed. This is the case for shared
     /// receives, which have no drain marker.
