@@ -194,13 +194,13 @@ impl Entry {
     /// Passes the request to its listener, if its private data have just arrived.
     pub(super) fn report_requested(&mut self) {
         if mem::take(&mut self.link.core().requested) {
-            self.bring();
+            self.pass_to_listener();
         }
     }
 
     /// Passes the request to its listener. Rejects it if the backlog is full or the listener is
     /// closed.
-    fn bring(&mut self) {
+    fn pass_to_listener(&mut self) {
         let Some(incoming) = self.incoming.take() else {
             // The refusal was counted when the listener was closed.
             return self.link.reject_untaken();

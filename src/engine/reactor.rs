@@ -116,7 +116,7 @@ pub(super) struct Reactor {
     /// The connections that threads and event loops of the application poll.
     attended: Attended,
     /// The disconnect events that wait because an application thread is polling the connection.
-    late: HashMap<u64, Event>,
+    delayed_disconnects: HashMap<u64, Event>,
     /// The connections in whose queues completions remain, because other connections must be polled
     /// first.
     unfinished: BTreeSet<u64>,
@@ -177,7 +177,7 @@ impl Reactor {
             closed: Tombstones::default(),
             timers: Timers::default(),
             attended: Attended::default(),
-            late: HashMap::new(),
+            delayed_disconnects: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::of_connects(),
             accepts: Admission::of_accepts(),
@@ -477,7 +477,7 @@ impl Reactor {
         if link.is_some_and(|link| !link.is_released()) {
             return self.poll_soon(key, None);
         }
-        self.late.remove(&key);
+        self.delayed_disconnects.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };

@@ -130,7 +130,7 @@ impl Core {
     /// keeps them for a peer that has no connection. Returns `None` for a session that the
     /// application has aborted. `closing` alone does not prove a close, because dropping the last
     /// handle after an abort also sets it.
-    pub(super) fn leave_numbers(&self, reason: &CloseReason) -> Option<SessionOver> {
+    pub(super) fn counts_at_close(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {
             return None;
@@ -198,7 +198,7 @@ mod tests {
             received: 0,
             sent: 1,
         };
-        let left = core.leave_numbers(&CloseReason::PeerDisconnected);
+        let left = core.counts_at_close(&CloseReason::PeerDisconnected);
         assert_eq!(left, Some(over));
     }
 
@@ -207,7 +207,7 @@ mod tests {
         let mut core = passive();
         core.abort(0, Instant::now());
         core.close(Instant::now());
-        let left = core.leave_numbers(&CloseReason::PeerDisconnected);
+        let left = core.counts_at_close(&CloseReason::PeerDisconnected);
         assert_eq!(left, None);
     }
 }

@@ -217,14 +217,14 @@ impl Core {
         to: &Recipient<'_, H>,
     ) {
         let before = self.conn.peer_activity();
-        self.take_in(done);
+        self.pass_to_state_machine(done);
         self.apply_outputs(to);
         if let Some(liveness) = &self.liveness {
             liveness.add(before, self.conn.peer_activity());
         }
     }
 
-    fn take_in(&mut self, done: Done) {
+    fn pass_to_state_machine(&mut self, done: Done) {
         let Some(queues) = &self.queues else { return };
         let conn = &mut self.conn;
         if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {

@@ -56,16 +56,16 @@ impl PeerLiveness {
 pub(crate) struct Peers {
     liveness_of_engines: HashMap<(IpAddr, u64), Weak<Counts>>,
     /// When the map has this number of entries, entries without connections are removed.
-    crowded: usize,
+    cleanup_threshold: usize,
 }
 
 impl Peers {
     /// Returns the counters that all connections to this peer engine share.
     pub(crate) fn liveness_of(&mut self, addr: IpAddr, engine: u64) -> PeerLiveness {
-        if self.liveness_of_engines.len() >= self.crowded {
+        if self.liveness_of_engines.len() >= self.cleanup_threshold {
             self.liveness_of_engines
                 .retain(|_, liveness| liveness.strong_count() > 0);
-            self.crowded = 2 * self.liveness_of_engines.len() + 16;
+            self.cleanup_threshold = 2 * self.liveness_of_engines.len() + 16;
         }
         let liveness = self.liveness_of_engines.entry((addr, engine)).or_default();
         PeerLiveness(liveness.upgrade().unwrap_or_else(|| {

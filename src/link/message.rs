@@ -356,7 +356,7 @@ impl Handoff {
 }
 
 /// The initial capacity in buffers, which is the default size of the window.
-const USUAL: usize = 32;
+const INITIAL_CAPACITY: usize = 32;
 
 /// The receive buffers that contain several messages, each with the number of messages that the
 /// application has not released.
@@ -371,7 +371,7 @@ impl Batches {
     /// Records that `buffer` holds `count` messages.
     pub(super) fn put(&mut self, buffer: u32, count: u32) {
         if self.held.capacity() == 0 {
-            self.held.reserve(USUAL);
+            self.held.reserve(INITIAL_CAPACITY);
         }
         self.held.push((buffer, count));
     }

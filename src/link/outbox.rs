@@ -32,7 +32,7 @@ pub(crate) struct Outbox {
     session: Option<u64>,
     /// Whether the last `Suspended` was left out. The `Resumed` that follows it is then left out
     /// too.
-    silent: bool,
+    skips_resumed: bool,
 }
 
 /// The group of a connection, and the connection's key in this group.
@@ -52,7 +52,7 @@ impl Outbox {
             reports: VecDeque::new(),
             room: None,
             session: None,
-            silent: false,
+            skips_resumed: false,
         }
     }
 
@@ -138,9 +138,10 @@ impl Outbox {
     pub(super) fn put_session_event(&mut self, completion: Completion) -> bool {
         if let Completion::Suspended { .. } = completion {
             let taken = self.taken();
-            self.silent = self.inflow.is_some() || self.session.is_some_and(|at| at >= taken);
+            self.skips_resumed =
+                self.inflow.is_some() || self.session.is_some_and(|at| at >= taken);
         }
-        if self.silent {
+        if self.skips_resumed {
             return false;
         }
         self.session = self.put_at(completion).ok();

@@ -75,7 +75,7 @@ impl Core {
     #[inline(never)]
     fn give_back_other(&mut self, place: Place, generation: u32) {
         if generation != self.generation && place != Place::Control {
-            return self.give_back_late(place);
+            return self.release_from_earlier_connection(place);
         }
         match place {
             Place::Buffer(buffer) => _ = self.release(buffer),

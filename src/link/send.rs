@@ -83,7 +83,7 @@ impl<'a> Sending<'a> {
     }
 
     /// Ends the exposure of the message to the peer.
-    fn hide(&mut self) {
+    fn end_exposure(&mut self) {
         if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Sent) {
             self.content = Content::Memory(exposed.take_back());
         }
@@ -213,7 +213,7 @@ impl Core {
             return false;
         };
         if let Err(outcome) = queues.post_message(&transmit, message)
-            && self.heed(outcome).is_err()
+            && self.handle_post_error(outcome).is_err()
         {
             return false;
         }
@@ -234,7 +234,7 @@ impl Core {
         {
             // The memory is exposed over an earlier connection, and the eager size of the current
             // connection may differ.
-            message.hide();
+            message.end_exposure();
         }
         match &mut message.content {
             Content::Sent => {}
@@ -243,7 +243,7 @@ impl Core {
                     if exposed.is_bound() {
                         // The memory window is bound to the queue pair, which may be destroyed
                         // before the message is dropped or sent again.
-                        message.hide();
+                        message.end_exposure();
                     }
                     return Err(error);
                 }
@@ -285,7 +285,7 @@ impl Core {
         } else {
             fragments::post(&mut self.conn, queues, parts, len, reported).map_err(refused)?
         };
-        posted.or_else(|outcome| self.heed(outcome))?;
+        posted.or_else(|outcome| self.handle_post_error(outcome))?;
         if let Some(session) = &mut self.session {
             session.keep(&self.conn, parts, id);
         }
@@ -305,7 +305,7 @@ impl Core {
         let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
         queues
             .announce(&transmit, exposed)
-            .or_else(|outcome| self.heed(outcome))?;
+            .or_else(|outcome| self.handle_post_error(outcome))?;
         if let Some(session) = &mut self.session {
             session.keep_large(&self.conn, id);
         }
@@ -315,7 +315,7 @@ impl Core {
 
     /// Handles the result of a call that posts work requests.
     #[cold]
-    pub(super) fn heed(&mut self, outcome: PostError) -> Result<(), TrySendError> {
+    pub(super) fn handle_post_error(&mut self, outcome: PostError) -> Result<(), TrySendError> {
         match outcome {
             PostError::PollBoth => {
                 self.deferred.drive = true;
@@ -372,7 +372,7 @@ impl Core {
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         queues
             .post_send(&transmit, &parts[..2 * count], false)
-            .or_else(|error| self.heed(error))?;
+            .or_else(|error| self.handle_post_error(error))?;
         if let Some(session) = &mut self.session {
             for message in &messages[..count] {
                 session.keep(&self.conn, &[IoSlice::new(message)], None);
@@ -439,7 +439,7 @@ impl Core {
         };
         queues
             .post_send(transmit, parts, false)
-            .or_else(|error| self.heed(error))?;
+            .or_else(|error| self.handle_post_error(error))?;
         if let Some(session) = &mut self.session {
             session.keep(&self.conn, parts, None);
         }
@@ -502,7 +502,7 @@ impl Core {
         if let Err(error) = posted {
             // If posting failed, the connection ends, and the reason for its end contains the
             // error.
-            let _ = self.heed(error);
+            let _ = self.handle_post_error(error);
         }
         self.cork.mark_sent(front);
         if self.cork.is_empty() {
@@ -567,7 +567,7 @@ impl Core {
         };
         queues
             .post_operation(slot, checked)
-            .or_else(|error| self.heed(error))
+            .or_else(|error| self.handle_post_error(error))
     }
 }
 

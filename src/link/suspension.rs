@@ -231,7 +231,7 @@ impl Core {
     /// Reports the failure of the messages that the session has not resent. `order` contains the
     /// other messages.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
-        self.over = self.leave_numbers(reason);
+        self.over = self.counts_at_close(reason);
         if let Some(session) = &mut self.session {
             for (kept, _) in session.messages.suspended_mut() {
                 report_failed(kept.id, reason, &mut self.completions);
@@ -243,7 +243,7 @@ impl Core {
 
     /// Handles the release of a message that arrived over an earlier connection. Updates the number
     /// of such messages that the application still holds.
-    pub(super) fn give_back_late(&mut self, place: Place) {
+    pub(super) fn release_from_earlier_connection(&mut self, place: Place) {
         let (Place::Buffer(_) | Place::Part(_)) = place else {
             return;
         };
@@ -346,7 +346,7 @@ impl Core {
 
     /// Ends a suspended session to make room for newer sessions. Returns whether the session was
     /// suspended.
-    pub(crate) fn give_way(&mut self) -> bool {
+    pub(crate) fn end_suspended(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         let Some(ended) = suspension.map(|suspension| suspension.end()) else {
             return false;

@@ -1,5 +1,5 @@
-//! Handles the commands of the application's handles, for listeners, for connections and for the
-//! end of the engine. Also handles the notices of connections.
+//! Handles the commands that handles send, for listeners, for connections and for the end of the
+//! engine. Also handles the notices that connections send.
 
 use std::{
     net::SocketAddr,

@@ -209,7 +209,7 @@ impl Reactor {
                     local,
                     timeout,
                 };
-                self.bring(key, &link, incoming);
+                self.pass_to_listener(key, &link, incoming);
             }
             Err(refusal) => {
                 report_refusal(Refusal::Hello, peer, &refusal.reason);
@@ -220,7 +220,7 @@ impl Reactor {
 
     /// Passes a request to its listener. If private data follow in a separate frame, first accepts
     /// the request at the transport, because only then can the peer send the frame.
-    fn bring(&mut self, key: u64, link: &Arc<Link>, incoming: IncomingRequest) {
+    fn pass_to_listener(&mut self, key: u64, link: &Arc<Link>, incoming: IncomingRequest) {
         if link.core().conn.has_long_request() {
             if let Some(entry) = self.links.get_mut(&key) {
                 entry.incoming = Some(Box::new(incoming));

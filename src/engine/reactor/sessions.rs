@@ -1,5 +1,5 @@
-//! Resumes sessions: replaces a lost connection with a new one that has the same key and the same
-//! handles.
+//! Resumes sessions: replaces a lost connection with a new connection. The key and the handles stay
+//! the same.
 
 use std::{
     fs::File,
@@ -67,7 +67,7 @@ impl Reactor {
     }
 
     fn remove_transport(&mut self, key: u64) {
-        self.late.remove(&key);
+        self.delayed_disconnects.remove(&key);
         self.attended.forget(key);
         let Some(entry) = self.links.get_mut(&key) else {
             return;
@@ -105,7 +105,7 @@ impl Reactor {
         {
             let link = self.links.get(&oldest).map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
-                && link.in_engine(|core| core.give_way())
+                && link.in_engine(|core| core.end_suspended())
             {
                 warn_sparsely!(
                     Connection,
@@ -130,7 +130,7 @@ impl Reactor {
             let idle = self.links.get(&key).filter(|it| it.asked.is_none());
             let link = idle.map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
-                && link.in_engine(|core| !core.is_resuming() && core.give_way())
+                && link.in_engine(|core| !core.is_resuming() && core.end_suspended())
             {
                 info!(
                     Connection,
