@@ -328,7 +328,7 @@ impl Core {
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
                     self.deferred.room = true;
-                    // If messages have to be sent again, the engine's thread sends the next one.
+                    // If messages have to be resent, the engine's thread resends the next one.
                     self.deferred.drive |= self.sends_again();
                     if !self.blocks_new_messages() {
                         self.report_room();

@@ -514,7 +514,8 @@ impl Link {
         self.core().session = Some(Box::new(session));
     }
 
-    /// Returns whether this side has offered a session. A resumption can change the transport.
+    /// Returns whether this side has offered a session. If so, a resumption can change the
+    /// transport.
     pub(super) fn resumes(&self) -> bool {
         self.resumes.load(Ordering::Relaxed)
     }

@@ -505,7 +505,7 @@ impl Link {
             // An event loop can poll an RDMA connection itself, so it gets an fd that also reports
             // completion events. Over TCP each poll costs a system call, so the loop gets a plain
             // fd. The program keeps the fd for the whole session. So a session that may use RDMA
-            // later gets the first kind of fd even over TCP.
+            // later does not get a plain fd, even over TCP.
             Interest::Readable
                 if !self.is_in_memory() && (!self.is_over_tcp() || self.resumes()) =>
             {

@@ -101,7 +101,7 @@ impl Core {
                     &mut self.completions,
                 );
             }
-            // A session sends its messages again. If the session ends instead, `end` reports their
+            // A session resends its messages. If the session ends instead, `end` reports their
             // failure.
             let may_survive = self.session.is_some() && reason.is_loss();
             let failed = match slots.take(slot) {

@@ -58,7 +58,7 @@ impl Core {
         };
         //= PROTOCOL.md#sessions
         //# A reply without bit 4, or with another length, is a violation as well.
-        let violation = Violation::new("session", data.len() as u64, "4 bytes of a number");
+        let violation = Violation::new("session", data.len() as u64, "a length of 4 bytes");
         let resumed = received.filter(|_| has_session).ok_or(violation);
         let arrived = resumed.and_then(|received| {
             let arrived = session.messages.resume(received)?;

@@ -363,7 +363,7 @@ impl WorkQueues {
                 let offset = range.start;
                 (OperationKind::Atomic { offset, answer }, sge)
             }
-            SendOp::Send => unreachable!("what is sent is no one-sided operation"),
+            SendOp::Send => unreachable!("a send is not a one-sided operation"),
         };
         let posted = self.one_sided(slot, op, sge);
         if let Err(PostError::Failed(_)) = posted {
