@@ -1,15 +1,15 @@
 //! Limits the number of connections that are established concurrently.
 //!
-//! Establishing a connection requires memory registrations and queues on this host, and then a wait
-//! for the peer's answer. If many attempts start together, none completes before the last one has
-//! started. So a connection waits, without device objects, until it gets a turn. The oldest waiting
-//! connection of a host is first.
+//! To establish a connection, this host registers memory and creates queues, and then waits for the
+//! peer's answer. If many attempts start together, none completes before the last one has started.
+//! So a connection waits, without device objects, until it gets a turn. The connections with one
+//! host get their turns in the order in which they joined.
 //!
-//! A turn ends when the connection is established or fails. Turns occupy places, whose number is
-//! limited. After [`CONNECT_PLACE_TIME`] or [`ACCEPT_PLACE_TIME`] a turn gives up its place,
-//! because it then waits for the peer and not for this host. The next place goes to the peer host
-//! with the fewest turns. No host can occupy all places, so connections to a host that is down do
-//! not delay connections to others.
+//! A turn ends when the connection is established or has failed. Each turn first occupies one of a
+//! limited number of slots. After [`CONNECT_SLOT_TIME`] or [`ACCEPT_SLOT_TIME`] the turn releases
+//! its slot, because the connection then waits for the peer and not for this host. The next slot
+//! goes to the peer host with the fewest turns. No host can occupy all slots, so connections to a
+//! host that is down do not delay connections to others.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,29 +18,29 @@ use std::{
 
 use crate::proto::Host;
 
-/// The number of places in each direction. It is small, so that early attempts finish first, but
+/// The number of slots in each direction. It is small, so that early attempts finish first, but
 /// large enough to keep the host busy while some attempts wait for their peers.
-pub(super) const PLACES: usize = 8;
+pub(super) const SLOTS: usize = 8;
 
-/// The time after which a turn of an outgoing connection gives up its place, because it is waiting
-/// for the peer.
-const CONNECT_PLACE_TIME: Duration = Duration::from_secs(2);
+/// The time after which the turn of an outgoing connection releases its slot, because the
+/// connection is waiting for the peer.
+const CONNECT_SLOT_TIME: Duration = Duration::from_secs(2);
 
-/// The time after which a turn of an incoming connection gives up its place. After the accept only
-/// the last step of the peer is missing. The time is short, so that a peer that never takes this
-/// step delays other connections only briefly.
-const ACCEPT_PLACE_TIME: Duration = Duration::from_millis(250);
+/// The time after which the turn of an incoming connection releases its slot. After the accept, the
+/// connection waits only for the peer's last step. The time is short, so that a peer that never
+/// takes this step delays other connections only briefly.
+const ACCEPT_SLOT_TIME: Duration = Duration::from_millis(250);
 
 /// The waiting connections and the turns of one direction. Connections are identified by their
 /// keys.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// The maximum number of turns that occupy places.
-    places: usize,
-    /// The maximum number of turns with one host that occupy places.
-    places_of_host: usize,
+    /// The number of slots.
+    slots: usize,
+    /// The maximum number of slots for turns with one host.
+    slots_of_host: usize,
     time_limit: Duration,
-    /// The turns that occupy places.
+    /// The turns that occupy slots.
     taken: Vec<Turn>,
     hosts: HashMap<Host, OfHost>,
     /// All connections that wait for a turn or have one.
@@ -53,9 +53,9 @@ pub(super) struct Admission {
 struct OfHost {
     /// The keys of waiting connections by ticket, the oldest first.
     waiting: BTreeMap<u64, u64>,
-    /// The number of connections with a turn, with or without a place.
+    /// The number of connections with a turn, with or without a slot.
     started: usize,
-    /// The number of turns that occupy places.
+    /// The number of turns that occupy slots.
     taken: usize,
 }
 
@@ -63,7 +63,7 @@ struct OfHost {
 struct Turn {
     key: u64,
     host: Host,
-    /// The time at which the turn gives up its place.
+    /// The time at which the turn releases its slot.
     end: Instant,
 }
 
@@ -76,27 +76,27 @@ enum Member {
 impl Admission {
     /// Creates the admission of outgoing connections.
     pub(super) fn of_connects() -> Self {
-        Self::new(PLACES, CONNECT_PLACE_TIME)
+        Self::new(SLOTS, CONNECT_SLOT_TIME)
     }
 
     /// Creates the admission of incoming connections.
     pub(super) fn of_accepts() -> Self {
-        Self::new(PLACES, ACCEPT_PLACE_TIME)
+        Self::new(SLOTS, ACCEPT_SLOT_TIME)
     }
 
-    fn new(places: usize, time_limit: Duration) -> Self {
+    fn new(slots: usize, time_limit: Duration) -> Self {
         Self {
-            places,
-            places_of_host: places - places / 4,
+            slots,
+            slots_of_host: slots - slots / 4,
             time_limit,
-            taken: Vec::with_capacity(places),
+            taken: Vec::with_capacity(slots),
             hosts: HashMap::new(),
             members: HashMap::new(),
             next_ticket: 0,
         }
     }
 
-    /// Adds a connection with this host to the end of the waiting connections.
+    /// Appends a connection with `host` to the host's waiting connections.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
@@ -143,7 +143,7 @@ impl Admission {
         members.filter_map(move |(key, member)| started(member).then_some(*key))
     }
 
-    /// Starts the turn of a waiting connection if a place is free. Returns its key.
+    /// Starts the turn of a waiting connection if a slot is free. Returns the connection's key.
     pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
         let hosts = &mut self.hosts;
         self.taken.retain(|turn| {
@@ -153,13 +153,13 @@ impl Admission {
             }
             lasts
         });
-        if self.taken.len() >= self.places {
+        if self.taken.len() >= self.slots {
             return None;
         }
         let (_, _, host) = self
             .hosts
             .iter()
-            .filter(|(_, entry)| entry.taken < self.places_of_host)
+            .filter(|(_, entry)| entry.taken < self.slots_of_host)
             .filter_map(|(host, entry)| {
                 let (ticket, _) = entry.waiting.first_key_value()?;
                 Some((entry.started, *ticket, *host))
@@ -185,7 +185,7 @@ impl Admission {
             .peekable();
         waiting.peek()?;
         let has_place =
-            self.taken.len() < self.places && waiting.any(|host| host.taken < self.places_of_host);
+            self.taken.len() < self.slots && waiting.any(|host| host.taken < self.slots_of_host);
         if has_place {
             return Some(now);
         }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_attempts_get_the_limited_places() {
+    fn oldest_attempts_get_the_limited_slots() {
         let now = Instant::now();
         let mut turns = Admission::new(3, TIME_LIMIT);
         assert_eq!(turns.next_at(now), None);
@@ -251,7 +251,7 @@ mod tests {
         turns.join(101, host(2));
         let later = start + TIME_LIMIT;
         assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
-        // The earlier turns with the silent host still count, although they have no place.
+        // The earlier turns with the silent host are still counted, although they occupy no slots.
         turns.join(102, host(2));
         assert_eq!(drain(&mut turns, later + TIME_LIMIT), [102, 4]);
         turns.leave(1);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_does_not_get_all_places() {
+    fn one_host_does_not_get_all_slots() {
         let now = Instant::now();
         let mut turns = Admission::new(8, TIME_LIMIT);
         for key in 1..=100 {

@@ -33,8 +33,8 @@ const REPLY_GRACE: Duration = Duration::from_millis(100);
 /// A request from a handle to the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Listen, and reply with the address. Each incoming request holds a handle of the engine, so
-    /// the engine outlives the listener.
+    /// Listen, and reply with the address. The listener and its requests hold the `engine` handle,
+    /// so the engine does not end before them.
     Listen {
         address: SocketAddr,
         config: Config,
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Connect, and reply once.
     Connect {
         way: Way,
-        /// Other addresses and transports at which the session can resume.
+        /// Other paths over which the session can resume.
         others: Vec<Way>,
         config: Config,
         data: Vec<u8>,
@@ -84,17 +84,18 @@ pub(crate) enum Command {
     Exit,
 }
 
-/// The access of all handles to the engine's thread.
+/// Sends commands to the engine's thread. All handles share it.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
-    /// Allows a wait for the engine's end. `None` in a forked child, which has no engine thread.
+    /// Used to wait for the engine's end. `None` if the engine has no thread, and in a forked
+    /// child.
     custody: Option<Arc<Custody>>,
     /// Owns the state of an engine without a thread.
     threadless: Option<Arc<Threadless>>,
     process: Process,
 }
 
-/// A queue that the engine's thread fills and a listener's program empties.
+/// A listener's queue. The engine's thread adds items, and the listener's program removes them.
 #[derive(Clone, Debug)]
 pub(crate) enum ListenerItem {
     /// Established connections. The engine accepts each request immediately.
@@ -142,7 +143,7 @@ pub(crate) struct Established {
     pub(crate) inflow: Option<Arc<Inflow>>,
 }
 
-/// The destination of an established connection, or of the error if it failed.
+/// The recipient of an established connection, or of the error if the attempt failed.
 #[derive(Debug)]
 pub(crate) enum Reply {
     /// The thread that waits for the reply.
@@ -193,7 +194,7 @@ impl Handle {
         }
     }
 
-    /// Returns the handle of a nonexistent engine. In a forked child it replaces inherited handles.
+    /// Returns a handle without an engine. In a forked child it replaces inherited handles.
     pub(super) fn forked() -> Self {
         Self {
             commands: Mailbox::closed(),
@@ -222,8 +223,8 @@ impl Handle {
         }
     }
 
-    /// Waits until the deadline for a reply of the engine. If the engine has no thread, the waiting
-    /// thread handles the deadlines.
+    /// Waits for a reply of the engine, at most until the deadline. If the engine has no thread,
+    /// the calling thread handles the engine's deadlines while it waits.
     pub(super) fn receive_until<T>(
         &self,
         replies: &Receiver<T>,
@@ -413,8 +414,8 @@ impl Request {
     /// Returns the private data that the peer's program sent with the request.
     ///
     /// The peer sets it with [`Connector::private_data`](crate::Connector::private_data): up to
-    /// 4096 bytes, by default none. The listener returns the request when all of them have arrived.
-    /// The peer chooses the bytes, so compare a secret in constant time.
+    /// 4096 bytes, by default none. The listener returns the request only after all bytes have
+    /// arrived. The peer chooses the bytes, so compare a secret in constant time.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
@@ -425,9 +426,9 @@ impl Request {
     /// It replaces the [label](crate::ListenerBuilder::label) of the listener. The log,
     /// [`Info::label`](crate::Info::label), Prometheus metrics and `rdmsg top` show it once the
     /// request is accepted, and also after the connection has [resumed](Config::resume). The log
-    /// escapes control characters. The peer does not see the label. Up to 64 bytes; with a longer
-    /// label accepting fails, and the request is rejected. An empty text removes the listener's
-    /// label.
+    /// escapes control characters. The peer does not see the label. The maximum length is 64 bytes;
+    /// with a longer label, accepting fails and the request is rejected. An empty text removes the
+    /// listener's label.
     ///
     /// # Examples
     ///
@@ -467,7 +468,7 @@ impl Request {
         if let Some(label) = &self.label {
             label.check()?;
         }
-        // The methods that answer a request consume it, so it is not answered yet.
+        // Methods that answer a request consume it, so this request has not been answered.
         let open = self.open.take().ok_or(Error::EngineShutDown)?;
         if let Some(label) = self.label.take() {
             open.link.set_label(label);

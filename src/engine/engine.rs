@@ -132,8 +132,9 @@ impl Engine {
     /// guide](crate::guide::installing#fork).
     ///
     /// The engine ends in the background when its last user is dropped, and the next call starts
-    /// another one. A handle keeps the engine and its [`statistics`](Self::statistics). It can also
-    /// wait, with [`drain`](Self::drain), for connections that are being closed in the background.
+    /// another one. A handle keeps the engine running and preserves its
+    /// [`statistics`](Self::statistics). The [`drain`](Self::drain) method of a handle waits for
+    /// connections that are being closed in the background.
     ///
     /// # Errors
     ///
@@ -275,7 +276,7 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        // Until this is dropped, the engine ends suspended sessions for the drain.
+        // The engine ends suspended sessions for the drain until this value is dropped.
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
         self.send(Command::Drain { reply, caller })?;
@@ -311,8 +312,9 @@ impl Engine {
         self.inner.send(command)
     }
 
-    /// Returns this engine if it can serve connections within the process (`is_in_memory`), or
-    /// otherwise over RDMA and TCP.
+    /// Returns this engine if it supports the transport. Connections within the process
+    /// (`is_in_memory`) can use any engine. Connections over RDMA and TCP need an engine with a
+    /// thread.
     pub(crate) fn for_transport(&self, is_in_memory: bool) -> Result<Self, Error> {
         if is_in_memory || self.inner.has_thread() {
             return Ok(self.clone());
@@ -359,8 +361,10 @@ pub struct EngineStatistics {
     /// The value covers all engines that share these limits. See
     /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
-    /// The current number of bytes in large messages that are being read or that the application
-    /// holds, and in the unread bytes of streams that were copied out of receive buffers.
+    /// The number of bytes that are held now, in large messages and in copied stream bytes.
+    ///
+    /// A large message is included from the start of its read until the application drops it.
+    /// Stream bytes are included if they are unread and were copied out of receive buffers.
     ///
     /// The value covers all engines that share these limits. See
     /// [`EngineLimits::held`](crate::EngineLimits::held).

@@ -36,9 +36,9 @@ pub(super) struct Entry {
     pub(super) role: Role,
     /// The destination of the result: the established connection, or the error.
     pub(super) reply: Option<Reply>,
-    /// The destination of a request whose private data have not arrived completely.
+    /// The parts of a request whose private data have not arrived completely.
     pub(super) incoming: Option<Box<IncomingRequest>>,
-    /// This side's request, if it is repeated after a refusal.
+    /// This side's request, if the engine repeats it after a refusal.
     pub(super) repeated: Option<Box<OwnRequest>>,
     /// The receiving end of the completions, until an endpoint takes ownership of it.
     pub(super) receiver: Option<Receiver<Completion>>,
@@ -62,13 +62,14 @@ pub(super) struct IncomingRequest {
 
 /// A request of this side to connect.
 pub(super) struct OwnRequest {
-    /// Other addresses and transports at which the session can resume.
+    /// Other paths over which the session can resume.
     pub(super) others: Vec<Way>,
     /// The private data.
     pub(super) data: Vec<u8>,
     /// The time at which the engine stops repeating the request.
     pub(super) deadline: Instant,
-    /// The number of refusals so far, each after the private data were sent in a frame.
+    /// The number of times that the peer has refused the request after its private data were sent
+    /// in a frame.
     pub(super) refused: u32,
 }
 
@@ -144,7 +145,8 @@ impl Entry {
     ) -> Result<(), OsError> {
         self.id.release_reserve();
         self.link.poller.prepare()?;
-        // The thread that polled the previous connection of the session does not own the new one.
+        // The thread that polled the session's previous connection does not become the owner of the
+        // new connection.
         self.link.poller.expire();
         let key = self.link.key;
         let client = budget.client(self.link.notices(), key, Host::of(self.peer.ip()));
@@ -163,7 +165,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Returns whether a step of accepting failed because the peer has withdrawn its request.
+    /// Returns whether the failure of an accept step means that the peer has withdrawn its request.
     pub(super) fn is_withdrawn(&mut self, call: CmCall, error: OsError) -> bool {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match self.role {
@@ -192,20 +194,20 @@ impl Entry {
     /// Passes the request to its listener, if its private data have just arrived.
     pub(super) fn report_requested(&mut self) {
         if mem::take(&mut self.link.core().requested) {
-            self.bring();
+            self.pass_to_listener();
         }
     }
 
     /// Passes the request to its listener. Rejects it if the backlog is full or the listener is
     /// closed.
-    fn bring(&mut self) {
+    fn pass_to_listener(&mut self) {
         let Some(incoming) = self.incoming.take() else {
             // The refusal was counted when the listener was closed.
             return self.link.reject_untaken();
         };
         let limit = self.config.listening.backlog;
         if incoming.listener_items.waiting() >= limit.into() {
-            let reason = format_args!("the listener has reached its limit backlog of {limit}");
+            let reason = format_args!("the listener has reached its backlog limit of {limit}");
             report_refusal(Refusal::Backlog, self.peer, &reason);
             return self.link.reject_untaken();
         }
@@ -241,7 +243,7 @@ impl Entry {
             return;
         };
         if leaves {
-            // Fails for a stream, whose peer does not know the notice.
+            // This fails for a stream, because the peer of a stream does not know the notice.
             self.ask_to_leave();
         }
         info!(
@@ -267,7 +269,7 @@ impl Entry {
         }));
     }
 
-    /// Logs the end of a connection without handles if sent messages may be lost.
+    /// Logs the end of a connection that has no handles, if messages that it sent may be lost.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {

@@ -40,8 +40,8 @@ struct Engines {
     ended: Condvar,
 }
 
-/// The additional time to report the end of a connection whose close took its whole
-/// `close_timeout`.
+/// The time that the exit handler waits beyond the longest `close_timeout`, so that the engine can
+/// report a close that took all of that time.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// An engine whose thread is running or about to start.
@@ -133,7 +133,8 @@ extern "C" fn close_all() {
     let all = lock(running);
     let mut bound = Duration::ZERO;
     for running in all.iter() {
-        // This must precede the command, after which connections end and are removed.
+        // The limit is read before the command is sent, because the command ends connections, which
+        // removes their limits.
         let longest = running.longest();
         running.mailbox.send(Command::Exit);
         if let Some(longest) = longest {

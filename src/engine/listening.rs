@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The delay before the first attempt to bind a listener that lost its device, and the longest
-/// delay between two attempts. `listener/builder.rs` retries an address that is in use.
+/// delay between two attempts. If an address is in use, `listener/builder.rs` retries instead.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
@@ -31,7 +31,7 @@ pub(super) struct Listening {
     /// Counts the connections of the listener that are not established yet.
     pub(super) half_open: HalfOpen,
     /// The binding over RDMA, if there is one.
-    rdma: Option<Place>,
+    rdma: Option<RdmaBinding>,
     /// The binding over TCP or within the process, if there is one.
     tcp: Option<ListenId>,
     /// The address claim of a listener within the process.
@@ -49,7 +49,7 @@ impl fmt::Display for ListenerName<'_> {
 }
 
 /// The binding of a listener over RDMA.
-enum Place {
+enum RdmaBinding {
     /// This id is bound and listening.
     Bound { _id: ListenId },
     /// The listener's device or address was removed. `wait` is the delay before the next attempt to
@@ -57,19 +57,20 @@ enum Place {
     Lost { wait: Duration },
 }
 
-/// The in-process binding of an ended listener. It remains so that the listener's connections can
+/// The in-process binding of an ended listener. It is kept so that the listener's connections can
 /// resume.
-pub(super) struct ClosedPlace {
+pub(super) struct ClosedBinding {
     _id: Option<ListenId>,
     _claim: Option<Claim>,
 }
 
-/// Counts a listener's connections that are not established yet. Each of them owns a clone.
+/// Counts a listener's connections that are not established yet. Each of these connections owns a
+/// clone.
 #[derive(Clone, Default)]
 pub(super) struct HalfOpen(Arc<()>);
 
 impl HalfOpen {
-    /// Returns the number of connections, which own all clones but the listener's.
+    /// Returns the number of connections: all clones except the listener's own.
     pub(super) fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
@@ -88,7 +89,8 @@ impl Listening {
         listener_items: ListenerItem,
         engine: Arc<Handle>,
     ) -> Self {
-        // Connections own copies of the configuration, which must not keep the socket open.
+        // Connections own copies of the configuration. These copies must not keep the inherited
+        // socket open.
         config.listening.inherited = None;
         Self {
             local,
@@ -96,7 +98,7 @@ impl Listening {
             listener_items,
             engine,
             half_open: HalfOpen::default(),
-            rdma: rdma.map(|id| Place::Bound { _id: id }),
+            rdma: rdma.map(|id| RdmaBinding::Bound { _id: id }),
             tcp,
             claim: None,
         }
@@ -108,15 +110,15 @@ impl Listening {
     }
 
     /// Removes the in-process binding from the listener.
-    pub(super) fn take_place(&mut self) -> ClosedPlace {
-        ClosedPlace {
+    pub(super) fn take_binding(&mut self) -> ClosedBinding {
+        ClosedBinding {
             _id: self.tcp.take(),
             _claim: self.claim.take(),
         }
     }
 
-    /// Returns whether the listener survives the removal of its device. It does if the engine binds
-    /// it again, or if it also listens over TCP.
+    /// Returns whether the listener survives the removal of its device. It survives if the engine
+    /// binds it again, or if it also listens over TCP.
     pub(super) fn outlives_device(&self) -> bool {
         self.config.listening.rebind || self.tcp.is_some()
     }
@@ -129,14 +131,14 @@ impl Listening {
     /// Drops the id of a removed device or address, so that the kernel can complete the removal.
     /// Returns the delay before the first attempt to bind again.
     pub(super) fn lose(&mut self) -> Duration {
-        self.rdma = Some(Place::Lost { wait: FIRST_WAIT });
+        self.rdma = Some(RdmaBinding::Lost { wait: FIRST_WAIT });
         FIRST_WAIT
     }
 
     /// Tries to bind a listener that lost its device. If that fails, returns the delay before the
     /// next attempt.
     pub(super) fn try_again(&mut self, manager: &ConnectionManager, key: u64) -> Option<Duration> {
-        let Some(Place::Lost { wait }) = &mut self.rdma else {
+        let Some(RdmaBinding::Lost { wait }) = &mut self.rdma else {
             return None;
         };
         *wait = (*wait * 2).min(LONGEST_WAIT);
@@ -145,7 +147,7 @@ impl Listening {
             // An id without a device means that no device has the address at present.
             Ok(id) if id.has_device() => {
                 info!(Listener, "{}: listens over RDMA again", self.name(key));
-                self.rdma = Some(Place::Bound { _id: id });
+                self.rdma = Some(RdmaBinding::Bound { _id: id });
                 return None;
             }
             Ok(_) => debug!(

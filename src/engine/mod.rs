@@ -1,9 +1,9 @@
 //! The engine: one thread that establishes and ends connections.
 //!
-//! It handles events of the connection manager, deadlines, and the completion queues that no
-//! application thread polls. Only this thread calls the connection manager. Handles send commands
-//! to it ([`command`]), and connections send notices. It answers through channels and never waits
-//! for handles or connections.
+//! The thread handles events of the connection manager, deadlines, and the completion queues that
+//! no application thread polls. No other thread calls the connection manager. Handles send commands
+//! to this thread ([`command`]), and connections send notices. The thread replies through channels,
+//! and never waits for handles or connections.
 //!
 //! An engine without a thread ([`threadless`]) serves connections within the process: the threads
 //! that submit work to it run the same reactor.

@@ -38,7 +38,7 @@ struct Listeners {
 /// The claim of a listener to its address. Dropping it frees the address.
 pub(super) struct Claim(pub(super) SocketAddr);
 
-/// Claims an address. Replaces port 0 by a free port.
+/// Claims an address. Replaces port 0 with a free port.
 pub(super) fn claim(mut address: SocketAddr, engine: &Arc<Handle>) -> Result<Claim, OsError> {
     let Listeners { engines, claimed } = LISTENERS.get();
     let mut listeners = lock(engines);

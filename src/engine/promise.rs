@@ -39,14 +39,14 @@ impl<T> Promise<T> {
         (Arc::clone(&promise), PromiseSender(promise))
     }
 
-    /// Returns the reply, or registers the task to be woken when there is one. After the reply was
-    /// returned, later polls are pending.
+    /// Returns the reply if there is one. Otherwise registers the task, which is woken by the
+    /// reply. Once a poll has returned the reply, all later polls return `Pending`.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Error>> {
         let mine = cx.waker().clone();
         let mut state = lock(&self.0);
         match &mut *state {
             State::Open { waker, .. } => {
-                // Dropping a waker runs foreign code, so the lock is released before.
+                // The lock is released first, because dropping a waker runs foreign code.
                 let replaced = waker.replace(mine);
                 drop(state);
                 drop(replaced);
@@ -98,8 +98,8 @@ impl<T> PromiseSender<T> {
     fn set(&self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.0.0);
         let State::Open { waker, .. } = &mut *state else {
-            // The task has cancelled the attempt. Dropping the result closes its connection, so the
-            // lock is released before.
+            // The task has cancelled the attempt. The lock is released first, because dropping the
+            // result closes its connection.
             drop(state);
             return drop(result);
         };

@@ -27,12 +27,12 @@ use crossbeam_channel::{Sender, bounded, unbounded};
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
-    admission::{Admission, PLACES},
+    admission::{Admission, SLOTS},
     command::Command,
     engine::EngineStatistics,
     entry::{Entry, Role},
     exit::Registration,
-    listening::{ClosedPlace, Listening},
+    listening::{ClosedBinding, Listening},
     relief::Work,
     timers::Timers,
     tombstones::Tombstones,
@@ -57,7 +57,7 @@ const CM_TCP: u64 = 7;
 const CM_MEMORY: u64 = 8;
 /// The timer key for the next check of connections that the application polls.
 const ATTENDED: u64 = 2;
-/// The timer key for connections that wait for their turn to be established.
+/// The timer key for the next start of an [`Admission`] turn.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
 /// The token of the epoll instance that collects events for the application's event loops.
@@ -68,8 +68,8 @@ const FIRST_KEY: u64 = 16;
 /// that a key is unique in logs, metrics and groups. A forked child continues the count.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
-/// The delay before a deadline is checked again, if an application thread held the lock of the
-/// completion queue, which the check needs.
+/// The delay before a deadline is checked again. A check is repeated if an application thread held
+/// the lock of the completion queue.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// The number of commands or connection manager events that are handled before the completion
@@ -101,10 +101,10 @@ pub(super) struct Reactor {
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
     /// The connections by key. The entries are boxed, because a hash table may allocate two slots
-    /// for each.
+    /// for each entry.
     links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
-    /// The sessions of connections that this host accepted, with the keys of the connections.
+    /// The keys of the connections that this host accepted and that have a session, by session ID.
     sessions: HashMap<SessionId, u64>,
     /// The suspended connections, oldest first. The list may contain connections that have resumed.
     suspended: VecDeque<u64>,
@@ -115,8 +115,8 @@ pub(super) struct Reactor {
     timers: Timers,
     /// The connections that threads and event loops of the application poll.
     attended: Attended,
-    /// The disconnect events of connections that an application thread is polling.
-    late: HashMap<u64, Event>,
+    /// The disconnect events that wait because an application thread is polling the connection.
+    delayed_disconnects: HashMap<u64, Event>,
     /// The connections in whose queues completions remain, because other connections must be polled
     /// first.
     unfinished: BTreeSet<u64>,
@@ -142,7 +142,7 @@ pub(super) struct Reactor {
     /// longer waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
     /// The in-process bindings of ended listeners whose connections can still resume.
-    places: Vec<ClosedPlace>,
+    closed_bindings: Vec<ClosedBinding>,
     /// The memory limits for large messages.
     budget: Arc<Budget>,
     /// The number of ended connections, and the sum of their counters.
@@ -177,7 +177,7 @@ impl Reactor {
             closed: Tombstones::default(),
             timers: Timers::default(),
             attended: Attended::default(),
-            late: HashMap::new(),
+            delayed_disconnects: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::of_connects(),
             accepts: Admission::of_accepts(),
@@ -192,7 +192,7 @@ impl Reactor {
             exiting: false,
             leaving: false,
             drains: Vec::new(),
-            places: Vec::new(),
+            closed_bindings: Vec::new(),
             budget,
             past: EngineStatistics::default(),
             registration,
@@ -258,8 +258,8 @@ impl Reactor {
                     entry.link.report_stall(stall);
                 }
                 if let Some(next) = passed {
-                    // With many idle connections this is the most frequent case: the deadline has
-                    // moved.
+                    // With many idle connections this is the usual case: the peer is alive, and the
+                    // deadline moves.
                     self.timers.set(key, next);
                     continue;
                 }
@@ -282,9 +282,9 @@ impl Reactor {
         self.failed.get_or_insert(error);
     }
 
-    /// Starts to establish the connections whose turn it is.
+    /// Starts the turns of waiting connections for which there are free slots.
     fn start_attempts(&mut self) {
-        for _ in 0..2 * PLACES {
+        for _ in 0..2 * SLOTS {
             let now = Instant::now();
             // Incoming connections come first, because their peers have already done a part of the
             // work.
@@ -327,11 +327,11 @@ impl Reactor {
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // The channel never fills up. It has room for each message for which the peer has a credit,
-        // the same number of large messages, each control message, and one each of the peer's
-        // Finish, the peer's Leave, room, and the end. It also has room for each operation with an
-        // id, because an operation is accepted only while fewer than `max_ids` completions are in
-        // flight or unread.
+        // The channel never fills up. It has capacity for each message for which the peer has a
+        // credit, and for the same number of large messages. It has capacity for each control
+        // message, and for one `Finished`, `PeerLeaving`, `Room` and `Disconnected`. It also has
+        // capacity for `max_ids` operations: an operation with an id is accepted only while fewer
+        // than `max_ids` are in flight or unread.
         let config = config.into();
         let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 3;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
@@ -401,8 +401,8 @@ impl Reactor {
             trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitTurn && skips_turn {
-                // The peer may answer late, and no timer would end the turn. So outgoing
-                // connections within the process are not limited.
+                // An outgoing connection within the process needs no turn. If the peer answered
+                // late, no timer would end the turn.
                 entry
                     .link
                     .in_engine(|core| core.conn.take_turn(Instant::now()));
@@ -477,7 +477,7 @@ impl Reactor {
         if link.is_some_and(|link| !link.is_released()) {
             return self.poll_soon(key, None);
         }
-        self.late.remove(&key);
+        self.delayed_disconnects.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };
@@ -495,7 +495,8 @@ impl Reactor {
             self.record_trial(key, &reason);
             return self.report_drained();
         }
-        // The memory of messages that outlive the connection is no longer counted for the engine.
+        // Only the counters are added. The memory of messages that the application still holds is
+        // left out.
         self.past.all += entry.link.statistics().counters();
         if let Some(request) = self.request_to_repeat(&mut entry, &reason) {
             self.connect_again(entry, request, reason);

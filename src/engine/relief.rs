@@ -18,7 +18,7 @@
 //! [`FOREIGN_CALL_LIMIT`]. If the first thread was merely descheduled, the replacement does no
 //! harm.
 //!
-//! At a time, only one thread runs the foreign code of a connection
+//! Only one thread at a time runs the foreign code of a connection
 //! ([`PendingWork`](foreign::PendingWork)), and only one writes log lines. If a waker never
 //! returns, its connection blocks one thread, and the wakers of its other tasks wait. Other
 //! connections are not affected.
@@ -46,7 +46,7 @@ const IDLE_CHECKS: u32 = 100;
 
 /// A reactor as seen by [`Custody`].
 pub(super) trait Work: Send {
-    /// Returns whether the reactor has not ended.
+    /// Returns whether the reactor is still running.
     fn is_running(&self) -> bool;
 
     /// Runs one step. Consecutive steps may run on different threads.
@@ -76,7 +76,7 @@ struct State {
 enum Relief {
     None,
     /// The relief checks the engine's thread every [`FOREIGN_CALL_LIMIT`].
-    Looks,
+    Watches,
     Sleeps,
 }
 
@@ -149,15 +149,15 @@ impl Custody {
         state.puts += 1;
         state.holder = Some(thread::current().id());
         match state.relief {
-            Relief::Looks => {}
+            Relief::Watches => {}
             Relief::Sleeps => {
-                state.relief = Relief::Looks;
+                state.relief = Relief::Watches;
                 self.changed.notify_all();
             }
             // If the relief cannot be started, the engine's thread waits for the foreign code.
             Relief::None => {
                 if self.spawn("rdmsg-relief", Self::relieve).is_ok() {
-                    state.relief = Relief::Looks;
+                    state.relief = Relief::Watches;
                 }
             }
         }
@@ -246,9 +246,9 @@ impl Drop for EndGuard<'_> {
         }
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
-            // The remaining calls into application code may block this thread. Remove the thread
-            // from the table before it makes them, so that a program that waits for the engine to
-            // end does not wait for these calls.
+            // The foreign code that remains may block this thread. The thread is first removed from
+            // the table, so that a program that waits for the end of the engine does not wait for
+            // this code.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;

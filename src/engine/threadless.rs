@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The longest time for which [`Threadless::join`] waits before it does pending work again.
-const LOOK: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The state of an engine without a thread.
 pub(super) struct Threadless {
@@ -74,8 +74,8 @@ impl Threadless {
 }
 
 impl Reader for Threadless {
-    /// Does the pending work, as far as one [`Reactor::settle`] goes. If this thread is already
-    /// running a reactor, the outer call does the work.
+    /// Calls [`Reactor::settle`] once, which does pending work. If this thread is already running a
+    /// reactor, returns immediately, and the outer call does the work.
     fn serve(&self) {
         if SERVES.get() {
             return;
@@ -127,17 +127,18 @@ impl Threadless {
             let left = plan
                 .due
                 .map(|due| due.saturating_duration_since(Instant::now()));
-            // Other threads may do the work and notify this one. The limit is for a plan without a
-            // deadline.
+            // Other threads may do the work and notify this one. If the plan has no deadline, the
+            // wait ends after [`MAX_WAIT`].
             drop(
                 self.changed
-                    .wait_timeout(plan, left.map_or(LOOK, |left| left.min(LOOK))),
+                    .wait_timeout(plan, left.map_or(MAX_WAIT, |left| left.min(MAX_WAIT))),
             );
         }
     }
 }
 
-/// Marks this thread as running a reactor, which collects foreign code, until dropped.
+/// A guard that marks this thread as running a reactor. While it exists, the thread also collects
+/// foreign calls instead of running them.
 struct Service {
     /// Whether the thread already collected foreign code before.
     collects: bool,

@@ -7,9 +7,9 @@ use std::{
 
 use crate::proto::{SessionId, SessionOver};
 
-/// The maximum number of stored sessions, of about 48 bytes each. A further one replaces the
-/// oldest.
-const MOST: usize = 4096;
+/// The maximum number of stored sessions, of about 48 bytes each. If there are more, the oldest is
+/// removed.
+const MAX_STORED: usize = 4096;
 
 /// Closed sessions, oldest first.
 #[derive(Default)]
@@ -22,7 +22,8 @@ struct Tombstone {
 }
 
 impl Tombstones {
-    /// Stores a session for `timeout`, within which its peer may ask to resume it.
+    /// Stores the message counts of a session for `timeout`. Within this time its peer may ask to
+    /// resume the session.
     pub(super) fn add(
         &mut self,
         id: SessionId,
@@ -31,7 +32,7 @@ impl Tombstones {
         now: Instant,
     ) {
         while let Some(oldest) = self.0.front()
-            && (oldest.until <= now || self.0.len() >= MOST)
+            && (oldest.until <= now || self.0.len() >= MAX_STORED)
         {
             self.0.pop_front();
         }
@@ -85,11 +86,11 @@ mod tests {
         for number in 0..10_000 {
             closed.add(id(number), over(number), Duration::from_secs(30), now);
         }
-        assert_eq!(closed.0.len(), MOST);
-        assert_eq!(closed.find(&id(10_000 - MOST as u32 - 1), now), None);
+        assert_eq!(closed.0.len(), MAX_STORED);
+        assert_eq!(closed.find(&id(10_000 - MAX_STORED as u32 - 1), now), None);
         assert_eq!(
-            closed.find(&id(10_000 - MOST as u32), now),
-            Some(over(10_000 - MOST as u32))
+            closed.find(&id(10_000 - MAX_STORED as u32), now),
+            Some(over(10_000 - MAX_STORED as u32))
         );
         assert!(size_of::<Tombstone>() <= 64);
     }

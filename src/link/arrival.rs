@@ -1,4 +1,4 @@
-//! The fast path for an arriving message, which needs no outputs of the state machine.
+//! The fast path for an arriving message. The state machine handles such a message without outputs.
 
 use super::{
     core::{Core, Recipient},
@@ -8,9 +8,10 @@ use super::{
 use crate::proto::{Arrival, HEADER_LEN};
 
 impl Core {
-    /// Delivers the message in a frame of `len` bytes that has arrived in this receive buffer. If
-    /// the frame is not a plain message, returns false, and the caller has to call
-    /// [`handle_done`](Self::handle_done). The caller also counts the sign of life.
+    /// Delivers the message in a received frame of `len` bytes. `buffer` is the index of the
+    /// receive buffer. Returns true after a delivery; the caller then counts a sign of life of the
+    /// peer. Returns false if the frame is not a plain message; the caller then calls
+    /// [`handle_done`](Self::handle_done).
     #[inline]
     pub(super) fn take_message<H: MessageOwner + 'static>(
         &mut self,
@@ -54,7 +55,8 @@ impl Core {
             len,
         };
         self.deliver(message, to);
-        // If `deliver` copied stream bytes, the release of the receive may have outputs.
+        // If `deliver` copied stream bytes, it released the receive buffer, which can produce
+        // outputs.
         self.apply_outputs(to);
     }
 }

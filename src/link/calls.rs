@@ -1,4 +1,4 @@
-//! The nonblocking calls of a connection's handles.
+//! Nonblocking functions that the handles of a connection call.
 
 use std::{io::IoSlice, net::IpAddr, ops::Range, sync::Arc, time::Instant};
 
@@ -42,7 +42,7 @@ impl Link {
         }
     }
 
-    /// Returns the parameters that the hellos of both sides determine.
+    /// Returns the parameters that both sides have negotiated with their hellos.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         self.core().conn.negotiated()
     }
@@ -59,7 +59,8 @@ impl Link {
             })
     }
 
-    /// Returns the operations that both devices support, until the connection ends.
+    /// Returns the operations that both devices support. Returns `None` without a transport, for
+    /// example after the end of the connection.
     pub(crate) fn capabilities(&self) -> Option<Capabilities> {
         let core = self.core();
         core.queues.as_ref()?;
@@ -83,11 +84,11 @@ impl Link {
         let events = events.ok_or_else(|| self.disconnected())?;
         let limit = events.as_ref().and_then(|events| events.hop_limit());
         let limit = limit.ok_or_else(|| Error::NotSupported {
-            operation: "a time to live of its own",
+            operation: "a time to live for each connection",
             device: format!("a connection over {}", self.transport()),
             because: match self.transport() {
-                Transport::Rdma => "its route has the limit of hops",
-                Transport::Tcp | Transport::Memory => "it has no packets",
+                Transport::Rdma => "the route determines the hop limit",
+                Transport::Tcp | Transport::Memory => "it sends no packets",
             },
         })?;
         let over_ipv6 = match self.peer_addr().ip() {
@@ -108,9 +109,9 @@ impl Link {
         loop {
             match self.with_core(|core| core.try_send(message))? {
                 Attempt::Sent => return Ok(()),
-                // This thread holds no lock while it copies and registers the message, because both
-                // take time. Meanwhile another thread may use up the credit. Then the next attempt
-                // is refused.
+                // Copying and registering the message take time, so this thread holds no lock while
+                // it does both. If another thread uses the last credit in that time, the next
+                // attempt is refused.
                 Attempt::NotExposed => {
                     let (allocator, generation) = self.allocator_of_generation()?;
                     message.expose(&allocator, generation)?;
@@ -131,8 +132,9 @@ impl Link {
         sent
     }
 
-    /// Sends the first messages that fit into one frame together, and returns their number.
-    /// `messages` is not empty.
+    /// Sends the longest prefix of `messages` that fits into one frame. If fewer than two messages
+    /// fit, sends only the first message. Returns the number of messages sent. `messages` must not
+    /// be empty.
     pub(crate) fn try_send_some(
         self: &Arc<Self>,
         messages: &[IoSlice<'_>],
@@ -148,10 +150,12 @@ impl Link {
         }
     }
 
-    /// Returns whether the channel can get a free slot for one more completion without any action
-    /// of the calling thread. This is possible if another thread takes completions, or if the
-    /// channel contains no completion yet because all messages with ids are still in flight.
-    /// `untaken_since` is the time since which the caller has seen completions in the channel.
+    /// Returns whether the channel may get a free slot for a completion while the calling thread
+    /// only waits. This is the case if another thread takes completions, or if the channel contains
+    /// no completion with an id yet because all operations are still in flight.
+    ///
+    /// `untaken_since` stores the time at which the caller first saw untaken completions. Returns
+    /// false if they are still untaken [`Taker::TIME_LIMIT`] later.
     pub(crate) fn may_gain_place(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
         if !core.has_reports() {
@@ -165,9 +169,9 @@ impl Link {
         since.elapsed() < Taker::TIME_LIMIT && is_taken()
     }
 
-    /// Allocates a buffer of `len` bytes for a message. Fails while the session is suspended. It
-    /// has no transport then, or only that of an attempt to resume, whose memory is freed if the
-    /// attempt fails.
+    /// Allocates a buffer of `len` bytes for a message. Fails with `Full` while the session is
+    /// suspended. A suspended session has no transport, or only the transport of an attempt to
+    /// resume, whose memory is freed if the attempt fails.
     pub(crate) fn try_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
         let is_suspended = {
             let core = self.core();
@@ -186,7 +190,7 @@ impl Link {
     /// its session.
     fn allocator_of_generation(&self) -> Result<(Arc<Allocator>, u32), TrySendError> {
         // The generation is read before the allocator. If the connection is lost between the two
-        // reads, the generation no longer matches, and the message is copied.
+        // reads, the generation is outdated, and the next attempt exposes the message again.
         let (generation, blocks_new_messages) = {
             let core = self.core();
             (core.generation(), core.blocks_new_messages())
@@ -198,8 +202,8 @@ impl Link {
         }
     }
 
-    /// Returns whether this connection can send the buffer: its allocator made the buffer, or it
-    /// has a session.
+    /// Returns whether this connection can send the buffer: the connection has a session, or its
+    /// allocator created the buffer.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
         // A session copies the buffers that an earlier connection allocated.
         self.core().has_session()
@@ -223,8 +227,8 @@ impl Link {
         self.with_core(Core::flush)
     }
 
-    /// Returns `Ok` once all messages sent before the flush have arrived, an error if the
-    /// connection has ended first, and `None` until then.
+    /// Returns `None` while the flush is in progress. Returns `Ok` once all messages sent before
+    /// the flush have arrived, or an error if the connection ended first.
     pub(crate) fn is_flushed(self: &Arc<Self>, flush: &mut Flush) -> Option<Result<(), Error>> {
         if let Flush::Held(joined) = *flush {
             let asked = self.with_core(|core| core.cork.has_sent(joined).then(|| core.ask()));
@@ -289,7 +293,8 @@ impl Link {
         self.try_write_large(parts, usize::try_from(piece).unwrap_or(usize::MAX))
     }
 
-    /// Returns whether a write of `len` bytes would accept at least one byte, or fail.
+    /// Returns whether a write of `len` bytes would return immediately, either with an error or
+    /// with at least one byte accepted.
     #[cfg(feature = "tokio")]
     pub(crate) fn has_room_to_write(self: &Arc<Self>, len: usize) -> bool {
         self.with_core(|core| {
@@ -339,7 +344,7 @@ impl Link {
 /// One-sided operations.
 impl Link {
     /// Registers `len` bytes of memory, which peers may access with the rights in `access`. Fails
-    /// while the session is suspended, because it has no device then.
+    /// while the session is suspended, because a suspended session has no device.
     pub(crate) fn try_region(
         self: &Arc<Self>,
         len: usize,
@@ -384,7 +389,7 @@ impl Link {
             return Err(Error::NotSupported {
                 operation: "write_with_imm",
                 device: "a connection with Config::resume".into(),
-                because: "a notification that is lost with a connection is not sent again",
+                because: "after a loss, the session cannot send the notification again",
             });
         }
         Checked::new((self.allocator().as_deref(), epoch), op, here, there, id)
@@ -412,18 +417,18 @@ impl Link {
             self.set_grouped(core.is_grouped());
             Ok::<_, Error>(())
         })?;
-        // Wakes the threads that wait for a completion. They return, because the group gets the
-        // completions.
+        // Wakes the threads that wait for a completion. Their calls return, because the group now
+        // receives the completions.
         self.wake();
         self.poller.call_engine();
-        // If the engine has no thread of its own, this thread does the engine's work now, so that a
-        // sequence of calls does not fill the engine's mailbox.
+        // If the engine has no thread of its own, this thread does the engine's work now. Otherwise
+        // many calls in a row would fill the engine's mailbox.
         self.line.serve();
         Ok(())
     }
 
-    /// Appends completions to the group's queue. Another thread had taken them from the channel of
-    /// the connection before the connection joined the group.
+    /// Appends completions to the group's queue. Another thread took these completions from the
+    /// connection's own channel before the connection joined the group.
     pub(crate) fn put_after_join(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
         self.with_core(|core| {
             if core.is_grouped() {
@@ -459,8 +464,8 @@ impl Link {
         grouped
     }
 
-    /// Requests [`Completion::Room`] after a refused send, unless the application uses the fd for
-    /// the same event.
+    /// Requests [`Completion::Room`] after a refused send, unless the application has requested the
+    /// fd that reports the same event.
     pub(crate) fn request_room_report(self: &Arc<Self>) {
         if self.delegate_room() {
             return;

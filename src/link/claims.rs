@@ -1,5 +1,4 @@
-//! Requests in which the peer states that it has lost the connection of a session, or that it has
-//! closed the session.
+//! Handles the peer's requests to resume a session, and its reports that it has closed a session.
 
 use std::time::{Duration, Instant};
 
@@ -13,18 +12,19 @@ use super::{
 };
 use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
 
-/// The time in which a peer that still uses the previous connection must answer a ping. If the pong
-/// is later, a request with the right session id takes over the session. The peer can then resume
-/// the session with a request of its own.
+/// The time within which a peer that still uses the previous connection must answer a ping. If the
+/// pong is late, the request to resume takes over the session. A peer that was only slow can then
+/// resume the session with a request of its own.
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// Functions that the engine's thread calls.
 impl Core {
-    /// Checks the peer's request to resume the session, and ends the previous connection, which
-    /// then delivers no messages. Returns false and changes nothing while the peer may still use
-    /// the previous connection. The caller then refuses the request, and the peer retries.
+    /// Checks the peer's request to resume the session. If the request is accepted, ends the
+    /// previous connection, which then delivers no further messages, and returns true. Returns
+    /// false while the peer may still use the previous connection; the caller then refuses the
+    /// request, and the peer retries.
     ///
-    /// Before the call, the caller has handled all completions that have arrived.
+    /// Before the call, the caller must have handled all completions that have arrived.
     pub(crate) fn supersede(
         &mut self,
         request: &ResumeRequest,
@@ -46,8 +46,8 @@ impl Core {
         session.messages.take_attempt(request.epoch);
         match &mut session.state {
             State::Working(_) => self.lose(now),
-            // An attempt that is not established has delivered no message, so it can be abandoned
-            // directly.
+            // The attempt has not established a connection and has delivered no messages. So it can
+            // be abandoned immediately.
             State::Suspended(suspension) if matches!(suspension.step, Step::Attempt(_)) => {
                 suspension.step = Step::Lost;
                 self.cm_ops.clear();
@@ -88,8 +88,8 @@ impl Core {
 
 impl Core {
     /// Handles the peer's report that it closed the session while this side had no connection.
-    /// Reports the messages that have arrived at the peer. Returns the end of the session, or
-    /// `None` if the message counts in the report are impossible.
+    /// Reports the messages that have arrived at the peer. Returns how the session ended, or `None`
+    /// if the message counts in the report are impossible.
     pub(super) fn conclude(&mut self, over: SessionOver) -> Option<Ended> {
         let session = self.session.as_mut()?;
         let State::Suspended(suspension) = &session.state else {
@@ -126,10 +126,11 @@ impl Core {
         Some(Ended { reason, delivered })
     }
 
-    /// Returns the message counts of a session that the passive side closes. The engine keeps them
-    /// for a peer that has no connection. Returns `None` for a session that the application has
-    /// aborted: `is_aborted` identifies it, because dropping the last handle also sets `closing`.
-    pub(super) fn leave_numbers(&self, reason: &CloseReason) -> Option<SessionOver> {
+    /// Returns the message counts of a session that was closed on the passive side. The engine
+    /// keeps them for a peer that has no connection. Returns `None` for a session that the
+    /// application has aborted. `closing` alone does not prove a close, because dropping the last
+    /// handle after an abort also sets it.
+    pub(super) fn counts_at_close(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {
             return None;
@@ -197,7 +198,7 @@ mod tests {
             received: 0,
             sent: 1,
         };
-        let left = core.leave_numbers(&CloseReason::PeerDisconnected);
+        let left = core.counts_at_close(&CloseReason::PeerDisconnected);
         assert_eq!(left, Some(over));
     }
 
@@ -206,7 +207,7 @@ mod tests {
         let mut core = passive();
         core.abort(0, Instant::now());
         core.close(Instant::now());
-        let left = core.leave_numbers(&CloseReason::PeerDisconnected);
+        let left = core.counts_at_close(&CloseReason::PeerDisconnected);
         assert_eq!(left, None);
     }
 }

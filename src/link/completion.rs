@@ -113,11 +113,11 @@ pub enum Completion {
     /// A send that was refused can be tried again.
     ///
     /// A `try_send` or another nonblocking call was refused as [full](crate::TrySendError::Full).
-    /// `Room` is reported once when another send can succeed, or would fail for another reason. It
-    /// is not reported again before the application has taken it. If the next send is refused
-    /// again, another `Room` follows. Blocking calls cause no `Room`.
-    /// [`Endpoint::recv`](crate::Endpoint::recv) discards it. It is not reported to a program that
-    /// has requested the [fd](crate::Interest::Writable) for the same event.
+    /// `Room` is reported once, when another send would succeed or would fail for another reason.
+    /// It is not reported again until the application has taken it. If a later send is refused,
+    /// another `Room` follows. Blocking calls cause no `Room`.
+    /// [`Endpoint::recv`](crate::Endpoint::recv) discards `Room`. A program that has requested the
+    /// [fd](crate::Interest::Writable) for this event receives no `Room`.
     Room,
     /// The connection was lost. Its session continues, and tries to establish another connection.
     ///

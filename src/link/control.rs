@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// Returns whether the program uses the connection as a byte stream. Streams take no
+    /// Returns whether the program uses the connection as a byte stream. A stream reports no
     /// completions.
     fn is_stream(&self) -> bool {
         self.completions.as_ref().and_then(Outbox::inflow).is_some()
@@ -99,7 +99,7 @@ impl Core {
     }
 }
 
-/// Returns the error of a call that the peer does not support according to its hello.
+/// Returns the error for an operation that, according to its hello, the peer does not support.
 fn not_taken(operation: &'static str) -> Error {
     Error::NotSupported {
         operation,

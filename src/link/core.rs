@@ -51,8 +51,9 @@ pub(crate) struct Core {
     /// Pending connection manager operations, which the engine's thread performs.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
-    /// Whether the private data of a long request have arrived, so that the engine's thread can
-    /// handle the request.
+    /// Whether all private data of a long request have arrived. The engine's thread can then handle
+    /// the request. The private data of a long request do not fit into the connect request, and
+    /// follow in a frame.
     pub(crate) requested: bool,
     /// The signs of life that all connections to the peer's engine share. Set when the connection
     /// is established.
@@ -61,8 +62,8 @@ pub(crate) struct Core {
     /// together with the last completion.
     pub(crate) ended: Option<Ended>,
     /// The destination of completions. `None` after the end of the connection or after the last
-    /// receiver is dropped. Unread messages refer to the link. So a link that kept the channel with
-    /// these messages would keep itself alive.
+    /// receiver is dropped. Unread messages in the channel refer to the link. If the link kept the
+    /// channel after the end, it would keep itself alive.
     pub(crate) completions: Option<Outbox>,
     /// The counters of all earlier connections of the session, added up.
     pub(super) past: Option<Box<Statistics>>,
@@ -149,16 +150,17 @@ impl Core {
     }
 
     pub(crate) fn reason(&self) -> CloseReason {
-        // A connection that `cut_off` ended has a reason that its state machine does not know.
+        // The state machine does not know the reason if `cut_off` has ended the connection.
         match (&self.ended, self.conn.close_reason()) {
             (Some(Ended { reason, .. }), _) | (None, Some(reason)) => reason.clone(),
             (None, None) => CloseReason::LocallyClosed,
         }
     }
 
-    /// If only the keepalive check is due and the peer is alive, returns the next deadline. The
-    /// caller then need not poll the completion queue, because frames in the queue could only
-    /// confirm that the peer is alive.
+    /// Performs the keepalive check if no other check is due and the peer is known to be alive.
+    /// Returns the next deadline. In this case the caller need not poll the completion queue first,
+    /// because frames in the queue could only confirm that the peer is alive. Otherwise returns
+    /// `None`.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
         let liveness = self
@@ -169,10 +171,10 @@ impl Core {
         passes.then(|| self.next_timeout())
     }
 
-    /// Handles expired deadlines. Before the state machine judges the peer, this function passes
-    /// three facts to it: the signs of life on other connections with the peer's engine, the number
-    /// of transferred bytes including incomplete frames, and whether other connections wait for the
-    /// memory of the peer's messages.
+    /// Handles expired deadlines. Before the state machine decides whether the peer is alive, this
+    /// function passes three values to it: the signs of life on all connections to the peer's
+    /// engine, the number of bytes transferred so far (including incomplete frames), and whether
+    /// other connections wait for memory that messages from the peer's host occupy.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.expire_session(now) {
             return;
@@ -198,8 +200,8 @@ impl Core {
         self.conn.handle_timeout(now);
     }
 
-    /// Returns an error if the connection has ended. The state machine cannot answer this, because
-    /// it does not know about `cut_off`.
+    /// Returns an error if the connection has ended. Checks `ended` and not the state machine,
+    /// which does not know about [`cut_off`](Self::cut_off).
     pub(crate) fn check_not_ended(&self) -> Result<(), Error> {
         match &self.ended {
             None => Ok(()),
@@ -215,14 +217,14 @@ impl Core {
         to: &Recipient<'_, H>,
     ) {
         let before = self.conn.peer_activity();
-        self.take_in(done);
+        self.pass_to_state_machine(done);
         self.apply_outputs(to);
         if let Some(liveness) = &self.liveness {
             liveness.add(before, self.conn.peer_activity());
         }
     }
 
-    fn take_in(&mut self, done: Done) {
+    fn pass_to_state_machine(&mut self, done: Done) {
         let Some(queues) = &self.queues else { return };
         let conn = &mut self.conn;
         if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {
@@ -258,8 +260,8 @@ impl Core {
         }
     }
 
-    /// Carries out all outputs of the state machine. The caller calls it after every input, before
-    /// it releases the lock. Most inputs cause no output.
+    /// Carries out all outputs of the state machine. Must be called after every input, before the
+    /// lock is released. Most inputs cause no output.
     #[inline]
     pub(super) fn apply_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         if !self.conn.is_settled() || self.deferred.room {
@@ -271,8 +273,8 @@ impl Core {
     fn apply_all_outputs<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         loop {
             self.apply_pending(to);
-            // Held messages are sent after all other outputs, because frames must be posted in the
-            // order in which the state machine created them.
+            // Held messages are sent after all other outputs have been carried out, because frames
+            // must be posted in the order in which the state machine created them.
             if !(self.deferred.room && self.uncork()) {
                 break;
             }
@@ -326,7 +328,7 @@ impl Core {
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
                     self.deferred.room = true;
-                    // If messages have to be sent again, the engine's thread sends the next one.
+                    // If messages have to be resent, the engine's thread resends the next one.
                     self.deferred.drive |= self.sends_again();
                     if !self.blocks_new_messages() {
                         self.report_room();
@@ -352,8 +354,8 @@ impl Core {
         }
     }
 
-    /// Reports the end of the connection to the application, after it has failed all pending
-    /// operations. Only the first call has an effect: the state machine does not know about
+    /// Fails all pending operations, and then reports the end of the connection to the application.
+    /// Only the first call has an effect: the state machine does not know about
     /// [`cut_off`](Self::cut_off) and may report another end.
     pub(super) fn end(&mut self, mut ended: Ended) {
         if self.ended.is_some() {
@@ -395,7 +397,8 @@ impl Core {
         self.deferred.wake = true;
     }
 
-    /// Ends the connection after the engine's thread has exited, so that no caller waits
+    /// Ends the connection immediately and without the state machine. This is necessary, for
+    /// example, after the engine's thread has exited, because waiting callers would otherwise wait
     /// indefinitely.
     pub(crate) fn cut_off(&mut self, reason: CloseReason) {
         self.end(Ended {
@@ -552,8 +555,8 @@ impl Core {
             return self.deferred.later.push(DeferredAction::Drop(completion));
         };
         let completion = match (completion, to.handoff) {
-            // The channel is empty, and the waiting thread is this thread, so no other thread must
-            // be woken.
+            // The channel is empty, and the waiting thread is this thread, so no other thread needs
+            // to be woken.
             (Completion::Received(message), Some(handoff))
                 if handoff.is_empty() && completions.may_hand_over() =>
             {

@@ -3,24 +3,23 @@
 //! The [`Cork`] stores the bytes as several frames, up to half of the connection's stream buffer,
 //! and sends them when the peer grants credits. So a writer that is faster than the peer's reader
 //! sends long frames. If the held bytes exceed one frame, only writes of up to 16 KiB are added,
-//! because the copy of a longer write costs more than a wait. Held bytes are sent before Finish and
-//! Close, and a flush waits for them.
+//! because copying a longer write costs more than waiting for room. Held bytes are sent before
+//! Finish and Close, and a flush waits for them.
 //!
 //! The application may make no further call that would send the held bytes. So the engine checks
-//! the connection every 1 ms while the cork holds bytes. The engine does not become the owner that
-//! polls the connection, because its thread would then wake twice for each frame.
+//! the connection every 1 ms while the cork holds bytes. The engine does not take over the polling
+//! of the connection, because its thread would then wake twice for each frame.
 
 use std::{io::IoSlice, mem};
 
 use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 
-/// The maximum length in bytes of a write that is added to more than one frame of held bytes. A
-/// longer write waits for room instead, because copying its bytes costs more than the wait for the
-/// peer.
+/// The maximum length in bytes of a write whose bytes may be held beyond the first frame. A longer
+/// write waits for room instead, because copying its bytes costs more than waiting for the peer.
 pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
-/// Messages or stream bytes that the application passed while the window was full. Any thread that
-/// finds room sends them in full frames, so no send call waits for another one.
+/// Messages or stream bytes that the application sent while the window was full. The next thread
+/// that finds room in the window sends them in full frames, even if another thread added them.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
     /// The messages in the format of a batch: a length field precedes each message. When the last
@@ -38,7 +37,7 @@ pub(super) struct Cork {
     left: u64,
 }
 
-/// The first messages in a cork, which one frame can carry.
+/// A prefix of the messages in a cork that fits into one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Front {
     /// The number of messages, at least one.
@@ -72,9 +71,9 @@ impl Cork {
         most.saturating_sub(self.len().max(PART_HEADER_LEN))
     }
 
-    /// Appends the bytes of `parts`: first to the last message, up to `longest` bytes, and then as
-    /// new messages. The cork holds up to `most` bytes in total, but at least one frame. Returns
-    /// the number of bytes added.
+    /// Appends bytes of `parts`: fills the last message up to `longest` bytes, and then begins new
+    /// messages. The limit of all held bytes is `most`, or one frame if that is more. Returns the
+    /// number of bytes added.
     pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize, most: usize) -> usize {
         let room = self.room(longest, most);
         let mut left = room;
@@ -121,14 +120,14 @@ impl Cork {
         self.last = self.bytes.len();
     }
 
-    /// Ends the last message at the current end of the bytes.
+    /// Sets the length field of the last message. The message then extends to the end of `bytes`.
     fn end(&mut self) {
         // The cast is lossless, because the message fits into a frame.
         let len = (self.bytes.len() - self.last) as u32;
         self.bytes[self.last - PART_HEADER_LEN..self.last].copy_from_slice(&len.to_be_bytes());
     }
 
-    /// Returns the first messages that fit into one frame together.
+    /// Returns the longest prefix of the held messages that fits into one frame.
     pub(super) fn front(&self, room: BatchRoom) -> Front {
         let mut front = Front { count: 0, len: 0 };
         for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MAX_PARTS)) {

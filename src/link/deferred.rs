@@ -75,7 +75,7 @@ impl Deferred {
         self.later.append(&mut other.later);
     }
 
-    /// Defers a log line, if the program logs lines of its level.
+    /// Defers a log line. `note` is `None` if the program does not log lines of this level.
     pub(super) fn log(&mut self, note: Option<Note>) {
         self.later.extend(note.map(DeferredAction::Log));
     }

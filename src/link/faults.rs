@@ -17,15 +17,16 @@ use crate::{
 
 /// A message owner that can withhold the credit of released messages.
 pub(crate) struct Withholding {
-    /// The owner to which released messages finally return.
+    /// The owner to which released messages return when their credit is no longer withheld.
     owner: Arc<dyn MessageOwner>,
-    /// The released messages, while their credit is withheld.
+    /// The released messages whose credit is withheld. `None` after
+    /// [`return_credit`](Link::return_credit).
     kept: Mutex<Option<Vec<Place>>>,
 }
 
 impl Link {
-    /// Returns whether the peer is in this process. All connections of a session have their peer in
-    /// the same process.
+    /// Returns whether the peer is in this process. The result is the same for all connections of a
+    /// session.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.first.transport == Transport::Memory
     }
@@ -35,7 +36,7 @@ impl Link {
         self.core().queues.as_ref().and_then(WorkQueues::control)
     }
 
-    /// Does the work of an engine without a thread, after the fault control has changed.
+    /// Does the work of an engine that has no thread. Called after the fault control has changed.
     pub(crate) fn serve(&self) {
         self.notices().serve();
     }

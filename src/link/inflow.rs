@@ -12,8 +12,8 @@ use crate::{os::lock, transport::Charge};
 /// The received bytes of a stream that no reader has taken yet.
 ///
 /// A short message stays in its receive buffer while the reader is fast enough. When unread
-/// messages occupy more than half of the receive buffers, the connection copies new messages. So
-/// the peer's credits do not depend on the length of its writes. Copied bytes are appended to
+/// messages occupy more than half of the receive buffers, the connection copies new messages.
+/// Otherwise many short writes of the peer would use up its credits. Copied bytes are appended to
 /// earlier copies.
 ///
 /// Lock order: `core`, then `queue`, then the lock of the budget.

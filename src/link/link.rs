@@ -70,8 +70,8 @@ pub(crate) struct Link {
     configured_label: Label,
     /// The label that the program set when it accepted the request.
     own_label: OnceLock<Label>,
-    /// Whether threads that wait for room check for stalls, because the engine's checks are too
-    /// rare.
+    /// Whether threads that wait for room check for stalls themselves, because the engine's checks
+    /// are too rare.
     pub(super) checks_stalls: bool,
     /// Whether the statistics of the process include the connection.
     is_counted: bool,
@@ -110,10 +110,10 @@ pub(crate) struct Link {
     ends: AtomicU8,
     /// The readable state for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) readable: Readiness,
-    /// The writable state for event loops: its fd is readable unless a `try_send` was refused and
-    /// the window has had no room since then.
+    /// The writable state for event loops. Its fd is readable, except from a refused `try_send`
+    /// until the window has room.
     pub(super) writable: Readiness,
-    /// Deferred work that runs foreign code, and that the engine's thread left for later.
+    /// Deferred work that runs foreign code and that the engine's thread has postponed.
     pending_work: PendingWork<Deferred>,
     /// The process that created the connection.
     process: Process,
@@ -182,7 +182,8 @@ impl Link {
             core.cut_off(CloseReason::Forked);
             core.completions = None;
         });
-        // Removes the completion of the end. The endpoint itself reports the end in each call.
+        // Removes the `Disconnected` completion, because each call of the endpoint reports the end
+        // itself.
         while completions.try_recv().is_ok() {}
         (link, completions)
     }
@@ -205,8 +206,8 @@ impl Link {
         lock(&self.route).local = local;
     }
 
-    /// Returns whether the statistics of the process include the connection: they were enabled
-    /// before it was created.
+    /// Returns whether the statistics of the process include the connection, because they were
+    /// enabled before it was created.
     pub(crate) fn is_counted(&self) -> bool {
         self.is_counted
     }
@@ -285,8 +286,8 @@ impl Link {
 
     // Functions for the drop of the last handle.
 
-    /// Closes a connection without handles in the background. From now on the engine polls its
-    /// completion queue.
+    /// Closes the connection in the background after its last handle was dropped. From now on the
+    /// engine polls its completion queue.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.poller.leave_runtime();
@@ -302,22 +303,22 @@ impl Link {
         self.poller.call_engine();
     }
 
-    /// Returns whether the last handle was dropped, so that no call can report the connection's
-    /// end.
+    /// Returns whether the last handle was dropped. If so, no call can report the connection's end.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
     }
 
     // Access to the state machine.
 
-    /// Locks the state machine. Callers only read it, or carry out its outputs themselves.
+    /// Locks the state machine. A caller that changes it must carry out its outputs before it
+    /// releases the lock.
     #[inline(always)]
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
     }
 
     /// Calls `f` with the state machine, and carries out the resulting outputs. Notifies the
-    /// engine's thread of outputs that only this thread can carry out.
+    /// engine's thread if there are outputs that need that thread.
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.core();
         let result = f(&mut core);
@@ -346,8 +347,8 @@ impl Link {
     }
 
     /// Carries out the outputs of the state machine, wakes waiting threads, and releases the lock.
-    /// Returns the deferred work for [`run_deferred`](Self::run_deferred), because the caller may
-    /// still hold the lock of `poll`.
+    /// Returns the deferred work, which the caller passes to [`run_deferred`](Self::run_deferred)
+    /// when it no longer holds the lock of `poll`.
     #[inline]
     pub(super) fn carry_out(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
         core.apply_outputs(&Recipient {
@@ -392,8 +393,9 @@ impl Link {
         }
         drop(core);
         if deferred.wake {
-            // The caller still holds the lock of `poll`: `Completions::receive` relies on a wake
-            // before the lock is released. `Poller::wake` runs no foreign code.
+            // The threads are woken here, while the caller may still hold the lock of `poll`,
+            // because `Completions::receive` relies on a wake before that lock is released.
+            // `Poller::wake` runs no foreign code.
             self.poller.wake();
         }
         deferred
@@ -512,7 +514,8 @@ impl Link {
         self.core().session = Some(Box::new(session));
     }
 
-    /// Returns whether this side has offered a session. A resumption can change the transport.
+    /// Returns whether this side has offered a session. If so, a resumption can change the
+    /// transport.
     pub(super) fn resumes(&self) -> bool {
         self.resumes.load(Ordering::Relaxed)
     }
@@ -529,7 +532,7 @@ impl Link {
         });
     }
 
-    /// Sends kept messages that the peer has not received again, until the window is full.
+    /// Resends kept messages that the peer has not received, until the window is full.
     pub(crate) fn send_again(self: &Arc<Self>) {
         let allocator = self.allocator();
         while self.in_engine(|core| core.send_again(allocator.as_deref())) {}
@@ -635,7 +638,7 @@ impl Link {
         lock(&self.allocator).clone()
     }
 
-    /// Returns the error of a call that needs a transport when there is none.
+    /// Returns the error for a call that needs a transport while the connection has none.
     pub(super) fn disconnected(&self) -> Error {
         Error::Disconnected(self.core().reason())
     }

@@ -9,11 +9,12 @@ use std::{
 
 use crate::proto::Activity;
 
-/// The signs of life of one peer engine on all of its connections to this engine.
+/// Counts the signs of life of one peer engine, on all of its connections to this engine.
 ///
-/// In the network the probe of an idle connection can be queued behind frames of busy connections.
-/// So signs of life on busy connections also count for idle connections, and for a read that is
-/// queued behind the reads of others. Another process on the same host has another engine.
+/// The network may queue the probe of an idle connection behind the frames of busy connections. So
+/// a sign of life on any of the connections counts for all of them. This also covers a read that is
+/// queued behind the reads of other connections. Different processes on a host have different
+/// engines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerLiveness(Arc<Counts>);
 
@@ -54,17 +55,17 @@ impl PeerLiveness {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     liveness_of_engines: HashMap<(IpAddr, u64), Weak<Counts>>,
-    /// The number of entries at which entries without connections are removed.
-    crowded: usize,
+    /// When the map has this number of entries, entries without connections are removed.
+    cleanup_threshold: usize,
 }
 
 impl Peers {
     /// Returns the counters that all connections to this peer engine share.
     pub(crate) fn liveness_of(&mut self, addr: IpAddr, engine: u64) -> PeerLiveness {
-        if self.liveness_of_engines.len() >= self.crowded {
+        if self.liveness_of_engines.len() >= self.cleanup_threshold {
             self.liveness_of_engines
                 .retain(|_, liveness| liveness.strong_count() > 0);
-            self.crowded = 2 * self.liveness_of_engines.len() + 16;
+            self.cleanup_threshold = 2 * self.liveness_of_engines.len() + 16;
         }
         let liveness = self.liveness_of_engines.entry((addr, engine)).or_default();
         PeerLiveness(liveness.upgrade().unwrap_or_else(|| {

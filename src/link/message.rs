@@ -26,8 +26,8 @@ pub struct Message {
     inner: Option<Inner>,
 }
 
-/// The maximum length in bytes of a copy to which further stream bytes are appended. A copy is
-/// released as a whole, when a read has taken its last byte.
+/// The length in bytes up to which stream bytes are appended to a copy. A copy is released as a
+/// whole, after its last byte was read.
 pub(super) const LONGEST_COPY: usize = 64 << 10;
 
 struct Copied {
@@ -145,8 +145,8 @@ impl Message {
         owner.is_some_and(|owner| owner.is_inherited())
     }
 
-    /// Releases the memory of a large message, and then its place, so that the next large message
-    /// can reuse the memory.
+    /// Frees the buffer of a large message, and only then releases its share of the memory for
+    /// large messages. So the next large message can reuse the buffer.
     #[inline(never)]
     fn release_large(&mut self) {
         if let Some(Inner::Large { inbound, owner }) = self.inner.take() {
@@ -266,8 +266,9 @@ impl Drop for Message {
             leak(self.inner.take());
             return;
         }
-        // The fields are dropped after this function. `give_back` may post the receive buffer of a
-        // view to the device. No code reads the view after that.
+        // The fields are dropped after this function. `give_back` may already post the receive
+        // buffer to the device again, although `bytes` still refers to it. This is sound, because
+        // no code reads `bytes` after that.
         match &self.inner {
             Some(Inner::Eager { bytes, owner }) => owner.give_back(Place::Buffer(bytes.buffer())),
             Some(Inner::Part { bytes, owner }) => owner.give_back(Place::Part(bytes.buffer())),
@@ -300,7 +301,7 @@ pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
     /// Returns whether another process created the connection.
     fn is_inherited(&self) -> bool;
 
-    /// Takes back the buffer and credit of a dropped message, even if the connection has ended.
+    /// Receives the buffer and credit of a dropped message, even if the connection has ended.
     fn give_back(&self, place: Place);
 }
 
@@ -320,8 +321,8 @@ pub(crate) enum Place {
     Control,
 }
 
-/// A direct handoff: a thread that polls the completion queue while it waits for a message receives
-/// the next message without the channel, if the channel is empty.
+/// A direct handoff of a message to the polling thread. If that thread waits for a message and the
+/// channel is empty, it receives the next message through the handoff and not through the channel.
 #[derive(Default)]
 pub(crate) struct Handoff {
     message: Cell<Option<Message>>,
@@ -355,7 +356,7 @@ impl Handoff {
 }
 
 /// The initial capacity in buffers, which is the default size of the window.
-const USUAL: usize = 32;
+const INITIAL_CAPACITY: usize = 32;
 
 /// The receive buffers that contain several messages, each with the number of messages that the
 /// application has not released.
@@ -370,7 +371,7 @@ impl Batches {
     /// Records that `buffer` holds `count` messages.
     pub(super) fn put(&mut self, buffer: u32, count: u32) {
         if self.held.capacity() == 0 {
-            self.held.reserve(USUAL);
+            self.held.reserve(INITIAL_CAPACITY);
         }
         self.held.push((buffer, count));
     }

@@ -22,16 +22,17 @@ pub(crate) struct Outbox {
     /// The total number of completions ever put into the connection's own channel.
     put: u64,
     member: Option<Member>,
-    /// The positions, in ascending order, of completions with ids that the application may not have
-    /// taken yet. A position is the number of completions that were put before.
+    /// The positions, in ascending order, of completions with ids that are possibly still unread.
+    /// The position of a completion is the number of completions that were put before it.
     reports: VecDeque<u64>,
-    /// The position of the last [`Completion::Room`], if the application may not have taken it yet.
+    /// The position of the last [`Completion::Room`]; `None` if it has certainly been read.
     room: Option<u64>,
-    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`], if the
-    /// application may not have taken it yet.
+    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`]; `None` if it
+    /// has certainly been read.
     session: Option<u64>,
-    /// Whether the last loss of a connection was not reported.
-    silent: bool,
+    /// Whether the last `Suspended` was left out. The `Resumed` that follows it is then left out
+    /// too.
+    skips_resumed: bool,
 }
 
 /// The group of a connection, and the connection's key in this group.
@@ -51,7 +52,7 @@ impl Outbox {
             reports: VecDeque::new(),
             room: None,
             session: None,
-            silent: false,
+            skips_resumed: false,
         }
     }
 
@@ -77,7 +78,8 @@ impl Outbox {
         Arc::clone(self.inflow.get_or_insert_default())
     }
 
-    /// Returns the queue of a stream. `None` if the connection is in a group.
+    /// Returns the queue of a stream. Returns `None` if the connection is not a stream or is in a
+    /// group.
     pub(super) fn inflow(&self) -> Option<&Inflow> {
         let inflow = self.inflow.as_deref();
         inflow.filter(|_| self.member.is_none())
@@ -136,9 +138,10 @@ impl Outbox {
     pub(super) fn put_session_event(&mut self, completion: Completion) -> bool {
         if let Completion::Suspended { .. } = completion {
             let taken = self.taken();
-            self.silent = self.inflow.is_some() || self.session.is_some_and(|at| at >= taken);
+            self.skips_resumed =
+                self.inflow.is_some() || self.session.is_some_and(|at| at >= taken);
         }
-        if self.silent {
+        if self.skips_resumed {
             return false;
         }
         self.session = self.put_at(completion).ok();
@@ -146,7 +149,7 @@ impl Outbox {
     }
 
     /// Returns the number of completions with ids that the application has not taken. Received
-    /// messages do not count, because the peer's credit limits their number.
+    /// messages are not included, because the peer's credit limits their number.
     pub(super) fn reports(&mut self) -> usize {
         if !self.reports.is_empty() {
             let taken = self.taken();
@@ -213,16 +216,15 @@ thread_local! {
 
 /// The thread that last took completions, or tried to take them.
 ///
-/// A blocking call that needs channel capacity for its completion can wait for this thread. If this
-/// thread is the calling thread, or if no thread has taken completions yet, the wait would never
-/// end.
+/// A blocking call that needs channel capacity for its completion can wait until this thread takes
+/// one. The call must not wait if it runs in this thread, or if no thread has taken completions
+/// yet: the wait would never end.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 
 impl Taker {
-    /// The maximum time for which a sender waits for another thread that has taken completions
-    /// before. The other thread may have exited, or the program may expect the sending thread to
-    /// take completions.
+    /// The maximum time for which a sender waits for another thread to take completions. That
+    /// thread may have exited, or the program may expect the sending thread to take them.
     pub(super) const TIME_LIMIT: Duration = Duration::from_secs(5);
 
     /// Records that the calling thread takes completions.
@@ -257,8 +259,8 @@ pub(crate) struct GroupQueue {
     pub(crate) taker: Taker,
 }
 
-/// The sender of the queue. Unread messages refer to their connections, which refer to the queue.
-/// So the queue must not own its receiver.
+/// The sender of the queue. Unread messages in the queue refer to their connections, and these
+/// refer to the queue. If the queue owned its receiver, this cycle would never be freed.
 #[derive(Debug)]
 struct GroupSender {
     sender: Sender<(u64, Completion)>,

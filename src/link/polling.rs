@@ -97,10 +97,10 @@ impl Link {
     }
 
     /// Takes the lock of `poll`, or returns `None` after [`LOCK_SPINS`] + [`LOCK_YIELDS`] attempts.
-    /// Threads of the application usually hold the lock for a short time. But the scheduler may
-    /// have descheduled the holder, and the engine must not wait for such a thread. A spinning
-    /// thread holds the lock most of the time. It yields the processor before it takes the lock
-    /// again while `engine_waits` is set.
+    /// The engine does not block here, because the scheduler may have preempted the thread that
+    /// holds the lock. A thread that spins on the completion queue holds the lock most of the time.
+    /// While `engine_waits` is set, such a thread yields the processor before it takes the lock
+    /// again.
     pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             let Some(side) = try_lock(&self.poll) else {
@@ -122,9 +122,9 @@ impl Link {
         self.is_in_memory().then(|| lock(&self.poll))
     }
 
-    /// Handles all completions that arrived before the connection's end. Returns false if it
-    /// cannot, because another thread holds the lock of `poll`. The engine's thread, which calls
-    /// it, drives the connection next.
+    /// Handles all completions that arrived before the connection's end. Returns false if another
+    /// thread holds the lock of `poll`. The engine's thread calls this function, and drives the
+    /// connection afterwards.
     pub(crate) fn take_last(self: &Arc<Self>) -> bool {
         loop {
             match self.poll_in_engine().0 {
@@ -136,8 +136,8 @@ impl Link {
     }
 
     /// Handles all completions that are in the queue now. Returns false if a thread of the
-    /// application does not release the lock of `poll`. The engine's thread, which calls it, drives
-    /// the connection next.
+    /// application does not release the lock of `poll`. The engine's thread calls this function,
+    /// and drives the connection afterwards.
     pub(crate) fn catch_up(self: &Arc<Self>) -> bool {
         let capacity = match self.try_lock_poll() {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
@@ -176,9 +176,10 @@ impl Link {
             .wait_until(&self.queue(handoff), deadline, ready)
     }
 
-    /// Polls once, in a thread that is about to wait for a message, if a poll needs no system call
-    /// and threads own the connection. Returns whether it polled. The first message is then in
-    /// `handoff`, unless the channel contains earlier completions.
+    /// Polls once before the calling thread waits for a message, if threads of the application own
+    /// the connection. Does not poll over TCP, because each poll costs a system call. Returns
+    /// whether it polled. If it polled, the first message is in `handoff`, unless the channel
+    /// contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
         if self.is_over_tcp() || !self.poller.count_poll_as_owner() {
@@ -238,7 +239,7 @@ impl Link {
 
     /// Takes completions from the queue and handles them. Polls up to `budget` times while the
     /// queue is empty. The first message may be put into the `handoff`. Releases the lock of
-    /// `poll`, and adds work to `deferred`, which the caller does next.
+    /// `poll`, and adds work to `deferred` for the caller to run.
     ///
     /// About two of three polls of a waiting thread find the queue empty. Such a poll costs few
     /// instructions, because this function is inlined and [`act`](Self::act) is not.
@@ -262,8 +263,8 @@ impl Link {
         let progress = self.poll_side(here, budget, handoff, answers, deferred);
         drop(side);
         if let Err(error) = armed {
-            // The connection ends, because without events waiting threads would sleep although the
-            // queue contains completions.
+            // Without events, waiting threads would sleep although the queue contains completions.
+            // So the connection ends.
             self.poll_failed(error, deferred);
         }
         progress
@@ -389,8 +390,8 @@ impl Queue<'_> {
         let mut deferred = None;
         let progress = link.poll_locked(side, arming, budget, self.handoff, answers, &mut deferred);
         if progress == Progress::More && self.stays_readable() {
-            // The poll may have read all bytes from the socket already. The socket then does not
-            // become readable for them, so the engine polls.
+            // The poll may already have read all bytes from the socket. Then the socket does not
+            // become readable for the remaining completions, so the engine polls.
             link.poller.call_engine();
         }
         if let Some(deferred) = deferred {
@@ -448,7 +449,8 @@ impl Completions for Queue<'_> {
         }
         let reserved = {
             // Another thread that polls delivers its completions and wakes this thread before it
-            // releases the lock. So after this thread has taken the lock, it sees them.
+            // releases the lock. So once this thread holds the lock, it sees the completions and
+            // the wake.
             let _side = lock(&self.link.poll);
             events.reserve()
         };
@@ -491,7 +493,7 @@ impl Link {
             match interest {
                 Interest::Readable => self.announce_readable(&core),
                 // A `try_send` that was refused before the fd existed has not made the fd
-                // unreadable. The next refused `try_send` does.
+                // unreadable. The next refused `try_send` makes it unreadable.
                 Interest::Writable => {
                     // From now on the fd reports room, instead of `Completion::Room`.
                     core.room_wanted = false;
@@ -502,8 +504,8 @@ impl Link {
         match interest {
             // An event loop can poll an RDMA connection itself, so it gets an fd that also reports
             // completion events. Over TCP each poll costs a system call, so the loop gets a plain
-            // fd. A connection that can resume over RDMA keeps its fd, so it never gets a plain
-            // one.
+            // fd. The program keeps the fd for the whole session. So a session that may use RDMA
+            // later does not get a plain fd, even over TCP.
             Interest::Readable
                 if !self.is_in_memory() && (!self.is_over_tcp() || self.resumes()) =>
             {
@@ -513,15 +515,15 @@ impl Link {
         }
     }
 
-    /// Makes the fd readable if a call would return a result: a completion from the channel, if
-    /// `unread` returns true, or the end.
+    /// Makes the fd readable if a call would return a completion or the end of the connection, and
+    /// not readable otherwise. `unread` returns whether the channel contains completions.
     pub(crate) fn update_readiness(&self, unread: impl FnOnce() -> bool) {
         self.readable.update(|| unread() || self.is_ready());
     }
 
-    /// Prepares the fd between a refused send and the second attempt. If the second attempt is
-    /// refused too, the fd becomes readable when the window has room. Room that appears between the
-    /// two attempts may be missed, but the second attempt finds it.
+    /// Makes the fd unreadable between a refused send and the caller's second attempt. If the
+    /// second attempt is refused too, the fd becomes readable when the window has room. Room that
+    /// appears between the two attempts is possibly not reported, but the second attempt uses it.
     pub(crate) fn prepare_room_fd(&self) {
         self.writable.update(|| self.is_over());
     }
@@ -559,8 +561,8 @@ impl Wake for Alarm {
     fn wake_by_ref(self: &Arc<Self>) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if let Some(link) = self.link.upgrade() {
-            // The first task that runs polls. If no task runs, because their futures were dropped,
-            // the engine's thread polls instead.
+            // The first woken task that runs polls the queue. If no task runs, because their
+            // futures were dropped, the engine's thread polls instead.
             link.wake_tasks(Awaited::ALL_EVENTS);
         }
     }

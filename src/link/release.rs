@@ -15,8 +15,8 @@ use super::{
 use crate::status::OsError;
 
 impl Link {
-    /// Takes back the buffer and credit of a message. `generation` is that of the connection over
-    /// which the message arrived.
+    /// Receives the buffer and credit of a dropped message. `generation` identifies the connection
+    /// over which the message arrived.
     #[inline(always)]
     pub(super) fn take_back(&self, place: Place, generation: u32) {
         let mut core = self.core();
@@ -35,8 +35,8 @@ impl Link {
     }
 }
 
-/// The owner of the messages of a connection that resumes a session. It returns buffers only to the
-/// connection with its generation.
+/// The owner of the messages of a connection that resumes a session. A buffer is returned to the
+/// device only while the connection with this generation is the current one.
 pub(super) struct Ring {
     pub(super) link: Arc<Link>,
     pub(super) generation: u32,
@@ -59,7 +59,7 @@ impl fmt::Display for Ring {
 }
 
 impl Core {
-    /// Takes back the buffer and credit of a message: see [`Link::take_back`]. Returns true only if
+    /// Receives the buffer and credit of a message: see [`Link::take_back`]. Returns true only if
     /// the state machine has no output.
     #[inline(always)]
     pub(crate) fn give_back(&mut self, place: Place, generation: u32) -> bool {
@@ -75,7 +75,7 @@ impl Core {
     #[inline(never)]
     fn give_back_other(&mut self, place: Place, generation: u32) {
         if generation != self.generation && place != Place::Control {
-            return self.give_back_late(place);
+            return self.release_from_earlier_connection(place);
         }
         match place {
             Place::Buffer(buffer) => _ = self.release(buffer),
@@ -95,7 +95,7 @@ impl Core {
     /// has no output.
     #[inline(always)]
     pub(super) fn release(&mut self, buffer: u32) -> bool {
-        // Most messages are those of an open connection with receives of its own.
+        // The usual case: the connection is open and does not share receives.
         if let (None, Some(queues), Some(releasing)) =
             (&self.share, &mut self.queues, self.conn.releasing())
         {
@@ -108,7 +108,8 @@ impl Core {
         self.release_other(buffer)
     }
 
-    /// As [`release`](Self::release), for a connection that shares receives or is not open.
+    /// Does the same as [`release`](Self::release) for a connection that shares receives or is not
+    /// open.
     #[inline(never)]
     fn release_other(&mut self, buffer: u32) -> bool {
         let posted = match (&mut self.share, &mut self.queues) {
@@ -126,8 +127,8 @@ impl Core {
         }
     }
 
-    /// Ends the connection because a receive could not be posted. Returns false, as there are
-    /// outputs.
+    /// Ends the connection because a receive could not be posted. Returns false, because the state
+    /// machine has outputs.
     #[cold]
     fn post_recv_failed(&mut self, error: OsError) -> bool {
         self.conn.handle_post_failure(error, Instant::now());

@@ -76,8 +76,8 @@ impl Core {
         };
         let mut work = Work::Send { slot };
         let status = match status {
-            // The peer or the TCP connection has ended. Some drivers complete a request when TCP
-            // has accepted its bytes, and report this end as a local error. The connection
+            // The peer or the TCP connection has ended. A driver that completes a request as soon
+            // as TCP has accepted its bytes may report this end as a local error. The connection
             // manager's event contains the cause.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
                 let text = format_args!("the driver could not pass a request to TCP: {status}");
@@ -86,7 +86,8 @@ impl Core {
             }
             status => status,
         };
-        // A flushed completion has no cause, and the device may have executed the request anyway.
+        // A flushed completion does not contain the cause of the failure, and the device may have
+        // executed the request anyway.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
             let slots = &mut queues.in_flight.slots;
@@ -100,7 +101,7 @@ impl Core {
                     &mut self.completions,
                 );
             }
-            // A session sends its messages again. If the session ends instead, `end` reports their
+            // A session resends its messages. If the session ends instead, `end` reports their
             // failure.
             let may_survive = self.session.is_some() && reason.is_loss();
             let failed = match slots.take(slot) {
@@ -127,8 +128,8 @@ impl Core {
             .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Reports the messages and writes that are known to have arrived at the peer. If `all`,
-    /// reports all of them. Otherwise the pong of a later ping proves their arrival.
+    /// Reports messages and writes whose arrival was not proven before. If `all`, all of them have
+    /// arrived. Otherwise reports only those whose arrival a pong now proves.
     pub(super) fn prove(&mut self, all: bool) {
         let conn = &self.conn;
         let mut any = false;
@@ -269,7 +270,7 @@ impl Core {
 }
 
 impl Operation {
-    /// Returns the completion of an operation that the device did not complete. If the session may
+    /// Returns the completion for an operation that the device did not complete. If the session may
     /// survive, the outcome of writes and atomic operations is unknown, because the device may have
     /// executed them.
     pub(super) fn lost(&self, may_survive: bool, reason: &CloseReason) -> Completion {

@@ -83,7 +83,7 @@ impl<'a> Sending<'a> {
     }
 
     /// Ends the exposure of the message to the peer.
-    fn hide(&mut self) {
+    fn end_exposure(&mut self) {
         if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Sent) {
             self.content = Content::Memory(exposed.take_back());
         }
@@ -133,11 +133,11 @@ fn copied(
     Ok(buffer)
 }
 
-/// A flush: a position in the sequence of sent messages.
+/// A flush in progress. It covers all messages that were sent before it.
 #[derive(Debug)]
 pub(crate) enum Flush {
-    /// Waits until held bytes are sent. The value is the total number of bytes ever held when the
-    /// flush began.
+    /// The flush waits for held bytes. The value is the total number of bytes that had been added
+    /// to the cork when the flush began.
     Held(u64),
     /// The library has asked the peer over the connection with this generation.
     Asked(proto::Flush, u32),
@@ -159,10 +159,10 @@ impl Core {
             self.conn.may_send(len).map_err(refused)?;
             return Err(TrySendError::Full);
         }
-        let way = self.way(message);
-        // Most messages fit into a frame and have no id, and need no check here: the state machine
-        // checks them when it sends them.
-        if way != SendMethod::Frame || message.id.is_some() {
+        let method = self.method_for(message);
+        // Most messages fit into a frame and have no id. They need no check here, because the state
+        // machine checks them when it sends them.
+        if method != SendMethod::Frame || message.id.is_some() {
             if message.len > LONGEST {
                 // No peer can accept a message of this length.
                 return Err(TrySendError::Failed(Error::MessageTooLong {
@@ -175,18 +175,18 @@ impl Core {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
         }
-        self.send_checked(message, way)
+        self.send_checked(message, method)
     }
 
     /// Does the same as [`try_send`](Self::try_send) for a message that has been checked.
     pub(super) fn send_now(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
-        let way = self.way(message);
-        self.send_checked(message, way)
+        let method = self.method_for(message);
+        self.send_checked(message, method)
     }
 
     /// Returns how a message is sent now: in a frame, in fragments, or by announcement.
     #[inline(always)]
-    fn way(&self, message: &Sending<'_>) -> SendMethod {
+    fn method_for(&self, message: &Sending<'_>) -> SendMethod {
         if self.conn.is_eager(message.len) {
             return SendMethod::Frame;
         }
@@ -213,7 +213,7 @@ impl Core {
             return false;
         };
         if let Err(outcome) = queues.post_message(&transmit, message)
-            && self.heed(outcome).is_err()
+            && self.handle_post_error(outcome).is_err()
         {
             return false;
         }
@@ -227,14 +227,14 @@ impl Core {
     fn send_checked(
         &mut self,
         message: &mut Sending<'_>,
-        way: SendMethod,
+        method: SendMethod,
     ) -> Result<Attempt, TrySendError> {
         if let Content::Exposed(_) = message.content
             && message.generation != self.generation
         {
             // The memory is exposed over an earlier connection, and the eager size of the current
             // connection may differ.
-            message.hide();
+            message.end_exposure();
         }
         match &mut message.content {
             Content::Sent => {}
@@ -243,18 +243,18 @@ impl Core {
                     if exposed.is_bound() {
                         // The memory window is bound to the queue pair, which may be destroyed
                         // before the message is dropped or sent again.
-                        message.hide();
+                        message.end_exposure();
                     }
                     return Err(error);
                 }
             }
-            Content::Parts(_) | Content::Memory(_) if way == SendMethod::Announcement => {
+            Content::Parts(_) | Content::Memory(_) if method == SendMethod::Announcement => {
                 return Ok(Attempt::NotExposed);
             }
-            Content::Parts(parts) => self.send_parts(parts, message.len, way, message.id)?,
+            Content::Parts(parts) => self.send_parts(parts, message.len, method, message.id)?,
             Content::Memory(memory) => {
                 let parts = [IoSlice::new(memory.bytes())];
-                self.send_parts(&parts, message.len, way, message.id)?;
+                self.send_parts(&parts, message.len, method, message.id)?;
             }
         }
         if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Sent)
@@ -271,7 +271,7 @@ impl Core {
         &mut self,
         parts: &[IoSlice<'_>],
         len: usize,
-        way: SendMethod,
+        method: SendMethod,
         id: Option<u64>,
     ) -> Result<(), TrySendError> {
         let refused = |refused| refused_send(refused, len);
@@ -279,13 +279,13 @@ impl Core {
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        let posted = if way == SendMethod::Frame {
+        let posted = if method == SendMethod::Frame {
             let transmit = self.conn.send(len).map_err(refused)?;
             queues.post_send(&transmit, parts, reported)
         } else {
             fragments::post(&mut self.conn, queues, parts, len, reported).map_err(refused)?
         };
-        posted.or_else(|outcome| self.heed(outcome))?;
+        posted.or_else(|outcome| self.handle_post_error(outcome))?;
         if let Some(session) = &mut self.session {
             session.keep(&self.conn, parts, id);
         }
@@ -305,7 +305,7 @@ impl Core {
         let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
         queues
             .announce(&transmit, exposed)
-            .or_else(|outcome| self.heed(outcome))?;
+            .or_else(|outcome| self.handle_post_error(outcome))?;
         if let Some(session) = &mut self.session {
             session.keep_large(&self.conn, id);
         }
@@ -315,7 +315,7 @@ impl Core {
 
     /// Handles the result of a call that posts work requests.
     #[cold]
-    pub(super) fn heed(&mut self, outcome: PostError) -> Result<(), TrySendError> {
+    pub(super) fn handle_post_error(&mut self, outcome: PostError) -> Result<(), TrySendError> {
         match outcome {
             PostError::PollBoth => {
                 self.deferred.drive = true;
@@ -325,9 +325,9 @@ impl Core {
         }
     }
 
-    /// Ends the connection because a work request could not be posted. Returns the error of the
-    /// send. If the connection was ending already and its reason is not known yet, the error is
-    /// `Full`, so that the sender waits for the reason.
+    /// Ends the connection because a work request could not be posted. Returns the error for the
+    /// caller of the send. If the connection was already ending and the reason is not known yet,
+    /// returns `Full`, so that the caller waits for the reason.
     pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
         self.conn.handle_post_failure(error, Instant::now());
         if self.conn.awaits_end_cause() {
@@ -336,8 +336,9 @@ impl Core {
         TrySendError::Failed(Error::Disconnected(self.reason()))
     }
 
-    /// Sends the first messages that fit into one frame together. Returns their number, or 0 if
-    /// fewer than two fit or held messages must be sent first.
+    /// Sends the longest prefix of `messages` that fits into one frame, and returns the number of
+    /// messages sent. If fewer than two fit, sends nothing and returns 0 or 1. If held messages
+    /// must be sent first, sends nothing and returns 0.
     #[inline]
     pub(super) fn try_send_batch(
         &mut self,
@@ -371,7 +372,7 @@ impl Core {
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         queues
             .post_send(&transmit, &parts[..2 * count], false)
-            .or_else(|error| self.heed(error))?;
+            .or_else(|error| self.handle_post_error(error))?;
         if let Some(session) = &mut self.session {
             for message in &messages[..count] {
                 session.keep(&self.conn, &[IoSlice::new(message)], None);
@@ -412,8 +413,8 @@ impl Core {
         }
     }
 
-    /// Returns the number of bytes that may be held back in total when a write of `len` bytes is
-    /// added to them. 0 means up to one frame.
+    /// Returns the maximum number of bytes that may be held in total after a write of `len` bytes.
+    /// 0 means that one frame may be held.
     fn most_held_back(&self, len: usize) -> usize {
         if len > LONGEST_TO_JOIN {
             return 0;
@@ -438,7 +439,7 @@ impl Core {
         };
         queues
             .post_send(transmit, parts, false)
-            .or_else(|error| self.heed(error))?;
+            .or_else(|error| self.handle_post_error(error))?;
         if let Some(session) = &mut self.session {
             session.keep(&self.conn, parts, None);
         }
@@ -450,8 +451,8 @@ impl Core {
         !self.cork.is_empty()
     }
 
-    /// Calls `join`, which adds bytes to the cork and gets the maximum payload of a frame as its
-    /// second argument. The connection's end waits until the held bytes are sent.
+    /// Calls `join` with the cork and the maximum payload of a frame, so that `join` can add bytes.
+    /// The connection does not finish or close until the held bytes are sent.
     fn hold_back<T: Default>(&mut self, join: impl FnOnce(&mut Cork, usize) -> T) -> T {
         let sides = self.conn.negotiated();
         let longest = sides.map_or(0, |sides| sides.send_eager as usize);
@@ -501,7 +502,7 @@ impl Core {
         if let Err(error) = posted {
             // If posting failed, the connection ends, and the reason for its end contains the
             // error.
-            let _ = self.heed(error);
+            let _ = self.handle_post_error(error);
         }
         self.cork.mark_sent(front);
         if self.cork.is_empty() {
@@ -566,11 +567,12 @@ impl Core {
         };
         queues
             .post_operation(slot, checked)
-            .or_else(|error| self.heed(error))
+            .or_else(|error| self.handle_post_error(error))
     }
 }
 
-/// Returns the error of a message of `len` bytes that the state machine has refused.
+/// Converts a refusal of the state machine to the error of the call. `len` is the length of the
+/// refused message in bytes.
 pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     TrySendError::Failed(match refused {
         SendRefused::Blocked => return TrySendError::Full,

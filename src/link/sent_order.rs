@@ -2,9 +2,10 @@ use std::collections::VecDeque;
 
 use crate::proto::Proof;
 
-/// Orders the `Sent` completions. The peer's library delivers a message after all earlier large
-/// messages, so `Sent` is reported only after the peer has read these. If the connection ends
-/// before, the later messages are lost too.
+/// Orders the `Sent` completions. The peer's library delivers a message only after all earlier
+/// large messages. So a message is reported as `Sent` only after the peer has read the large
+/// messages before it. If the connection ends before that, the message is lost even if the peer's
+/// device has acknowledged it.
 ///
 /// The queue contains all large messages, and the small messages with an id.
 #[derive(Debug, Default)]
@@ -77,8 +78,9 @@ impl SentOrder {
         }
     }
 
-    /// Removes the small message that the device failed, and returns its id. It follows the
-    /// acknowledged ones and `done` further small messages that the device has completed.
+    /// Removes the small message whose send the device reported as failed, and returns its id. The
+    /// failed message follows the acknowledged small messages and `done` more small messages that
+    /// the device has completed.
     pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
@@ -106,7 +108,7 @@ impl SentOrder {
     }
 }
 
-/// Sends and writes that the device has completed but that may not have arrived.
+/// Sends and writes that the device has completed, but whose arrival is not proven.
 ///
 /// An iWARP device completes a send or write when TCP has accepted the bytes, which may never reach
 /// the peer's host. A later pong from the peer's library proves that they have arrived.

@@ -1,5 +1,5 @@
-//! Sessions: the messages that are kept while a connection works, and the calls that wait for the
-//! next connection.
+//! The state of a session, including the messages that it keeps for a possible resend, and the
+//! queries and calls of handles.
 
 use std::{
     io::IoSlice,
@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<LinkSession>() <= 200);
 
 /// The role of this side in the session.
 pub(crate) enum Side {
-    /// This side connects, over one of these ways.
+    /// This side connects, over one of these paths.
     Active(Box<Ways>),
     Passive,
 }
@@ -69,8 +69,8 @@ pub(super) enum State {
     Suspended(Box<Suspension>),
 }
 
-/// The check whether the peer still uses a connection, after a request to resume its session has
-/// arrived.
+/// A pending check whether the peer still uses the connection. It begins when a request to resume
+/// the session arrives.
 pub(super) struct Doubt {
     /// The pong that proves that the peer still uses the connection.
     pub(super) answer: Proof,
@@ -108,7 +108,7 @@ pub(super) enum Step {
     Lost,
     /// The next attempt begins at this time.
     Idle(Instant),
-    /// A connection over this way is being established.
+    /// A connection over this path is being established.
     Attempt(Way),
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Kept {
     pub(super) id: Option<u64>,
 }
 
-/// A copy of a message, in memory that a later message reuses.
+/// A copy of a message. Later messages reuse its memory.
 pub(super) struct Copied {
     /// The length of the message in bytes.
     len: usize,
@@ -250,7 +250,7 @@ impl LinkSession {
         debug_assert!(payload.len() >= PART_HEADER_LEN, "a batch has messages");
     }
 
-    /// Returns the ways to the peer; `None` on the passive side.
+    /// Returns the paths to the peer; `None` on the passive side.
     pub(super) fn ways(&mut self) -> Option<&mut Ways> {
         match &mut self.side {
             Side::Active(ways) => Some(ways),

@@ -9,15 +9,15 @@ use super::{core::Core, link::Link};
 use crate::{config::Config, proto::Stall};
 
 /// The duration after which a stall is logged.
-const LONG: Duration = Duration::from_secs(5);
+const LOGGED_AFTER: Duration = Duration::from_secs(5);
 
-/// The maximum keepalive interval with which only the engine checks for stalls. The engine checks
-/// twice in each interval.
+/// The longest keepalive interval for which the engine's own checks for stalls suffice. The engine
+/// checks twice in each interval.
 const FREQUENT_KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Detects a stall without progress that lasts for [`LONG`], by sampling the connection.
+/// Detects stalls that last for [`LOGGED_AFTER`], by sampling the connection.
 ///
-/// So a waiting send needs neither clock nor timer for this purpose.
+/// Sampling avoids a clock and a timer for each waiting send.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// The time of the first sample of the current stall.
@@ -28,8 +28,8 @@ pub(super) struct StallWatch {
 }
 
 impl StallWatch {
-    /// Takes a sample. Returns true once per stall, when the stall has lasted for [`LONG`] and the
-    /// caller has to log it.
+    /// Takes a sample. Returns true once per stall, when the stall has lasted for [`LOGGED_AFTER`]
+    /// and the caller has to log it.
     fn sample(&mut self, is_stalled: bool, sent: u64, now: Instant) -> bool {
         if !is_stalled {
             *self = Self::default();
@@ -37,7 +37,8 @@ impl StallWatch {
         }
         match self.since {
             Some(since) if self.sent == sent => {
-                let is_due = !self.is_reported && now.saturating_duration_since(since) >= LONG;
+                let is_due =
+                    !self.is_reported && now.saturating_duration_since(since) >= LOGGED_AFTER;
                 self.is_reported |= is_due;
                 is_due
             }
@@ -86,12 +87,12 @@ impl Link {
     /// Returns the time after which a thread that waits for room calls
     /// [`check_stall`](Self::check_stall); `None` if the checks of the engine suffice.
     pub(crate) fn checks_stalls_after(&self) -> Option<Duration> {
-        self.checks_stalls.then_some(LONG / 2)
+        self.checks_stalls.then_some(LOGGED_AFTER / 2)
     }
 }
 
-/// Returns whether waiting threads check for stalls. The engine checks only when keepalive checks
-/// the peer, which may be too rare.
+/// Returns whether waiting threads check for stalls. The engine checks for stalls only when its
+/// keepalive timer expires, which may be too rare.
 pub(super) fn checks(config: &Config) -> bool {
     let interval = config.keepalive_interval;
     interval.is_none_or(|interval| interval > FREQUENT_KEEPALIVE)

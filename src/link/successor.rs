@@ -1,5 +1,4 @@
-//! Resumes the session over a new connection after the previous one was lost, and sends messages
-//! again.
+//! Resumes the session over a new connection after the previous one was lost, and resends messages.
 
 use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 
@@ -24,8 +23,8 @@ use crate::{
 
 /// Functions for the connection that replaces a lost one.
 impl Core {
-    /// Handles an established connection: it begins a session, resumes a session, or has no
-    /// session.
+    /// Handles the establishment of a connection. The connection begins a session, resumes a
+    /// session, or has no session.
     pub(super) fn session_established(&mut self) {
         let Some(session) = &mut self.session else {
             return;
@@ -59,7 +58,7 @@ impl Core {
         };
         //= PROTOCOL.md#sessions
         //# A reply without bit 4, or with another length, is a violation as well.
-        let violation = Violation::new("session", data.len() as u64, "4 bytes of a number");
+        let violation = Violation::new("session", data.len() as u64, "a length of 4 bytes");
         let resumed = received.filter(|_| has_session).ok_or(violation);
         let arrived = resumed.and_then(|received| {
             let arrived = session.messages.resume(received)?;
@@ -89,7 +88,8 @@ impl Core {
         let Step::Attempt(way) = step else {
             return;
         };
-        // Over the new connection the peer closes the session again, and this side answers again.
+        // The peer had closed the session before the loss. It closes the session again over the new
+        // connection, and this side then answers again.
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
@@ -161,7 +161,7 @@ impl Core {
         })
     }
 
-    /// Sends the next message again. Returns whether there is another message to send. The engine's
+    /// Resends the next message. Returns whether there is another message to resend. The engine's
     /// thread calls this function once per message, and releases the lock between two calls.
     pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
         let next = match &mut self.session {

@@ -37,12 +37,12 @@ pub(crate) enum Next {
     /// On the active side, begin an attempt. On the passive side, wait for the peer until the
     /// deadline.
     Attempt,
-    /// Test whether this RDMA path works.
+    /// Test whether RDMA works over this path.
     TryRdma(Way, ResumeRequest),
     Nothing,
 }
 
-/// An attempt of the active side.
+/// An attempt of the active side to resume the session.
 pub(crate) struct Resume {
     pub(crate) way: Way,
     pub(crate) request: ResumeRequest,
@@ -50,9 +50,9 @@ pub(crate) struct Resume {
     pub(crate) left: Duration,
 }
 
-/// Returns whether the session ends when an attempt has ended for this `reason`. A protocol
-/// violation of the peer ends only the attempt. The answer of another program ends the session only
-/// if the way `is_known`, that is, an earlier connection over it has reached the peer.
+/// Returns whether an attempt that failed for this `reason` ends the whole session. A protocol
+/// violation of the peer ends only the attempt. An answer that another program may have sent ends
+/// the session only if an earlier connection over this path has reached the peer (`is_known`).
 fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
     match reason {
         CloseReason::SessionLost
@@ -72,7 +72,8 @@ fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
 
 /// Functions for the loss of a connection.
 impl Core {
-    /// Returns the end of the connection, or `None` if its session survives.
+    /// Handles the end of a connection or of an attempt to resume. Returns `None` if the session
+    /// survives, and otherwise the end that is reported.
     pub(super) fn survive(&mut self, mut ended: Ended) -> Option<Ended> {
         // If messages have to be sent again, the peer has closed without receiving them.
         ended.delivered &= !self.sends_again();
@@ -150,8 +151,8 @@ impl Core {
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
-        // The ids without a report belong to the last messages that were sent over this connection.
-        // Messages that were kept later were not sent over it.
+        // The unreported ids belong to the last messages that were sent over this connection. Kept
+        // messages that follow them were not sent over it.
         let mut waiting: Vec<_> = self.order.abandon().collect();
         for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
@@ -227,10 +228,10 @@ impl Core {
         self.report_session_event(suspended);
     }
 
-    /// Reports the failure of the messages that the session has not sent again. `order` contains
-    /// the other messages.
+    /// Reports the failure of the messages that the session has not resent. `order` contains the
+    /// other messages.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
-        self.over = self.leave_numbers(reason);
+        self.over = self.counts_at_close(reason);
         if let Some(session) = &mut self.session {
             for (kept, _) in session.messages.suspended_mut() {
                 report_failed(kept.id, reason, &mut self.completions);
@@ -242,7 +243,7 @@ impl Core {
 
     /// Handles the release of a message that arrived over an earlier connection. Updates the number
     /// of such messages that the application still holds.
-    pub(super) fn give_back_late(&mut self, place: Place) {
+    pub(super) fn release_from_earlier_connection(&mut self, place: Place) {
         let (Place::Buffer(_) | Place::Part(_)) = place else {
             return;
         };
@@ -345,7 +346,7 @@ impl Core {
 
     /// Ends a suspended session to make room for newer sessions. Returns whether the session was
     /// suspended.
-    pub(crate) fn give_way(&mut self) -> bool {
+    pub(crate) fn end_suspended(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         let Some(ended) = suspension.map(|suspension| suspension.end()) else {
             return false;
@@ -375,8 +376,8 @@ impl Core {
         u16::try_from(held).unwrap_or(u16::MAX)
     }
 
-    /// Begins an attempt over `way`, with the state machine `conn`. Messages of the new connection
-    /// return their buffers and credits to `ring`.
+    /// Begins an attempt over the path `way`, with the state machine `conn`. Messages of the new
+    /// connection return their buffers and credits to `ring`.
     pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn MessageOwner>) {
         let mut last = mem::replace(&mut self.conn, conn);
         self.conn.resume_control_messages(&mut last);
@@ -396,15 +397,16 @@ impl Core {
         self.session.is_some() && self.conn.has_session()
     }
 
-    /// Begins a session on the passive side. This side accepts a first request and has chosen the
-    /// session id.
+    /// Begins a session on the passive side, after this side has accepted the peer's first request
+    /// and has chosen the session id.
     pub(crate) fn begin_session(&mut self, id: SessionId) {
         if let Some(session) = &mut self.session {
             session.id = Some(id);
         }
     }
 
-    /// Accepts a first request on the passive side without a session.
+    /// Continues without a session. Called on the passive side when it accepts the peer's first
+    /// request.
     pub(crate) fn decline_session(&mut self) {
         self.session = None;
         self.conn.decline_session();
@@ -427,8 +429,8 @@ impl Core {
         }
     }
 
-    /// Stores the number of messages that the peer has received, from its request, for the attempt
-    /// that begins.
+    /// Stores the number of messages that the peer has received according to its request. The
+    /// attempt that begins uses this number.
     pub(crate) fn set_peer_received(&mut self, received: u32) {
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
             suspension.peer_received = received;

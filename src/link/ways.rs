@@ -1,4 +1,5 @@
-//! The ways to the peer of a session. A way is an address of the peer and a transport to it.
+//! The paths to the peer of a session. A path ([`Way`]) is an address of the peer and a transport
+//! to it.
 
 use std::{
     fmt,
@@ -16,7 +17,7 @@ use crate::{proto::ResumeRequest, transport_choice::Transport};
 const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
 const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
-/// The maximum number of rounds that lengthen the wait while the peer is busy.
+/// The number of rounds after which the wait for a busy peer no longer grows.
 const MOST_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
@@ -26,38 +27,38 @@ pub(crate) struct Way {
     pub(crate) transport: Transport,
 }
 
-/// The way of a connection, and the local address. Both can change when the session resumes.
+/// The path of a connection, and its local address. Both can change when the session resumes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) way: Way,
     pub(super) local: SocketAddr,
 }
 
-/// The ways of the active side of a session, which connects.
+/// The paths to the peer, on the active side of a session.
 pub(crate) struct Ways {
-    /// The ways, at least one, in the order of attempts. The first connection uses the first way.
+    /// The paths, at least one, in the order of attempts. The first connection uses the first path.
     all: Vec<Way>,
-    /// For each way, whether a connection over it has reached the peer.
+    /// For each path, whether a connection over it has reached the peer.
     known: Vec<bool>,
-    /// The index of the way that the current connection or attempt uses.
+    /// The index of the path that the current connection or attempt uses.
     at: usize,
     /// The time when the current connection was established.
     since: Instant,
     trial: Trial,
     /// The delay before the next trial.
     wait: Duration,
-    /// The index of the way that was tested last.
+    /// The index of the path that was tested last.
     last_tried: usize,
 }
 
-/// The test of a way over RDMA while the connection uses TCP.
+/// The test of a path over RDMA while the connection uses TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
     No,
     Due(Instant),
-    /// The engine's thread is testing the way.
+    /// The engine's thread is testing the path.
     Trying,
-    /// The way works, so the connection over TCP ends and the session resumes over RDMA.
+    /// The path works, so the connection over TCP ends and the session resumes over RDMA.
     Found,
 }
 
@@ -82,7 +83,7 @@ impl fmt::Display for Way {
 }
 
 impl Ways {
-    /// Creates the ways of a session whose first connection uses `first`.
+    /// Creates the paths of a session whose first connection uses `first`.
     pub(crate) fn new(first: Way) -> Self {
         Self {
             all: vec![first],
@@ -95,7 +96,7 @@ impl Ways {
         }
     }
 
-    /// Appends further ways, before the first connection is established.
+    /// Appends further paths, before the first connection is established.
     pub(super) fn add(&mut self, others: impl IntoIterator<Item = Way>) {
         for way in others {
             if !self.all.contains(&way) {
@@ -103,28 +104,28 @@ impl Ways {
                 self.known.push(false);
             }
         }
-        // With this value, the first trial tests the first way over RDMA.
+        // With this value, the first trial tests the first path over RDMA.
         self.last_tried = self.all.len() - 1;
     }
 
-    /// Returns the way of the current connection or attempt.
+    /// Returns the path of the current connection or attempt.
     pub(super) fn present(&self) -> Way {
         self.all[self.at]
     }
 
-    /// Returns whether an earlier connection over the current way has reached the peer.
+    /// Returns whether an earlier connection over the current path has reached the peer.
     pub(super) fn is_known(&self) -> bool {
         self.known[self.at]
     }
 
-    /// Records a failed attempt, and selects the next way.
+    /// Records a failed attempt, and selects the next path.
     pub(super) fn failed(&mut self) {
         self.at = (self.at + 1) % self.all.len();
     }
 
-    /// Returns the number of attempts from which the next wait is computed, after the peer was busy
-    /// at the last of `attempts`. The peer may only be waiting until its own connection is silent.
-    /// So the next attempt uses the same way, after a short wait.
+    /// Returns the number of attempts from which the next wait is computed if the peer refused the
+    /// last of `attempts` as busy. A busy peer may only be checking whether the previous connection
+    /// still works. So the next attempt uses the same path, after a short wait.
     pub(super) fn busy(&self, attempts: u32) -> u32 {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         attempts
@@ -133,14 +134,14 @@ impl Ways {
             .saturating_mul(len)
     }
 
-    /// Returns the number of complete rounds over all ways in `attempts`, and whether the current
-    /// round is incomplete.
+    /// Returns the number of complete rounds over all paths in `attempts`, and whether another
+    /// round has begun.
     pub(super) fn rounds(&self, attempts: u32) -> (u32, bool) {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         (attempts / len, !attempts.is_multiple_of(len))
     }
 
-    /// Records that a connection over the current way was established.
+    /// Records that a connection over the current path was established.
     pub(super) fn arrived(&mut self, now: Instant) {
         self.known[self.at] = true;
         self.since = now;
@@ -152,8 +153,8 @@ impl Ways {
         };
     }
 
-    /// Records the loss of the connection. Returns whether it was ended because a way over RDMA
-    /// works.
+    /// Records the loss of the connection. Returns whether this side ended it because a path over
+    /// RDMA works.
     pub(super) fn lost(&mut self, now: Instant) -> bool {
         let is_rdma = self.present().transport == Transport::Rdma;
         if is_rdma && now.duration_since(self.since) >= MAX_TRIAL_DELAY {
@@ -175,7 +176,7 @@ impl Ways {
         }
     }
 
-    /// Begins a trial if one is due, and returns the way to test.
+    /// Begins a trial if one is due, and returns the path to test.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<Way> {
         if self.next_trial_at()? > now {
             return None;
@@ -188,7 +189,7 @@ impl Ways {
         Some(self.all[self.last_tried])
     }
 
-    /// Ends a trial. Returns whether the current connection has to end, because the way over RDMA
+    /// Ends a trial. Returns whether the current connection has to end, because the path over RDMA
     /// works.
     pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
         if self.trial != Trial::Trying {
@@ -203,9 +204,9 @@ impl Ways {
     }
 }
 
-/// Functions for the ways of a session.
+/// Functions for the paths of a session.
 impl Core {
-    /// Adds further ways to the way of the first connection.
+    /// Adds further paths to the path of the first connection.
     pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
         if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
             ways.add(others);
@@ -213,7 +214,8 @@ impl Core {
     }
 
     /// Begins a trial of RDMA if one is due. The trial sends an outdated request to resume. The
-    /// peer refuses it as late, which proves that the way works, and the session does not change.
+    /// peer refuses this request as stale, which proves that the path works and does not change the
+    /// session.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
@@ -230,16 +232,16 @@ impl Core {
     /// Returns whether the session may change its connection: the connection works, and neither
     /// side is ending it.
     fn may_move(&self) -> bool {
-        let is_contended = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
+        let stays_open = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
         self.established
             && !self.blocks_new_messages()
             && self.conn.close_reason().is_none()
             && self.ended.is_none()
-            && self.session.as_deref().is_some_and(is_contended)
+            && self.session.as_deref().is_some_and(stays_open)
     }
 
-    /// Ends a trial. If the way `works`, the current connection ends, and the session resumes over
-    /// the tested way.
+    /// Ends a trial. If the path `works`, the current connection ends, and the session resumes over
+    /// the tested path.
     pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();
         let ways = self.session.as_mut().and_then(|session| session.ways());

@@ -2,9 +2,9 @@
 //!
 //! The bytes of a chunk are charged immediately before the chunk is read, so an announced message
 //! occupies almost no memory until its bytes arrive. If the budget has no room, the read of the
-//! chunk waits. The peer hosts that wait take turns, and no host gets more than three quarters of a
-//! limit. Partially received messages could block each other. Therefore one message at a time may
-//! exceed the limit until it is complete. Short messages have a reserve.
+//! chunk waits. The waiting peer hosts are served in turn, and no host gets more than three
+//! quarters of a limit. One message at a time may exceed the limit until it is complete, because
+//! partially received messages could otherwise block each other. Short messages have a reserve.
 //!
 //! The lock of the budget is the innermost lock: no other lock is taken while it is held. A
 //! connection whose claim is granted gets a notice through the mailbox of its engine, because the
@@ -89,7 +89,7 @@ impl Budget {
         &self.limits
     }
 
-    /// Returns the number of bytes that are pinned, or reserved to stay pinned, for reads, and the
+    /// Returns the number of bytes that are pinned for reads or reserved to stay pinned, and the
     /// number of bytes of held messages.
     pub(crate) fn in_use(&self) -> (u64, u64) {
         let accounts = lock(&self.accounts);
@@ -118,8 +118,8 @@ impl Budget {
         }
     }
 
-    /// Releases `bytes`. If they were `used`, that is, allocated and not only granted, the
-    /// operating system may have memory for another connection.
+    /// Releases `bytes`. `used` states whether the bytes were allocated. If so, the operating
+    /// system may now have memory for another connection.
     fn give_back(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match kind {
@@ -170,8 +170,7 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// A connection that uses the budget. At any time, at most one of its claims of each kind is
-/// waiting.
+/// A connection that uses the budget. At most one of its claims of each kind waits at a time.
 #[derive(Debug)]
 pub(crate) struct BudgetClient {
     budget: Arc<Budget>,
@@ -182,7 +181,7 @@ pub(crate) struct BudgetClient {
 
 impl BudgetClient {
     /// Claims the next `bytes` of a message, and adds them to the message's charge. Returns `false`
-    /// if the connection has to wait. It then repeats the call after the notice.
+    /// if the budget has no room. The connection then repeats the call when it gets a notice.
     ///
     /// A short message, of up to 64 KiB, does not wait for long messages.
     pub(crate) fn hold(&self, charge: &mut Option<Charge>, bytes: u64, part: Part) -> bool {
@@ -287,7 +286,7 @@ impl Drop for BudgetClient {
     }
 }
 
-/// A number of bytes of the budget. Dropping the charge releases them.
+/// A number of bytes that are charged to the budget. Dropping the charge releases them.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -299,8 +298,8 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Releases the charge without a notice to another connection: the operating system had no
-    /// memory for this charge, so it has none for another one.
+    /// Releases the charge without notifying another connection. The operating system had no memory
+    /// for this charge, so it probably has none for another connection.
     pub(crate) fn cancel(mut self) {
         self.used = false;
     }

@@ -161,9 +161,8 @@ impl ConnectionId {
         by_transport!(self, all id => id.disconnect())
     }
 
-    /// Closes the descriptor that a TCP listener reserved for this connection, so that the caller
-    /// can create the connection's own descriptor even if the process has reached its descriptor
-    /// limit.
+    /// Closes the descriptor that a TCP listener reserved for this connection. The caller can then
+    /// create the connection's own descriptor even if the process has reached its descriptor limit.
     pub(crate) fn release_reserve(&mut self) {
         by_transport!(self, {
             Rdma(_) => {},
@@ -218,7 +217,7 @@ impl ConnectionId {
         by_transport!(self, all id => id.take_problem())
     }
 
-    /// Returns whether `error`, with which a step of accepting failed, means that the peer has
+    /// Returns whether `error`, the result of a failed accept call, means that the peer has
     /// withdrawn its request. The corresponding event may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         by_transport!(self, all id => id.is_withdrawn(error))

@@ -63,7 +63,8 @@ impl ConnectionManager {
     #[cfg(not(feature = "rdma"))]
     pub(super) const NO_RDMA: OsError = OsError::new("rdma_create_event_channel", libc::ENOSYS);
 
-    /// The error of calls that need a descriptor in an engine without a thread, which watches none.
+    /// The error of calls that need a descriptor, in an engine without a thread. Such an engine
+    /// watches no descriptors.
     const NO_THREAD: OsError = OsError::new("epoll_wait", libc::EOPNOTSUPP);
 
     /// Creates the connection managers. If the manager for RDMA cannot be created, calls that need

@@ -17,9 +17,10 @@ pub(crate) struct DeviceEvent {
 /// The effect of an event on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The link of this port was lost: the state machines of its connections suspect the path.
+    /// The link of this port was lost. The state machines of its connections check whether their
+    /// peers still answer.
     Suspect { port: u8 },
-    /// The link of this port is up again, which ends the suspicion.
+    /// The link of this port is up again, which ends these checks.
     Trust { port: u8 },
     /// An object failed. The connections that use it end.
     End(Object, DeviceFault),

@@ -73,7 +73,7 @@ impl Default for EngineLimits {
         let lockable = if may_lock_anything() {
             u64::MAX
         } else {
-            // If the limit cannot be read, the memory counts as unlimited.
+            // If the limit cannot be read, the amount of lockable memory is treated as unlimited.
             getrlimit(Resource::RLIMIT_MEMLOCK).map_or(u64::MAX, |(soft, _)| soft)
         };
         Self::of(memory, lockable)

@@ -1,5 +1,5 @@
-//! Handles the commands of handles, for listeners, connections and the end of the engine, and the
-//! notices of connections.
+//! Handles the commands that handles send, for listeners, for connections and for the end of the
+//! engine. Also handles the notices that connections send.
 
 use std::{
     net::SocketAddr,
@@ -31,15 +31,15 @@ use crate::{
     transport_choice::{Transport, TransportChoice},
 };
 
-/// The maximum number of ports that the kernel chooses for TCP before one of them is also free over
-/// RDMA.
+/// The number of TCP ports that the engine tries, each chosen by the kernel, until one is also free
+/// over RDMA.
 const FREE_PORT_TRIES: u32 = 64;
 
 /// The ids of a listener: over RDMA, over TCP.
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
-/// The reason for which a listener with `TransportChoice::Auto` lacks one transport, and the level
-/// at which it is logged.
+/// The reason why a listener with `TransportChoice::Auto` lacks one transport, and the log level
+/// for this reason.
 type Missing = Option<(Level, String)>;
 
 impl Reactor {
@@ -236,8 +236,8 @@ impl Reactor {
     }
 
     /// Listens on both transports with one port, or on the only available transport. If another
-    /// program uses the port on one transport, the port counts as in use, because peers with
-    /// `TransportChoice::Auto` could connect to that program.
+    /// program uses the port on one transport, the call fails as if the port were in use. Otherwise
+    /// peers with `TransportChoice::Auto` could connect to that program.
     fn listen_on_both(
         &mut self,
         key: u64,
@@ -334,7 +334,7 @@ impl Reactor {
         self.reply_to_request(key, data, at);
     }
 
-    /// Replies to a peer's request, and offers a session if its ID fits.
+    /// Replies to a peer's request, and offers a session if the session ID fits into the reply.
     pub(super) fn reply_to_request(&mut self, key: u64, data: &[u8], at: Instant) {
         let fits = SESSION_ID_LEN + data.len() <= REPLY_DATA_MAX;
         let session = if fits { self.begin_session(key) } else { None };
@@ -374,20 +374,20 @@ impl Reactor {
         }
     }
 
-    /// Closes a listener, and rejects the requests that were not accepted yet. If a request was
-    /// accepted, its peer may already consider the connection established. So such a connection
-    /// still reaches the listener's queue, which ends after the last of them.
+    /// Closes a listener, and rejects the requests that were not accepted yet. The peer of an
+    /// accepted request may already consider the connection established. So accepted connections
+    /// still enter the listener's queue, which ends after the last of them.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(mut listener) = self.listeners.remove(&key) else {
             return;
         };
         if listener.config.listening.is_of_pair {
-            self.places.push(listener.take_place());
+            self.closed_bindings.push(listener.take_binding());
         }
         // When the id is destroyed, the kernel ends the requests in its queue without a reason. So
-        // the engine first reads them, and rejects them as busy, because this listener is no longer
-        // in the table.
+        // the engine reads these requests first. It rejects them as busy, because this listener is
+        // no longer in the table.
         self.handle_pending_cm_events(Transport::Rdma);
         let accepting: Vec<u64> = self
             .links
@@ -483,7 +483,7 @@ impl Reactor {
                 entry.link.close();
             }
             // The thread that polled the connection may have returned from its call, and expects
-            // that the engine polls now.
+            // the engine to poll now.
             self.take_over(key);
             self.drive(key);
         }

@@ -1,4 +1,4 @@
-//! Establishes connections of this side, and repeats requests that the peer refuses.
+//! Establishes outgoing connections, and repeats requests that the peer refuses.
 
 use std::{sync::Arc, time::Instant};
 
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Reactor {
-    /// Connects. If the peer has refused the request before, connects after a wait; `refusal` is
-    /// the last reason.
+    /// Starts a connection attempt. If the peer has refused the request before, `refusal` is the
+    /// last reason, and the attempt starts after a wait.
     pub(super) fn connect(
         &mut self,
         way: Way,
@@ -61,8 +61,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Returns the request of an ended connection if this engine repeats it: the peer refused it
-    /// after its private data were sent in a frame.
+    /// Returns the request of an ended connection, if the engine has to repeat it. The engine
+    /// repeats a request that the peer refused after its private data were sent in a frame.
     pub(super) fn request_to_repeat(
         &self,
         entry: &mut Entry,

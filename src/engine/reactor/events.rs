@@ -27,8 +27,8 @@ use crate::{
 /// would spin, because the manager's descriptor stays readable.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The number of consecutive failures with possibly temporary causes after which a connection
-/// manager counts as broken.
+/// The number of consecutive failures after which a connection manager is considered broken, even
+/// if the causes may be temporary.
 const MAX_FAILURES: u32 = 20;
 
 /// The maximum number of events that are handled before a listener is closed: twice the longest
@@ -65,7 +65,7 @@ impl Reactor {
                     return false;
                 }
                 Err(error) => {
-                    if self.fails_for_good(transport, error) {
+                    if self.is_broken(transport, error) {
                         self.fail(error);
                     } else {
                         self.pause_manager(transport, error);
@@ -88,9 +88,9 @@ impl Reactor {
         }
     }
 
-    /// Returns whether a failed connection manager counts as broken. The engine then ends, because
-    /// it cannot serve its listeners.
-    fn fails_for_good(&mut self, transport: Transport, error: OsError) -> bool {
+    /// Returns whether a failed connection manager is considered broken. The engine then ends,
+    /// because it cannot serve its listeners.
+    fn is_broken(&mut self, transport: Transport, error: OsError) -> bool {
         if transport != Transport::Rdma || error.is_shortage() {
             return false;
         }
@@ -183,7 +183,7 @@ impl Reactor {
             report_refusal(
                 refusal,
                 peer,
-                &format_args!("the listener has reached its limit {field} of {limit}"),
+                &format_args!("the listener has reached its {field} limit of {limit}"),
             );
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
@@ -209,7 +209,7 @@ impl Reactor {
                     local,
                     timeout,
                 };
-                self.bring(key, &link, incoming);
+                self.pass_to_listener(key, &link, incoming);
             }
             Err(refusal) => {
                 report_refusal(Refusal::Hello, peer, &refusal.reason);
@@ -219,8 +219,8 @@ impl Reactor {
     }
 
     /// Passes a request to its listener. If private data follow in a separate frame, first accepts
-    /// the request at the transport, in order to receive them.
-    fn bring(&mut self, key: u64, link: &Arc<Link>, incoming: IncomingRequest) {
+    /// the request at the transport, because only then can the peer send the frame.
+    fn pass_to_listener(&mut self, key: u64, link: &Arc<Link>, incoming: IncomingRequest) {
         if link.core().conn.has_long_request() {
             if let Some(entry) = self.links.get_mut(&key) {
                 entry.incoming = Some(Box::new(incoming));
@@ -296,7 +296,7 @@ impl Reactor {
             report_refusal(
                 Refusal::Backlog,
                 peer,
-                &format_args!("the listener has reached its limit backlog of {limit}"),
+                &format_args!("the listener has reached its backlog limit of {limit}"),
             );
         } else {
             entry.link.in_engine(|core| core.conn.take_turn(now));

@@ -82,7 +82,8 @@ impl Reactor {
     /// Schedules another poll of a connection soon, because an application thread is polling it
     /// now. A disconnect `event` is handled after that poll.
     pub(super) fn poll_soon(&mut self, key: u64, event: Option<Event>) {
-        self.late.extend(event.map(|event| (key, event)));
+        self.delayed_disconnects
+            .extend(event.map(|event| (key, event)));
         self.attended.poll_soon(key);
         self.timers.set(ATTENDED, self.attended.next());
     }
@@ -113,7 +114,7 @@ impl Reactor {
         }
         for key in expired {
             self.arm_and_poll(key);
-            if let Some(event) = self.late.remove(&key) {
+            if let Some(event) = self.delayed_disconnects.remove(&key) {
                 self.handle_cm_event(event);
             }
             self.drive(key);
@@ -148,8 +149,8 @@ impl Reactor {
     }
 }
 
-/// Returns the keys of the connections with pending events for the application's event loops. There
-/// are `connections` in total.
+/// Returns the keys of the connections with pending events for the application's event loops.
+/// `connections` is the total number of connections.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
     // The list must have room for all connections, because the engine takes over a connection only
     // if two consecutive calls return it.

@@ -1,5 +1,5 @@
-//! Resumes sessions: replaces a lost connection by a new one with the same key and the same
-//! handles.
+//! Resumes sessions: replaces a lost connection with a new connection. The key and the handles stay
+//! the same.
 
 use std::{
     fs::File,
@@ -26,9 +26,8 @@ use crate::{
 /// way to notice that the network works again.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The maximum number of sessions that wait for their peers to reconnect. A further one ends the
-/// oldest. So peers that connect and vanish occupy the memory of at most this number of
-/// connections.
+/// The maximum number of sessions that wait for their peers to reconnect. If there are more, the
+/// oldest ends. This bounds the memory that peers can occupy by connecting and vanishing.
 const MAX_SUSPENDED: usize = 1024;
 
 impl Reactor {
@@ -42,7 +41,8 @@ impl Reactor {
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
-                    // The peer had already cancelled this attempt when it was established.
+                    // A newer request superseded this attempt before it was established, so its
+                    // connection is ended.
                     entry.link.in_engine(|core| core.lose(Instant::now()));
                 }
                 false
@@ -67,7 +67,7 @@ impl Reactor {
     }
 
     fn remove_transport(&mut self, key: u64) {
-        self.late.remove(&key);
+        self.delayed_disconnects.remove(&key);
         self.attended.forget(key);
         let Some(entry) = self.links.get_mut(&key) else {
             return;
@@ -105,7 +105,7 @@ impl Reactor {
         {
             let link = self.links.get(&oldest).map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
-                && link.in_engine(|core| core.give_way())
+                && link.in_engine(|core| core.end_suspended())
             {
                 warn_sparsely!(
                     Connection,
@@ -116,8 +116,8 @@ impl Reactor {
         }
     }
 
-    /// Ends suspended sessions that this host accepted, if the engine is being drained or shut
-    /// down. It has no listener then, so their peers cannot resume them.
+    /// Ends suspended sessions that this host accepted, if the engine is being drained or shut down
+    /// and has no listeners. Without a listener, their peers cannot resume them.
     pub(super) fn end_unresumable(&mut self) {
         self.drains.retain(|(_, caller)| caller.strong_count() > 0);
         let is_drained = self.refusing || !self.drains.is_empty();
@@ -130,7 +130,7 @@ impl Reactor {
             let idle = self.links.get(&key).filter(|it| it.asked.is_none());
             let link = idle.map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
-                && link.in_engine(|core| !core.is_resuming() && core.give_way())
+                && link.in_engine(|core| !core.is_resuming() && core.end_suspended())
             {
                 info!(
                     Connection,
@@ -185,8 +185,9 @@ impl Reactor {
         params
     }
 
-    /// Tests whether RDMA to the peer works, with a request that the peer refuses as late. An
-    /// engine runs one such test at a time, so that tests hardly delay the program's connections.
+    /// Tests whether RDMA to the peer works, with an outdated request that the peer refuses. An
+    /// engine runs at most one such test at a time, so that tests hardly delay the program's
+    /// connections.
     fn try_rdma(&mut self, of: u64, way: Way, request: &ResumeRequest) {
         let key = new_key();
         let Some(entry) = self.links.get(&of) else {

@@ -32,7 +32,7 @@ impl Reactor {
                 return self.timers.next();
             }
         }
-        // Work remains, so the next service is due now.
+        // Work remains, so the next call is due now.
         Some(Instant::now())
     }
 }

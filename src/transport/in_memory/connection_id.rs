@@ -129,8 +129,8 @@ impl ConnectionId {
     }
 
     pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        // Only the passive side of a connection has a peer to reject. Between two attempts there is
-        // none.
+        // Only the passive side rejects its peer. Between two attempts there is no connection to
+        // reject.
         if let (Side::Passive, Some(wire)) = (self.side, &self.wire) {
             reject(wire, &self.manager, private_data);
         }
@@ -149,8 +149,7 @@ impl ConnectionId {
             return;
         };
         let left = match (self.side, wire.leave(self.side)) {
-            // The passive side has received the request, so it gets a report that the active side
-            // has left.
+            // The passive side has already received the request, so it is sent a disconnect event.
             (Side::Active, Left::Unanswered(peer)) => Left::Open(peer),
             (_, left) => left,
         };
@@ -168,7 +167,7 @@ impl ConnectionId {
         self.problem.take()
     }
 
-    /// Returns whether accepting failed with this error because the peer has left. The end of the
+    /// Returns whether this error of an accept call means that the peer has left. The end of the
     /// connection is reported separately.
     pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
         error == GONE
@@ -177,8 +176,8 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no connection, `discard` does nothing, because a later id that resumes the
-        // session may have the same key.
+        // If this id has no connection, `discard` does nothing. In this case a later id, which
+        // resumes the session, may have the same key, and its events must not be dropped.
         self.discard();
     }
 }

@@ -24,13 +24,13 @@ use crate::{
 /// The maximum number of outstanding READs and atomic operations, the same as over TCP.
 const READS: u8 = 16;
 
-/// The numbers of READs that each side has outstanding and serves at a time.
+/// The maximum numbers of READs that each side issues and serves at a time.
 pub(super) const DEPTH: ReadDepth = ReadDepth {
     outgoing: READS,
     incoming: READS,
 };
 
-/// The counter for the invented ports of connecting sides.
+/// The counter for the artificial ports of connecting sides.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
 /// The listeners and the reports of one engine. Clones are handles of the same manager.
@@ -63,7 +63,7 @@ pub(crate) enum Report {
 #[derive(Debug)]
 pub(crate) struct ConnectRequest {
     listener: u64,
-    /// The invented address of the connecting side.
+    /// The artificial address of the connecting side.
     pub(super) peer: SocketAddr,
     /// The address to which the peer connects.
     pub(super) local: SocketAddr,
@@ -109,7 +109,7 @@ impl ConnectionManager {
         &self.inner.shared_pools
     }
 
-    /// Returns an invented address for a connecting side. It has the IP address of `peer`, or the
+    /// Returns an artificial address for a connecting side. It has the IP address of `peer`, or the
     /// loopback address if the host of `peer` is a name.
     pub(super) fn new_address(peer: SocketAddr) -> SocketAddr {
         let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed);

@@ -66,8 +66,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes the queue post the receives from index `next` on only when no other receive is left,
-    /// one piece of memory at a time.
+    /// Lets the queue post the receives from index `next` on by itself. When no other receive is
+    /// left, the queue posts the receives in the next piece of memory.
     ///
     /// # Safety
     ///

@@ -71,7 +71,7 @@ pub(super) struct End {
     requests: VecDeque<Request>,
     done: VecDeque<Done>,
     /// Whether the engine has a notice that it has not handled yet.
-    is_rung: bool,
+    has_notice: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,14 +117,14 @@ impl End {
             phase: Phase::Working,
             requests: VecDeque::new(),
             done: VecDeque::new(),
-            is_rung: false,
+            has_notice: false,
         }
     }
 
     /// Sends the engine a notice to poll the queue.
-    fn ring(&mut self) {
-        if !self.is_rung {
-            self.is_rung = true;
+    fn notify_engine(&mut self) {
+        if !self.has_notice {
+            self.has_notice = true;
             self.notices.send(Notice {
                 key: self.key,
                 kind: NoticeKind::Poll,
@@ -132,12 +132,12 @@ impl End {
         }
     }
 
-    /// Completes a request that was carried out. An unsignalled request completes too, because
-    /// possibly no signalled request follows it.
+    /// Completes a request that was carried out. An unsignalled request also completes
+    /// individually, because it is not certain that a signalled request follows.
     fn finish(&mut self, id: WorkId) {
         if let WorkId::Send(slot) = id {
             self.done.push_back(Done::Sent { slot });
-            self.ring();
+            self.notify_engine();
         }
     }
 
@@ -146,7 +146,7 @@ impl End {
         if self.phase == Phase::Working {
             self.phase = Phase::Failed;
         }
-        self.ring();
+        self.notify_engine();
     }
 
     /// Completes all posted requests as flushed, and all receives too if they are not shared.
@@ -203,7 +203,7 @@ impl End {
             // The cast is lossless, because a frame is far shorter than 4 GiB.
             let len = len as u32;
             self.done.push_back(Done::Received { buffer, len });
-            self.ring();
+            self.notify_engine();
         }
     }
 
@@ -296,7 +296,7 @@ fn execute(request: &Request, peer: &mut End) -> Result<(), Fault> {
                     imm_data,
                     len: memory.len as u32,
                 });
-                peer.ring();
+                peer.notify_engine();
             }
         }
         SendOp::Read(at) => {
@@ -417,7 +417,7 @@ impl Wire {
         if let Some(end) = state.end(side) {
             end.requests.push_back(request);
             if end.phase == Phase::Failed {
-                end.ring();
+                end.notify_engine();
             }
             state.run(side);
         }
@@ -488,7 +488,7 @@ impl Wire {
         let Some(end) = state.end(side) else {
             return false;
         };
-        end.is_rung = false;
+        end.has_notice = false;
         if end.phase == Phase::Failed && end.done.len() < BATCH {
             end.flush();
         }

@@ -1,11 +1,11 @@
 //! Large messages that are exposed to the peer, each with its own key.
 //!
-//! There are two ways to expose a message. Either its bytes are registered separately. Or the
-//! message lies in memory that stays registered without access for peers, and a memory window gives
-//! access to its bytes. A work request binds the window before the announcement. Another work
-//! request invalidates the window when the peer has read the message. So after the first messages,
-//! no system call is needed. Windows are used only if the device has passed a test
-//! (`rdma/windows.rs`). Even then messages are registered separately in these cases:
+//! There are two ways to expose a message. In the first, its bytes are registered separately. In
+//! the second, the message lies in memory that stays registered without access for peers, and a
+//! memory window gives access to its bytes. A work request binds the window before the
+//! announcement. Another work request invalidates the window when the peer has read the message. So
+//! after the first messages, no system call is needed. Windows are used only if the device has
+//! passed a test (`rdma/windows.rs`). Even then messages are registered separately in these cases:
 //!
 //! * all windows for which the send queue has room are in use;
 //! * the message is longer than an eighth of the memory that the connection keeps, so the memory
@@ -50,7 +50,7 @@ pub(crate) enum Window {}
 pub(super) struct Windowed {
     window: Window,
     region: Registration,
-    /// The number of remaining binds before the window's keys would repeat.
+    /// The number of binds that remain before the window's keys repeat.
     keys_left: u8,
     _kept: Charge,
 }
@@ -60,7 +60,7 @@ impl Windowed {
         Box::new(Self {
             window,
             region,
-            // Each bind, so each message, uses another value of the low 8 bits of the key.
+            // Each bind, and therefore each message, uses a new value of the low 8 bits of the key.
             keys_left: u8::MAX,
             _kept: kept,
         })
@@ -120,7 +120,8 @@ impl Exposed {
         }
     }
 
-    /// Exposes a buffer by a memory window. Returns the buffer as an error if this is impossible.
+    /// Exposes a buffer through a memory window. Returns the buffer as an error if this is
+    /// impossible.
     pub(super) fn windowed(
         mut memory: OutboundBuffer,
         domain: &Domain,

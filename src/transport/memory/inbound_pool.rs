@@ -30,10 +30,10 @@ use crate::{
     transport::budget::{BudgetClient, Charge},
 };
 
-/// The maximum length in bytes of mappings whose length is rounded up to a power of two, so that
-/// they fit more messages.
+/// Lengths of up to this number of bytes are rounded up to a power of two, so that a mapping fits
+/// more messages. Larger lengths are rounded up to a multiple of 64 KiB.
 const LARGEST_CLASS: usize = 16 << 20;
-/// The step in bytes in which longer mappings are made accessible while a message arrives.
+/// While a message arrives, its mapping is made accessible in steps of this length in bytes.
 const USABLE_STEP: usize = 1 << 20;
 /// The maximum number of free mappings that are kept, so that a search through them stays fast.
 const MAX_KEPT: usize = 16;
@@ -50,7 +50,7 @@ pub(crate) struct InboundPool {
 
 #[derive(Default)]
 struct Spare {
-    /// The free mappings, longest first.
+    /// The free mappings, least recently used first.
     free: Vec<Memory>,
     /// The number of bytes in free mappings, and in mappings in use that will be kept.
     kept: u64,
@@ -183,8 +183,8 @@ impl InboundPool {
         Some(spare.free.remove(at))
     }
 
-    /// Charges `bytes` that stay registered. Returns `None` if there is no room. To make room,
-    /// frees the kept mappings: all of them were too short for the message.
+    /// Charges `bytes` that stay registered. Returns `None` if there is no room. Frees kept
+    /// mappings to make room: none of them has a suitable length for the message.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;
@@ -219,7 +219,7 @@ impl InboundPool {
         }
     }
 
-    /// Returns all free memory to the system. Returns whether any memory was free.
+    /// Returns all free memory to the system. Returns false if no memory was free.
     fn give_up_free(&self) -> bool {
         let mut spare = lock(&self.spare);
         let free = std::mem::take(&mut spare.free);
@@ -302,7 +302,7 @@ impl InboundBuffer {
         }
         let capacity = memory.mapping.len() - offset;
         let (long, pinned) = match &memory.kept {
-            // The step gets the maximum length that a later message in this mapping may need.
+            // The step is made long enough for a later message in this mapping.
             Some(_) => (
                 len.next_power_of_two()
                     .max(SHORTEST_CHUNK as usize)

@@ -1,10 +1,10 @@
 //! Memory for messages that the application fills itself, and for copies of messages above the
 //! eager size.
 //!
-//! A peer can read exactly the bytes of a large message, with a key of its own, from shortly before
-//! the announcement until the message was read. Before and afterwards the peer can read nothing,
-//! even if it uses the keys of earlier messages. [`exposed`](super::exposed) describes the two ways
-//! to ensure this.
+//! Each large message has its own key. With this key the peer can read exactly the bytes of the
+//! message, from shortly before the announcement until the message was read. At other times the
+//! peer can read nothing, even if it uses the keys of earlier messages. [`exposed`](super::exposed)
+//! describes the two ways to ensure this.
 //!
 //! A connection keeps some free memory for its next messages, because mapping memory takes time.
 //!
@@ -33,8 +33,8 @@ use crate::{
 
 /// The minimum length of a piece in bytes. Mapping a shorter piece would take the same time.
 const SMALLEST: usize = 64 << 10;
-/// The maximum length in bytes of pieces whose length is rounded up to a power of two, so that they
-/// fit more messages. The length of longer pieces is rounded up to whole pages.
+/// Lengths of up to this number of bytes are rounded up to a power of two, so that a piece fits
+/// more messages. Larger lengths are rounded up to whole pages.
 const LARGEST_CLASS: usize = 16 << 20;
 /// The maximum number of free pieces that are kept, so that a search through them stays fast.
 const MAX_KEPT: usize = 16;
@@ -49,8 +49,8 @@ pub(crate) struct OutboundPool {
     node: Option<u32>,
     /// The maximum number of free bytes that are kept.
     limit: u64,
-    /// The budget for memory that stays registered. `None` if messages cannot be exposed by memory
-    /// windows, for whose work requests the send queue needs additional slots.
+    /// The budget for memory that stays registered. `None` if messages cannot be exposed through
+    /// memory windows: the work requests of windows need additional slots in the send queue.
     windows: Option<Arc<BudgetClient>>,
     /// The windows in use.
     pub(super) in_use: InUse,
@@ -154,8 +154,8 @@ impl OutboundPool {
     }
 
     /// Takes the shortest free piece with room for `len` bytes. Prefers registered pieces of equal
-    /// length. Returns `None` if no piece is long enough, or all are longer than twice a new piece
-    /// for `len` bytes.
+    /// length. Returns `None` if each free piece is too short, or longer than twice a new piece for
+    /// `len` bytes.
     fn take(&self, len: usize) -> Option<Piece> {
         let most = class(len).saturating_mul(2);
         let mut free = lock(&self.free);
@@ -172,8 +172,8 @@ impl OutboundPool {
         let len = piece.mapping.len();
         let mut dropped = Vec::new();
         let mut free = lock(&self.free);
-        // A registered piece replaces others, because creating it took two more system calls.
-        // Unregistered pieces are removed first, then the least recently used ones.
+        // A registered piece replaces others, because creating a registered piece takes two more
+        // system calls. Unregistered pieces are removed first, then the least recently used ones.
         while piece.windowed.is_some() && !free.has_room(len, self.limit) && !free.pieces.is_empty()
         {
             let unregistered = free.pieces.iter().position(|one| one.windowed.is_none());
@@ -238,7 +238,7 @@ impl OutboundBuffer {
         self.len = self.len.min(len);
     }
 
-    /// Returns whether the buffer belongs to `pool`, so to the connection of this pool.
+    /// Returns whether the buffer belongs to `pool`, and thus to the connection of this pool.
     pub(crate) fn is_of(&self, pool: &Arc<OutboundPool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
@@ -295,7 +295,7 @@ impl OutboundBuffer {
             .or_else(|| self.pool.windowed(&piece.mapping, domain))
     }
 
-    /// Puts back the registration of the piece, whose window is not bound.
+    /// Returns the registration to the piece. The window of the registration must not be bound.
     pub(super) fn put_windowed(&mut self, windowed: Box<Windowed>) {
         if let Some(piece) = &mut self.piece {
             piece.windowed = Some(windowed);

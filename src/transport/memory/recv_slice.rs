@@ -30,8 +30,8 @@ pub(crate) struct RecvSlice {
 }
 
 impl RecvSlice {
-    /// Creates a slice of `len` bytes at `offset` of a region that is long enough, in the receive
-    /// buffer with this index.
+    /// Creates a slice of `len` bytes at `offset` of the region `memory`, which must be long
+    /// enough. `buffer` is the index of the receive buffer.
     #[inline]
     pub(crate) fn new(memory: Registration, buffer: u32, offset: usize, len: u32) -> Self {
         Self {

@@ -133,7 +133,7 @@ impl RemoteRegion {
 
     /// Deserializes the result of [`to_bytes`](Self::to_bytes).
     ///
-    /// Any bytes are accepted. If no such region exists, only an operation on it fails.
+    /// Accepts any bytes. If no such region exists, operations on it fail.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let word = |at: usize| {

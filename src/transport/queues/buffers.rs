@@ -19,7 +19,7 @@ pub(crate) struct Buffers {
 
 /// The location of a buffer: its piece of memory, and its offset in this piece in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Location<'a> {
     pub(crate) memory: &'a Registration,
     pub(crate) offset: usize,
 }
@@ -38,21 +38,22 @@ impl Buffers {
         &self.layout
     }
 
-    /// Returns the location of a buffer. Allocates its piece of memory if this has not been done.
+    /// Returns the location of a buffer. Allocates its piece of memory if this is the first use of
+    /// the piece.
     #[inline]
-    pub(crate) fn allocate(&self, buffer: u32) -> Result<Place<'_>, OsError> {
+    pub(crate) fn allocate(&self, buffer: u32) -> Result<Location<'_>, OsError> {
         let memory = match self.pieces[self.layout.piece_of(buffer)].get() {
             Some(memory) => memory,
             None => self.allocate_piece(buffer)?,
         };
-        Ok(self.place(memory, buffer))
+        Ok(self.location(memory, buffer))
     }
 
     #[cold]
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
         let bytes = self.layout.size() * self.layout.same_piece(buffer).len();
         let memory = self.domain.allocate_buffers(bytes)?;
-        // If another thread has allocated the piece at the same time, its memory is used.
+        // If another thread has allocated the piece at the same time, that thread's memory is used.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }
 
@@ -62,14 +63,14 @@ impl Buffers {
     ///
     /// Panics if the buffer was never posted.
     #[inline(always)]
-    pub(super) fn posted(&self, buffer: u32) -> Place<'_> {
+    pub(super) fn posted(&self, buffer: u32) -> Location<'_> {
         let memory = self.pieces[self.layout.piece_of(buffer)].get();
-        self.place(memory.expect("a buffer is posted with its memory"), buffer)
+        self.location(memory.expect("a buffer is posted with its memory"), buffer)
     }
 
     #[inline]
-    fn place<'a>(&self, memory: &'a Registration, buffer: u32) -> Place<'a> {
+    fn location<'a>(&self, memory: &'a Registration, buffer: u32) -> Location<'a> {
         let offset = self.layout.offset(buffer);
-        Place { memory, offset }
+        Location { memory, offset }
     }
 }

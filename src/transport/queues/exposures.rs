@@ -15,9 +15,9 @@ pub(super) struct Exposures {
     taken: Taken<Exposed>,
 }
 
-/// Messages that the peer has read, oldest first. The first message is one whose window is being
-/// invalidated. `None` stands for a message that the peer can no longer access. Messages are
-/// reported in order, so such a message waits for the earlier ones.
+/// Messages that the peer has read, oldest first. An entry is `None` if the peer can no longer
+/// access the message. Such a message is reported only after all messages before it. The first
+/// entry is never `None`: its window is being invalidated.
 #[derive(Debug)]
 struct Taken<T>(VecDeque<Option<T>>);
 
@@ -52,15 +52,15 @@ impl<T> Taken<T> {
 
 impl WorkQueues {
     /// Announces a large message: binds its window, if it has one, and posts the frame. The caller
-    /// keeps the message and then calls [`expose`](Self::expose).
+    /// then passes the message to [`expose`](Self::expose).
     pub(crate) fn announce(
         &mut self,
         transmit: &Transmit,
         exposed: &mut Exposed,
     ) -> Result<(), PostError> {
         if let Some((window, region, len)) = exposed.window() {
-            // The bind completes only if it fails. It has the same id as the frame that follows it,
-            // so its failure is handled as the failure of the frame.
+            // The bind generates a completion only if it fails. This completion has the same id as
+            // the frame that follows, so it is handled as a failure of the frame.
             let id = WorkId::Send(transmit.slot);
             self.qp.bind(id, window, region, len)?;
         }
@@ -80,8 +80,8 @@ impl WorkQueues {
     }
 
     /// Ends the exposure of the oldest `count` large messages, which the peer has read. Returns the
-    /// number of messages to report, because the peer can no longer access them. The other messages
-    /// are reported after [`invalidated`](Self::invalidated) or
+    /// number of messages that can be reported now, because the peer can no longer access them. The
+    /// other messages are reported after [`invalidated`](Self::invalidated) or
     /// [`end_exposures`](Self::end_exposures).
     pub(crate) fn taken(&mut self, count: u32) -> u32 {
         let Exposures { untaken, taken } = &mut self.exposures;

@@ -53,8 +53,8 @@ impl InFlight {
             .map(|(_, buffer)| &mut **buffer)
     }
 
-    /// Removes and returns the oldest large message of the peer. It is always the first one to be
-    /// complete.
+    /// Removes and returns the oldest large message of the peer. Messages complete in order, so the
+    /// oldest is the first to be complete.
     pub(crate) fn take_inbound(&mut self) -> Option<(u32, Box<InboundBuffer>)> {
         self.inbound.pop_front()
     }

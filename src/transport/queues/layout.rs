@@ -20,7 +20,7 @@ pub(crate) struct Layout {
     size: usize,
     /// The number of receives that can complete before one is posted again.
     recv_count: u32,
-    /// Whether the receive buffers are shared, so that they are not part of this memory.
+    /// Whether the receive buffers are shared, and therefore not part of this memory.
     shared: bool,
     send_count: u32,
     /// The maximum number of windows in use. Each window needs two slots in the send queue: one for
@@ -127,7 +127,7 @@ impl Layout {
         self.send_count
     }
 
-    /// Returns whether the receive buffers are shared, so that they are not part of this memory.
+    /// Returns whether the receive buffers are shared, and therefore not part of this memory.
     pub(crate) const fn is_shared(&self) -> bool {
         self.shared
     }

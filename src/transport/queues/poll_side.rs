@@ -17,8 +17,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct PollSide {
     queue: CompletionQueue,
-    /// The source of events; `None` if the peer is in this process, because its thread delivers
-    /// completions.
+    /// The source of events. `None` if the peer is in this process: the peer's thread then delivers
+    /// the completions.
     events: Option<Arc<CompletionEvents>>,
     /// Whether an empty queue means that all receives have completed. This is the case for shared
     /// receives, which have no drain marker.
@@ -77,7 +77,8 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the last poll took nothing because another thread is receiving.
+    /// Returns whether the last poll took nothing because another thread is receiving from the
+    /// socket.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -183,8 +184,8 @@ impl AsFd for CompletionEvents {
 }
 
 impl Events for CompletionEvents {
-    /// Takes one event. There may be more events. The caller arms and polls afterwards, so it finds
-    /// all their completions.
+    /// Takes one event, even if there are more. The caller then arms and polls the queue, and so
+    /// finds the completions of all events.
     fn clear(&self) {
         by_transport!(self, {
             Rdma(events) => events.clear(),

@@ -32,7 +32,7 @@ pub(crate) enum QueuePair {
     Memory(in_memory::QueuePair),
 }
 
-/// The result of a post after which the caller has more to do.
+/// The result of a post that the caller has to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
     /// The work was posted, and both sides are in this process. After it has released its locks,
@@ -91,7 +91,7 @@ impl QueuePair {
         by_transport!(self, all qp => qp.fail())
     }
 
-    /// Returns the byte counters; `None` if a device and not this process transfers the bytes.
+    /// Returns the byte counters; `None` if a device, and not this process, transfers the bytes.
     pub(super) fn moved(&self) -> Option<MovedBytes> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -100,8 +100,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether no other thread is executing a call of the queue pair, so that it can be
-    /// destroyed. If a thread may be executing one, moves the queue pair to the error state.
+    /// Returns whether the queue pair can be destroyed, because no other thread is executing a call
+    /// on it. If a thread may be executing one, moves the queue pair to the error state.
     pub(super) fn is_released(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,

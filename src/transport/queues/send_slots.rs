@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     Fetched(u64),
 }
 
-/// The kind of a one-sided operation, with the data to find its result.
+/// The kind of a one-sided operation, and the location of its result.
 #[derive(Debug)]
 pub(crate) enum OperationKind {
     Read,
@@ -58,8 +58,9 @@ pub(crate) struct SlotBytes {
 ///
 /// A completion covers all earlier work requests. But some drivers complete a send as soon as TCP
 /// has accepted its bytes. Then reads and atomic operations, which the peer's device answers, may
-/// complete after later sends. So they need a completion of their own, and later requests are
-/// reported only after it. The rest of the library sees requests complete in the order of posting.
+/// complete after later sends. So each read and atomic operation waits for its own completion, and
+/// later requests are reported only after that. The rest of the library sees requests complete in
+/// the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     slots: Box<[Slot]>,
@@ -150,8 +151,9 @@ impl SendSlots {
     }
 
     /// Handles the failure of the request in `slot`. Earlier requests have completed, except for
-    /// requests without an answer, which complete as flushed. Then [`pop_done`](Self::pop_done)
-    /// returns the completed requests, and [`take`](Self::take) the failed one.
+    /// requests whose answer is outstanding: these complete as flushed. Then
+    /// [`pop_done`](Self::pop_done) returns the completed requests, and [`take`](Self::take) the
+    /// failed one.
     pub(crate) fn fail(&mut self, slot: u32) {
         self.covered = self.covered.max(self.ahead_of(slot));
     }

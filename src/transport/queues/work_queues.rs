@@ -30,7 +30,7 @@
 use std::{io::IoSlice, ops::Range, sync::Arc};
 
 use super::{
-    buffers::{Buffers, Place},
+    buffers::{Buffers, Location},
     exposures::Exposures,
     in_flight::InFlight,
     layout::Layout,
@@ -65,8 +65,8 @@ pub(crate) struct WorkQueues {
     /// The work requests in flight and their memory. Dropped after `qp`, like `buffers`.
     pub(crate) in_flight: InFlight,
     layout: Layout,
-    /// The length in bytes of the longest frame that is copied into the work request, at most that
-    /// of a buffer. 0 if none is.
+    /// The maximum length in bytes of a frame that is copied into the work request. It is at most
+    /// the length of a buffer, and 0 if no frame is copied.
     max_inline: usize,
     /// Whether the device generates a drain marker completion after the last receive.
     marks_receives: bool,
@@ -81,10 +81,10 @@ enum Receives {
 }
 
 impl WorkQueues {
-    /// Creates the queues for a queue pair in this domain, whose queues have the depths of the
-    /// layout. If receives are `shared`, the queue pair uses their queue. Otherwise posts the
-    /// receives in the first piece of memory, and lets the queue pair post the others when it needs
-    /// them.
+    /// Creates the queues for a queue pair in this domain. The queues of the queue pair must have
+    /// the depths of the layout. If receives are `shared`, the queue pair uses their queue.
+    /// Otherwise this function posts the receives in the first piece of memory, and lets the queue
+    /// pair post the others when it needs them.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -139,9 +139,9 @@ impl WorkQueues {
         self.qp.moved()
     }
 
-    /// Returns whether no other thread is executing a call of the queue pair, so that
-    /// [`destroy`](Self::destroy) need not wait. If a thread may be executing one, moves the queue
-    /// pair to the error state.
+    /// Returns whether [`destroy`](Self::destroy) need not wait, because no other thread is
+    /// executing a call on the queue pair. If a thread may be executing one, moves the queue pair
+    /// to the error state.
     pub(crate) fn is_released(&self) -> bool {
         self.qp.is_released()
     }
@@ -363,7 +363,7 @@ impl WorkQueues {
                 let offset = range.start;
                 (OperationKind::Atomic { offset, answer }, sge)
             }
-            SendOp::Send => unreachable!("what is sent is no one-sided operation"),
+            SendOp::Send => unreachable!("a send is not a one-sided operation"),
         };
         let posted = self.one_sided(slot, op, sge);
         if let Err(PostError::Failed(_)) = posted {
@@ -376,8 +376,9 @@ impl WorkQueues {
     }
 
     /// Moves the queue pair to the error state, and posts one marker after the last work request of
-    /// each queue. Work requests complete in order, so all have completed when the markers have.
-    /// Shared receives have no marker: receives that the queue pair has not consumed stay posted.
+    /// each queue. Work requests complete in order, so all of them have completed when the markers
+    /// have completed. Shared receives have no marker: receives that the queue pair has not
+    /// consumed stay posted.
     pub(crate) fn post_drain_markers(&mut self) -> Result<(), PostError> {
         self.in_flight.stop_reading();
         self.fail()?;
@@ -452,7 +453,7 @@ impl WorkQueues {
     }
 
     /// Returns the location of the buffer for a slot of the send ring.
-    fn staging(&self, slot: u32) -> Result<Place<'_>, OsError> {
+    fn staging(&self, slot: u32) -> Result<Location<'_>, OsError> {
         self.buffers.allocate(self.layout.send_buffer(slot))
     }
 
@@ -490,8 +491,9 @@ fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     }
 }
 
-/// The parts of a connection's transport, created before any frame is sent, with all receives
-/// posted. The parts have separate locks, so that a polling thread does not delay an allocation.
+/// The parts of a connection's transport. They are created, and receives are posted, before any
+/// frame is sent. The parts have separate locks, so that a polling thread does not delay an
+/// allocation.
 #[derive(Debug)]
 pub(crate) struct TransportParts {
     /// The queues on which work requests are posted.

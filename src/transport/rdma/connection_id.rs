@@ -171,8 +171,8 @@ impl ConnectionId {
         self.problem.take()
     }
 
-    /// Returns whether a step of accepting failed with this error because the peer has withdrawn
-    /// its request. The corresponding event of the connection manager may arrive later.
+    /// Returns whether this error of an accept call means that the peer has withdrawn its request.
+    /// The corresponding event of the connection manager may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         match (&mut self.id, &self.problem) {
             // While the request exists, the connection manager can return the attributes of a queue

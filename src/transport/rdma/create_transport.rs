@@ -151,7 +151,8 @@ fn layout(device: &Device, config: &Config) -> Layout {
     }
 }
 
-/// Returns the completion vector of a connection, whose interrupt signals its completions.
+/// Returns the completion vector of a connection. The interrupt of the vector signals the
+/// connection's completions.
 fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTransport> {
     let last = device.context().num_comp_vectors().saturating_sub(1);
     match config.rdma.completion_vector {
@@ -166,7 +167,8 @@ fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTranspor
     }
 }
 
-/// The sizes of inline data in bytes that are tried one after another after a refusal.
+/// The sizes of inline data in bytes that are tried, in this order, if the device refuses the
+/// requested size.
 ///
 /// Devices with the drivers irdma and bnxt_re grant about 96 bytes, which is enough for a message
 /// of 64 bytes with its header.
@@ -231,7 +233,7 @@ fn cap(layout: &Layout, max_inline: u32) -> QpCap {
 fn exceeds(field: &'static str, value: u32, limit: u32) -> NoTransport {
     NoTransport::refused(
         field,
-        format!("too much for the device ({value} with what comes on top)"),
+        format!("too large (the queue needs {value} entries, including internal ones)"),
         format!("{limit} on this device"),
         OsError::new("rdma_create_qp", libc::EINVAL),
     )

@@ -57,8 +57,8 @@ impl Watch {
         }))
     }
 
-    /// Removes the descriptor from the epoll. The engine also calls it when reads fail, for example
-    /// after the device was removed.
+    /// Removes the descriptor from the epoll. The engine also calls this function when reads fail,
+    /// for example after the device was removed.
     pub(super) fn stop(&self) {
         // The call fails if the descriptor is no longer in the epoll.
         let _ = self.epolls.engine.delete(&self.context);
@@ -80,7 +80,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Returns a number for a queue that is unique in this process. Events refer to the queue by it.
+/// Returns a number that identifies a queue in events. It is unique in this process.
 pub(super) fn next_cookie() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

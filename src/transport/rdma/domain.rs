@@ -18,8 +18,8 @@ use crate::{
 pub(crate) struct Domain {
     device: Arc<Device>,
     pd: ProtectionDomain,
-    /// Whether relaxed ordering is requested, with which the device may reorder its writes to
-    /// receive buffers and to the targets of reads.
+    /// Whether memory is registered with relaxed ordering. The device may then reorder its writes
+    /// to receive buffers and to the targets of reads.
     is_relaxed: bool,
 }
 

@@ -158,8 +158,8 @@ impl QueuePair {
 
 /// Memory windows.
 impl QueuePair {
-    /// Posts a bind that lets the peer read the first `len` bytes of the region. The bind
-    /// completes, with `id`, only if it fails.
+    /// Posts a bind that lets the peer read the first `len` bytes of the region. The device
+    /// generates a completion, with `id`, only if the bind fails.
     pub(crate) fn bind(
         &self,
         id: WorkId,

@@ -92,7 +92,7 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
 #[derive(Debug)]
 enum Failure {
     /// A READ succeeded that the device should have refused.
-    Allowed(Place),
+    Allowed(Position),
     /// A work request completed with an unexpected status.
     Status(&'static str, WcStatus),
     Overdue(&'static str),
@@ -103,7 +103,7 @@ enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Allowed(place) => write!(f, "a READ {place} succeeds"),
+            Self::Allowed(position) => write!(f, "a READ {position} succeeds"),
             Self::Status(step, status) => write!(f, "{step}: {status}"),
             Self::Overdue(step) => write!(f, "{step}: not complete after {LIMIT:?}"),
             Self::NoPath => f.write_str("no port has a path to itself"),
@@ -120,14 +120,14 @@ impl From<OsError> for Failure {
 
 /// A position in the region that a peer must not read.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Position {
     BeforeWindow,
     AcrossItsEnd,
     /// Inside the window, after its invalidation.
     Invalidated,
 }
 
-impl Place {
+impl Position {
     /// Returns the offset of the first byte of a READ.
     fn start(self) -> usize {
         match self {
@@ -138,7 +138,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BeforeWindow => "before a window",
@@ -169,7 +169,11 @@ fn test(context: &Context) -> Result<(), Failure> {
     region.copy_in(INSIDE, &secret);
     let path = Path::to_itself(context)?;
     // Each iteration needs a new pair, because a refused READ ends both queue pairs.
-    for place in [Place::BeforeWindow, Place::AcrossItsEnd, Place::Invalidated] {
+    for position in [
+        Position::BeforeWindow,
+        Position::AcrossItsEnd,
+        Position::Invalidated,
+    ] {
         let pair = Pair::new(&pd, &path, end)?;
         // The window is dropped before the pair, because some drivers cannot destroy a queue pair
         // before its windows.
@@ -189,15 +193,15 @@ fn test(context: &Context) -> Result<(), Failure> {
                 WcStatus::GENERAL_ERR,
             ));
         }
-        if let Place::Invalidated = place {
+        if let Position::Invalidated = position {
             pair.owner
                 .invalidate_window(INVALIDATE, &mut window, true)?;
             pair.expect(INVALIDATE, "the invalidation")?;
         }
-        pair.read(&region, place.start(), window.rkey())?;
+        pair.read(&region, position.start(), window.rkey())?;
         match pair.status(INNER, "a READ that must fail")? {
             WcStatus::REM_ACCESS_ERR => {}
-            WcStatus::SUCCESS => return Err(Failure::Allowed(place)),
+            WcStatus::SUCCESS => return Err(Failure::Allowed(position)),
             other => return Err(Failure::Status("a READ that must fail", other)),
         }
     }
@@ -366,9 +370,9 @@ mod tests {
 
     #[test]
     fn forbidden_reads_are_outside_and_in_the_region() {
-        for place in [Place::BeforeWindow, Place::AcrossItsEnd] {
-            let read = place.start()..place.start() + READ;
-            assert!(read.end <= TARGET, "{place} lies in the region");
+        for position in [Position::BeforeWindow, Position::AcrossItsEnd] {
+            let read = position.start()..position.start() + READ;
+            assert!(read.end <= TARGET, "{position} lies in the region");
             assert!(read.start < WINDOW.start || read.end > WINDOW.end);
         }
         assert!(WINDOW.contains(&INSIDE) && WINDOW.contains(&(INSIDE + READ)));
