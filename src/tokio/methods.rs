@@ -6,10 +6,11 @@ macro_rules! reading_methods {
     ($type:ty) => {
         /// Reads without waiting, or waits without reading.
         impl $type {
-            /// Copies the next bytes without consuming them. Waits for some as a read does.
+            /// Copies the next bytes without consuming them. If none have arrived, waits as a read
+            /// does.
             ///
-            /// It may return fewer bytes than have arrived, and returns 0 at the end of the stream.
-            /// Dropping the future consumes nothing.
+            /// May copy fewer bytes than have arrived. Returns the number of bytes, which is 0 at
+            /// the end of the stream. Dropping the future consumes nothing.
             ///
             /// # Errors
             ///
@@ -36,10 +37,10 @@ macro_rules! reading_methods {
 
             /// Waits until a [`try_read`](Self::try_read) may return bytes, the end, or an error.
             ///
-            /// Several tasks may wait. It returns immediately after a read that found something,
-            /// and for a newly accepted stream. If there is nothing to read then, `try_read` fails
-            /// with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this
-            /// method waits.
+            /// Several tasks may wait. Returns immediately if the last read returned bytes or the
+            /// end, and for a newly accepted stream. If there is nothing to read in that case,
+            /// `try_read` fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next
+            /// call of this method waits.
             ///
             /// # Errors
             ///
@@ -147,8 +148,8 @@ macro_rules! writing_methods {
         impl $type {
             /// Waits until a [`try_write`](Self::try_write) may accept some bytes, or fail.
             ///
-            /// Several tasks may wait. It returns immediately unless the last write found no room.
-            /// If there is no room then, `try_write` fails with
+            /// Several tasks may wait. Returns immediately unless the last write found no room. If
+            /// there is no room in that case, `try_write` fails with
             /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
             /// waits.
             ///
@@ -245,13 +246,14 @@ macro_rules! common_methods {
     ($type:ty, $part:ident, $($direction:ident),+) => {
         /// Returns information about the connection.
         impl $type {
-            /// Waits until at least one of these states holds. Returns all that hold.
+            /// Waits until at least one of the states in `interest` holds. Returns all of them that
+            /// hold.
             ///
-            /// It is for a task that both reads and writes; combine the interests with
+            /// Use this method in a task that both reads and writes, and combine the interests with
             /// [`Interest::add`]. If a direction has ended, its states include [`READ_CLOSED`] or
-            /// [`WRITE_CLOSED`]. A returned state may be wrong, so that a call fails with
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock). After such a failure the next wait
-            /// for this state is exact.
+            /// [`WRITE_CLOSED`]. A returned state may be wrong: a call then fails with
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next wait for this state is
+            /// exact.
             ///
             /// [`Interest::add`]: ::tokio::io::Interest::add
             /// [`READ_CLOSED`]: ::tokio::io::Ready::READ_CLOSED

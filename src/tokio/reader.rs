@@ -120,8 +120,7 @@ impl Reader {
     }
 
     pub(super) async fn readable(&self) {
-        // This wait does not consume the task's budget in tokio's scheduler, just as `readable` of
-        // tokio's types does not.
+        // Like `readable` of tokio's types, this wait does not consume the task's budget.
         if self.assumed.load(Ordering::Relaxed) {
             return;
         }
@@ -154,7 +153,7 @@ impl Reader {
     }
 
     pub(super) fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
-        // If the vector is full, `chunk_mut` grows it by some bytes, and this read fills only
+        // If the vector is full, `chunk_mut` reserves some more bytes, and this read fills at most
         // those.
         let room = buf.chunk_mut().len();
         if room == 0 {
@@ -215,7 +214,7 @@ impl Reader {
             .poll_until(cx, waiter, || self.may_read().then_some(()))
     }
 
-    /// Waits for bytes or the end. Then returns the result of `take`.
+    /// Waits for bytes or the end of the stream. Then returns the result of `take`.
     fn poll_with<T>(
         &self,
         cx: &mut Context<'_>,
@@ -228,7 +227,8 @@ impl Reader {
         }
         match self.try_with(take) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // A completion of another kind has arrived, or another task has the turn.
+                // A completion of another kind has arrived, or another task has the turn. Poll
+                // again.
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -236,8 +236,8 @@ impl Reader {
         }
     }
 
-    /// Returns the result of `take` if there are bytes or the end. Fails otherwise, without
-    /// waiting.
+    /// Returns the result of `take` if there are bytes or the stream has ended. Otherwise fails
+    /// without waiting.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         if self.end.is_inherited() {
             // In a forked child the lock may be held by a thread of the parent, so it must not be

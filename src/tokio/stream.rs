@@ -17,8 +17,8 @@ use crate::{
 /// A connection that carries bytes in both directions, like [`tokio::net::TcpStream`].
 ///
 /// Reads, writes and ends behave like those of [`rdmsg::Stream`](crate::Stream).
-/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) lends the buffers that the device wrote. A pending
-/// write has accepted no bytes, and dropping a pending read loses no bytes.
+/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) returns references to the buffers that the device
+/// wrote. A pending write has accepted no bytes, and dropping a pending read loses no bytes.
 ///
 /// # Examples
 ///
@@ -51,7 +51,7 @@ impl Stream {
     ///
     /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn connect(address: impl ToAddresses) -> io::Result<Self> {
-        // The `Connector` is dropped before the wait, which makes the future smaller by 200 bytes.
+        // The `Connector` is dropped before the wait, which makes the future 200 bytes smaller.
         let connecting = Connector::new().start_stream(address)?;
         Self::new(connecting.await?)
     }
@@ -93,16 +93,17 @@ impl Stream {
         Ok(Self::of(Reader::new(end, Turns::default())))
     }
 
-    /// Converts a stream for threads. Its bytes that have arrived remain readable.
+    /// Converts a stream for threads into one for tasks. Bytes that have already arrived can still
+    /// be read.
     ///
     /// The timeouts no longer apply, and the stream need not be in non-blocking mode.
     ///
     /// # Errors
     ///
     /// * [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the stream has another handle.
-    /// * Any error with which the runtime fails to register the connection.
+    /// * Any error that the runtime returns when it registers the connection.
     ///
-    /// After an error the stream is dropped.
+    /// If an error occurs, `stream` is dropped.
     ///
     /// # Panics
     ///
@@ -114,9 +115,9 @@ impl Stream {
         Ok(Self::of(Reader::new(Arc::new(end), turns)))
     }
 
-    /// Converts the stream into one for threads. Its bytes that have arrived remain readable.
+    /// Converts the stream into one for threads. Bytes that have already arrived can still be read.
     ///
-    /// The result is in non-blocking mode, as that of tokio is: see
+    /// The result is in non-blocking mode, as with tokio's method: see
     /// [`set_nonblocking`](crate::Stream::set_nonblocking).
     ///
     /// # Errors
@@ -145,8 +146,8 @@ impl Stream {
         Self { read, write }
     }
 
-    /// Splits the stream into its directions, for use by one task. Dropping the halves gives the
-    /// whole stream back, and shuts down no direction.
+    /// Splits the stream into its directions, for use by one task. After the halves are dropped,
+    /// the whole stream can be used again. Dropping a half does not shut down its direction.
     #[must_use]
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (
@@ -181,14 +182,14 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit belongs to the route,
-    ///   and no call reads it.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route determines the hop limit,
+    ///   and no call returns it.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.read.end().ttl()
     }
 
-    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: the default of
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. The default is that of
     /// the system, usually 64.
     ///
     /// # Errors
@@ -210,7 +211,7 @@ impl Stream {
         Ok(self.read.end().linger())
     }
 
-    /// Sets the way in which the stream ends when it or its last half is dropped. Default: `None`.
+    /// Sets how the stream ends when it or its last half is dropped. Default: `None`.
     ///
     /// * `None`: the peer reads the bytes that were written before, and then the end.
     /// * Zero: has the effect of [`set_zero_linger`](Self::set_zero_linger).

@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Writer {
     end: Arc<StreamEnd>,
-    /// The length in bytes of the last write if it found no room; otherwise 0, and the next write
-    /// may succeed. The length matters because a long write needs more room than a short one.
+    /// If the last write found no room, its length in bytes; otherwise 0, and the next write may
+    /// succeed. The length matters because a long write needs more room than a short one.
     refused: AtomicUsize,
 }
 
@@ -62,8 +62,7 @@ impl Writer {
     }
 
     pub(super) async fn writable(&self) {
-        // This wait does not consume the task's budget in tokio's scheduler, just as `writable` of
-        // tokio's types does not.
+        // Like `writable` of tokio's types, this wait does not consume the task's budget.
         if self.refused.load(Ordering::Relaxed) == 0 {
             return;
         }
