@@ -42,8 +42,8 @@ pub use self::{
 /// A connection that carries bytes in both directions, like [`std::net::TcpStream`].
 ///
 /// The bytes travel in messages of an [`Endpoint`]. A reader that keeps up reads them from the
-/// buffer that the device wrote, without an intermediate copy, and [`BufRead`] lends that buffer.
-/// Writes behave as follows:
+/// buffer that the device wrote, without an intermediate copy, and [`BufRead`] returns a reference
+/// to that buffer. Writes behave as follows:
 ///
 /// * While the peer has room, each write is sent immediately, as one message. There is no Nagle
 ///   delay to disable. While the peer has no room, writes of up to 16 KiB are combined and sent
@@ -54,8 +54,8 @@ pub use self::{
 ///   of bytes that it accepted, and fails if that is 0.
 ///
 /// Bytes that have arrived are stored until they are read. If the peer does not read, the stream
-/// accepts about [`Config::stream_buffer`](crate::Config::stream_buffer) bytes (4 MiB), whatever
-/// the length of the writes; then writes wait.
+/// accepts about [`Config::stream_buffer`](crate::Config::stream_buffer) bytes (4 MiB), regardless
+/// of the length of each write. Further writes wait.
 ///
 /// Differences from `TcpStream`:
 ///
@@ -63,8 +63,8 @@ pub use self::{
 ///   [`shutdown`](Self::shutdown), or by dropping its stream. If the peer vanished, or exited
 ///   without dropping its stream, the read fails.
 /// * Dropping the last handle ends both directions. Written bytes are delivered in the background;
-///   a process that exits normally waits for that (see [the guide](crate::guide::ending)). Unread
-///   bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero,
+///   a process that exits normally waits for the delivery (see [the guide](crate::guide::ending)).
+///   Unread bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero,
 ///   dropping resets the connection.
 /// * If the peer has closed, a write fails once this side has read to the end. Before that, up to
 ///   64 KiB of written bytes are accepted and discarded, so that a program that writes between
@@ -91,8 +91,8 @@ pub use self::{
 /// ```
 pub struct Stream {
     shared: Local<Shared>,
-    /// A copy of bytes that [`BufRead`] lends. Needed because another handle could consume the
-    /// original.
+    /// A copy of the bytes that [`BufRead::fill_buf`] returns. Used while there is another handle,
+    /// which could consume the original bytes.
     lent: Vec<u8>,
 }
 
@@ -155,10 +155,11 @@ impl Stream {
         (ReadHalf::new(self), WriteHalf::new(writing))
     }
 
-    /// Copies the next bytes without consuming them. Waits for some as [`read`](Read::read) does.
+    /// Copies the next bytes without consuming them. If none have arrived, waits as
+    /// [`read`](Read::read) does.
     ///
     /// Copies the bytes that have arrived, up to the length of `buf`. A later read of that length
-    /// returns all of them.
+    /// returns the same bytes.
     ///
     /// # Errors
     ///
@@ -223,7 +224,7 @@ impl Stream {
     }
 
     /// Returns the error that ended the connection. Returns `None` while the connection is open,
-    /// and also if the peer had finished before the end.
+    /// and also if the peer finished before the connection ended.
     ///
     /// # Errors
     ///
@@ -287,19 +288,20 @@ impl Shared {
         Some(timeout.get().map_or_else(Deadline::never, Deadline::after))
     }
 
-    /// Waits for bytes or the end. Then returns the result of `take`.
+    /// Waits for bytes or the end of the stream. Then returns the result of `take`.
     fn read_with<T>(&self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {
             Some(deadline) => self.turns.wait(deadline),
-            // If another thread has the turn, it waits for bytes, so there is nothing to read.
+            // If another thread has the turn, that thread waits for bytes, so there is nothing to
+            // read.
             None => self.turns.take(),
         };
         let mut turn = turn.ok_or(io::ErrorKind::WouldBlock)?;
         read_in_turn(&mut turn, &self.endpoint, deadline.as_ref(), take)
     }
 
-    /// Reads like [`read_with`](Self::read_with), through the only handle, which needs no turn.
+    /// Reads like [`read_with`](Self::read_with). Takes no turn, because this is the only handle.
     fn read_alone<T>(&mut self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let reading = self.turns.get_mut();
@@ -334,7 +336,7 @@ impl Shared {
     }
 }
 
-/// Waits for bytes or the end. The calling handle has the turn.
+/// Waits for bytes or the end of the stream. The caller must have the turn.
 fn read_in_turn<T>(
     reading: &mut Reading,
     endpoint: &StreamEnd,
@@ -456,8 +458,8 @@ impl BufRead for Stream {
             reading.consume(count);
             return reading.announce(endpoint);
         }
-        // If another handle is waiting for bytes now, it has already consumed the bytes that were
-        // lent.
+        // If another handle is waiting for bytes now, it has already consumed the bytes that
+        // `fill_buf` returned.
         if let Some(mut reading) = self.shared.turns.wait_for_bytes() {
             reading.consume(count);
             reading.announce(&self.shared.endpoint);
@@ -506,8 +508,8 @@ impl fmt::Debug for Stream {
 /// Poll methods for tasks, on any runtime.
 ///
 /// Futures call these methods, which never block. A method that returns [`Pending`](Poll::Pending)
-/// wakes the task when another call may succeed. At a time, one task can wait to read and one to
-/// write. If another handle is already waiting to read, it reads first. See
+/// wakes the task when another call may succeed. Only one task at a time can wait to read, and only
+/// one to write. If another handle is already waiting to read, that handle reads first. See
 /// [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
 impl Stream {
     /// Reads some bytes. Returns 0 at the end of the stream.

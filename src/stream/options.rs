@@ -13,14 +13,14 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit belongs to the route,
-    ///   and no call reads it.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route determines the hop limit,
+    ///   and no call returns it.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.shared.endpoint.ttl()
     }
 
-    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: the default of
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. The default is that of
     /// the system, usually 64.
     ///
     /// # Errors
@@ -42,10 +42,10 @@ impl Stream {
         Ok(self.shared.endpoint.linger())
     }
 
-    /// Sets the way in which the stream ends when its last handle is dropped. Default: `None`.
+    /// Sets how the stream ends when its last handle is dropped. Default: `None`.
     ///
     /// * `None`: the peer reads the bytes that were written before, and then the end. Dropping does
-    ///   not wait for that.
+    ///   not wait for the delivery.
     /// * Zero: dropping resets the connection. Bytes that have not arrived are lost, and a read of
     ///   the peer fails with [`ConnectionReset`](io::ErrorKind::ConnectionReset).
     /// * Any other duration has the effect of `None`; dropping never waits.
