@@ -34,8 +34,8 @@ impl Endpoint {
         inflow.put_first(before);
         self.update_readiness();
     }
-    /// Returns the next message of a stream. `taken` was removed from the channel; if it is an end,
-    /// the bytes in the queue precede it.
+    /// Returns the next message of a stream. `taken` is what the caller has removed from the
+    /// channel. If `taken` is an end, messages in the queue are returned first.
     pub(super) fn take_bytes_before(
         &self,
         taken: Option<Result<Message, Error>>,
@@ -102,8 +102,8 @@ impl Endpoint {
         self.poll_for_room(cx, Awaited::Room.common(), || self.write_some(parts))
     }
 
-    /// Writes some of the bytes. After the peer's close the bytes are discarded until the
-    /// application has read to the end of the stream, because many programs would stop reading
+    /// Writes some of the bytes. After the peer's close, discards the bytes without an error until
+    /// the application has read to the end of the stream, because many programs would stop reading
     /// after a write error. A TCP socket behaves in the same way before the reset arrives.
     pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
@@ -132,8 +132,8 @@ impl Endpoint {
         }
     }
 
-    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets it must then
-    /// call [`wake_waiting`](Self::wake_waiting).
+    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets `stopped`
+    /// must then call [`wake_waiting`](Self::wake_waiting).
     pub(crate) fn recv_unless(
         &self,
         stopped: &AtomicBool,
@@ -155,7 +155,8 @@ impl Endpoint {
         self.inner.link.wake();
     }
 
-    /// Sets whether the fd stays readable, because the program has read only a part of a message.
+    /// Sets whether the fd stays readable even if the endpoint has no completion. A stream needs
+    /// this while it has read only a part of a message.
     pub(crate) fn keep_readable(&self, readable: bool) {
         let set_aside = &self.inner.link.set_aside;
         if readable {
@@ -178,8 +179,8 @@ impl Inner {
 /// Reports the readiness of a stream to tasks.
 #[cfg(feature = "tokio")]
 impl Endpoint {
-    /// Returns whether a nonblocking receive may return a message or the end. The receive returns
-    /// nothing if the channel contains only completions of other kinds, which it then removes.
+    /// Returns whether a nonblocking receive may return a message or the end. If the channel
+    /// contains only completions of other kinds, the receive removes them and returns nothing.
     pub(crate) fn has_arrived(&self) -> bool {
         !self.inner.completions.is_empty() || self.inner.has_bytes() || self.peer_has_stopped()
     }

@@ -231,7 +231,7 @@ impl Endpoint {
         self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
         self.lock_set_aside().push_back(completion);
         if self.inner.link.is_grouped() {
-            // The connection joined a group after this thread had removed the completion.
+            // The connection has joined a group since this thread removed the completion.
             self.inner.link.put_after_join(|| self.take_set_aside());
         }
     }

@@ -30,9 +30,10 @@ impl Endpoint {
     /// by default 16 KiB over RDMA) is sent straight into a receive buffer of the peer. A message
     /// of a few eager sizes (3 over RDMA, 16 over TCP) is sent into several buffers, if enough of
     /// them are free. A longer message stays in the memory of this side until the peer's library
-    /// reads it, without any action by its program. At most 4 of these long messages, and
-    /// [`Config::large_memory`](crate::Config::large_memory) bytes, are in flight at a time; `send`
-    /// waits while this limit is reached. A [`SendBuffer`] avoids copying a long message.
+    /// reads it. The peer's program need not do anything for that. At most 4 of these long
+    /// messages, and [`Config::large_memory`](crate::Config::large_memory) bytes, are in flight at
+    /// a time; `send` waits while this limit is reached. A [`SendBuffer`] avoids copying a long
+    /// message.
     ///
     /// This method waits without a time limit, until there is room or the connection ends.
     /// [`send_timeout`](Self::send_timeout) has a time limit, and [`try_send`](Self::try_send) does
@@ -62,7 +63,7 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
-        // A message of borrowed bytes need not be dropped, and most are sent here.
+        // Most messages consist of borrowed bytes, need not be dropped, and are sent here.
         let message = ManuallyDrop::new(message.into());
         if self.send_at_once(&message) {
             return Ok(());
@@ -110,9 +111,9 @@ impl Endpoint {
     ///
     /// Once this method is called, sends of other threads fail. The call delivers earlier messages,
     /// notifies the peer and waits for its answer. This takes at most
-    /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until the
-    /// device has returned the work requests. Keepalive continues during the close, so waiting for
-    /// a dead peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
+    /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until all
+    /// work requests have completed. Keepalive continues during the close, so waiting for a dead
+    /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
     /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
     /// then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that have already
     /// arrived here can still be received.
@@ -151,7 +152,7 @@ impl Endpoint {
         let link = &self.inner.link;
         match link.wait_until(&Deadline::never(), None, || link.ended()) {
             Ok(ended) => super::verdict(ended),
-            // This case does not occur, because the deadline is infinite.
+            // This cannot happen, because the deadline is infinite.
             Err(_) => Err(Error::TimedOut),
         }
     }
@@ -196,9 +197,9 @@ impl Endpoint {
 
     /// Sends one message if there is room for it, without waiting.
     ///
-    /// After a [`TrySendError::Full`], the return of room is reported in two ways: the fd for
-    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and there is a
-    /// [`Completion::Room`].
+    /// When there is room again after a [`TrySendError::Full`], the fd for
+    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and [`Completion::Room`]
+    /// is delivered.
     ///
     /// # Errors
     ///
@@ -302,7 +303,8 @@ impl Endpoint {
         };
         if !self.inner.link.owns(&memory) {
             *buffer.memory() = Some(memory);
-            // An ended connection owns no buffers, so a mismatch means that it has ended.
+            // An ended connection owns no buffers, so this is not a buffer of another connection if
+            // the connection has ended.
             let error = match self.inner.link.ended() {
                 Some(ended) => Error::Disconnected(ended.reason),
                 None => Error::ForeignMemory,
@@ -496,8 +498,8 @@ impl Endpoint {
 
     /// Returns the peer's Finish if all messages were taken. Each later call returns it again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
-        // The peer counts as finished only after its messages are in the channel. So the channel
-        // must be checked second.
+        // The link reports the peer as finished only after the peer's messages are in the channel.
+        // So the channel must be checked second.
         let finished = self.inner.link.peer_has_finished() && self.inner.completions.is_empty();
         finished.then_some(Err(Error::PeerFinished))
     }
@@ -519,7 +521,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::ControlMessagesNotTaken`] when the peer's program has not dropped 2 earlier ones.
+    /// * [`Error::ControlMessagesNotTaken`] while 2 earlier control messages are in flight or not
+    ///   yet dropped.
     /// * [`Error::ControlMessageTooLong`] for a longer control message.
     /// * [`Error::NotSupported`] when the peer does not accept control messages, because it is a
     ///   [`Stream`](crate::Stream) or uses an earlier version of this crate.
@@ -569,7 +572,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::NotSupported`] when the peer does not know the notice, because it is a
+    /// * [`Error::NotSupported`] when the peer does not support this notice, because it is a
     ///   [`Stream`](crate::Stream) or uses an earlier version of this crate. The connection stays
     ///   open.
     /// * [`Error::Disconnected`] when the connection has ended or is being closed.
@@ -592,7 +595,7 @@ impl Endpoint {
         self.inner.link.ask_to_leave()
     }
 
-    /// Ends the messages of this side, which can continue to receive (half-close).
+    /// Ends the sending direction of this side, which can still receive messages (half-close).
     ///
     /// The peer receives everything that was sent before. Then its [`recv`](Self::recv) returns
     /// [`Error::PeerFinished`], or it gets [`Completion::Finished`]. The peer may continue to send,
@@ -673,8 +676,8 @@ impl Endpoint {
     /// message uses one credit. Messages of one frame share a receive buffer, which becomes free
     /// when the last of them is dropped.
     ///
-    /// All messages are sent, unless an error occurs after the first; then the next call returns
-    /// that error. An empty batch sends nothing.
+    /// If an error occurs after the first message, returns the number of messages sent until then;
+    /// the next call returns the error. An empty batch sends nothing.
     ///
     /// # Errors
     ///
