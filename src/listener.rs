@@ -214,8 +214,8 @@ impl Listener {
     /// Accepts the next connection, for a task.
     ///
     /// Works like [`accept`](Self::accept), for futures on any runtime: if there is no connection,
-    /// the task is woken when there may be one. Only one task at a time can wait in this way: the
-    /// last caller.
+    /// the task is woken when there may be one. Only one task at a time can wait in this way: a
+    /// later call replaces the waker of an earlier one.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use std::{
 
 use crate::os::{PerProcess, lock};
 
-/// The time after which a silent host is tried over RDMA first again.
+/// The time after which connectors try RDMA first again at a silent host.
 const MEMORY: Duration = Duration::from_secs(60);
 /// The maximum number of silent hosts. A further one replaces the oldest.
 const MOST: usize = 256;

@@ -1,4 +1,4 @@
-//! The options of a listener, and its bind, which can retry while the address is in use.
+//! Configures and binds listeners. Binding can retry while the address is in use.
 
 use std::{
     io,
@@ -103,10 +103,10 @@ impl ListenerBuilder {
     ///
     /// Further requests are rejected immediately; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests a connection and then stays
-    /// silent uses one of these, and the memory of a connection, until
-    /// [`connect_timeout`](Config::connect_timeout) after the accept. So this value limits the
-    /// memory cost of silent peers, and `connect_timeout` limits the delay that they cause for
-    /// other peers.
+    /// silent occupies one of these connections and its memory, until
+    /// [`connect_timeout`](Config::connect_timeout) has passed since the accept. So this value
+    /// limits the memory cost of silent peers, and `connect_timeout` limits the delay that they
+    /// cause for other peers.
     ///
     /// 1 to 65535, default 256.
     #[must_use]
@@ -270,7 +270,8 @@ impl ListenerBuilder {
         !self.within.is_zero()
     }
 
-    /// Looks up the address, and returns the engine of the listener.
+    /// Checks the configuration and looks up the address. Returns the addresses and the listener's
+    /// engine.
     fn ready(&self, address: &impl ToAddresses) -> Result<(Addresses, Engine), Error> {
         self.config.check()?;
         let addresses = address.to_addresses()?;
