@@ -166,7 +166,8 @@ fn scoped(host: &str, port: u16) -> Option<Literal> {
     Some(number.map(|number| SocketAddrV6::new(ip, port, 0, number).into()))
 }
 
-/// Looks up `address`, a part of `text`. The error of an address without a port states the format.
+/// Looks up `address`, which is a part of `text`. If the port is missing, the error states the
+/// expected format.
 fn with_port(text: &str, address: &str) -> Result<Addresses, Error> {
     let port = address.rsplit_once(':').map(|(_, port)| port);
     let has_port = port.is_some_and(|port| port.parse::<u16>().is_ok());

@@ -103,8 +103,8 @@ impl From<SendBuffer> for Outgoing<'_> {
     }
 }
 
-/// Sends the buffer without copying it. If it is not sent, the caller still owns its memory;
-/// otherwise it is empty.
+/// Sends the buffer without copying it. A buffer that was sent is empty afterwards; otherwise it
+/// keeps its memory.
 impl<'a> From<&'a mut SendBuffer> for Outgoing<'a> {
     fn from(buffer: &'a mut SendBuffer) -> Self {
         Self::new(Content::Borrowed(buffer))

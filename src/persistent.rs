@@ -136,7 +136,7 @@ pub enum PersistentEvent {
     /// The client dials again, even if the peer closed the connection or the program ended it with
     /// [`redial`](Persistent::redial).
     Lost {
-        /// The reason for which the connection ended.
+        /// The reason why the connection ended.
         reason: CloseReason,
         /// The ids of the sent messages whose delivery is unknown, in the order of sending.
         unacknowledged: Vec<u64>,

@@ -65,7 +65,7 @@ impl Redial {
         within("longest_pause", self.longest_pause, least, most)
     }
 
-    /// Returns a random pause that follows this number of earlier pauses.
+    /// Returns the next pause, which is random. `earlier` is the number of earlier pauses.
     fn pause(&self, earlier: u32) -> Duration {
         let random = RandomState::new().hash_one(earlier) >> 11;
         self.bound(earlier)

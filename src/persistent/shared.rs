@@ -37,12 +37,11 @@ pub(super) struct Shared {
     _engine: Engine,
     target: Target,
     state: Mutex<State>,
-    /// Notified after each change for which threads may wait.
+    /// Notified after each change that a thread may be waiting for.
     changed: Condvar,
 }
 
-/// The turn of a thread to poll. Dropping it passes the turn to the next thread, even after a
-/// panic.
+/// A thread's turn to poll. Dropping it passes the turn to the next thread, even after a panic.
 struct Turn<'a> {
     shared: &'a Shared,
     is_over: bool,
@@ -181,7 +180,7 @@ impl Shared {
         all
     }
 
-    /// Starts to close the connection. The thread that finds its end dials again.
+    /// Starts to close the connection. The thread that takes the end of the connection dials again.
     pub(super) fn redial(&self) -> Result<(), Error> {
         let state = lock(&self.state);
         let endpoint = match &state.phase {
@@ -252,7 +251,7 @@ impl Shared {
         ended
     }
 
-    /// Returns the connection. If it is the `ended` one, waits until another thread has taken its
+    /// Returns the connection. If it is still `ended`, waits until another thread has taken its
     /// last events. Fails with [`Error::NotConnected`] if no other thread takes them.
     fn connection_until(
         self: &Arc<Self>,
@@ -369,7 +368,7 @@ impl Shared {
         self.wait_at_most(state, deadline, Duration::MAX)
     }
 
-    /// Waits for a change, for at most `most`. Fails when the deadline has passed.
+    /// Waits up to `most` for a change. Fails when the deadline has passed.
     fn wait_at_most<'a>(
         &'a self,
         mut state: Guard<'a>,
