@@ -25,7 +25,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
             [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
             [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
-            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that mend it')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that fix it')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serves ping, bench and the doctor of other hosts')
             [CompletionResult]::new('ping', 'ping', [CompletionResultType]::ParameterValue, 'Sends messages to `rdmsg serve` and measures the time until they come back')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measures latency, bandwidth and message rate to `rdmsg serve`')
@@ -128,7 +128,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             break
         }
         'rdmsg;help' {
-            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that mend it')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that fix it')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serves ping, bench and the doctor of other hosts')
             [CompletionResult]::new('ping', 'ping', [CompletionResultType]::ParameterValue, 'Sends messages to `rdmsg serve` and measures the time until they come back')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measures latency, bandwidth and message rate to `rdmsg serve`')

@@ -22,7 +22,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand --help 'Print help'
             cand -V 'Print version'
             cand --version 'Print version'
-            cand doctor 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
+            cand doctor 'Finds out why RDMA or TCP does not work, and prints the commands that fix it'
             cand serve 'Serves ping, bench and the doctor of other hosts'
             cand ping 'Sends messages to `rdmsg serve` and measures the time until they come back'
             cand bench 'Measures latency, bandwidth and message rate to `rdmsg serve`'
@@ -116,7 +116,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand --help 'Print help'
         }
         &'rdmsg;help'= {
-            cand doctor 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
+            cand doctor 'Finds out why RDMA or TCP does not work, and prints the commands that fix it'
             cand serve 'Serves ping, bench and the doctor of other hosts'
             cand ping 'Sends messages to `rdmsg serve` and measures the time until they come back'
             cand bench 'Measures latency, bandwidth and message rate to `rdmsg serve`'

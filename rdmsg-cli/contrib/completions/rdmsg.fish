@@ -26,7 +26,7 @@ end
 
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -s h -l help -d 'Print help'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -s V -l version -d 'Print version'
-complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
+complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that fix it'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "serve" -d 'Serves ping, bench and the doctor of other hosts'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "ping" -d 'Sends messages to `rdmsg serve` and measures the time until they come back'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "bench" -d 'Measures latency, bandwidth and message rate to `rdmsg serve`'
@@ -100,7 +100,7 @@ complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l statistics -d 'Ex
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand man" -s h -l help -d 'Print help'
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that fix it'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "serve" -d 'Serves ping, bench and the doctor of other hosts'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "ping" -d 'Sends messages to `rdmsg serve` and measures the time until they come back'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "bench" -d 'Measures latency, bandwidth and message rate to `rdmsg serve`'

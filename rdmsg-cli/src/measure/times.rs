@@ -94,8 +94,8 @@ impl Times {
         })
     }
 
-    /// Returns the quantile in nanoseconds. For 0.99, this is the time that 99 % of the times do
-    /// not exceed.
+    /// Returns the quantile in nanoseconds. For 0.99, this is the time that 99 % of the measured
+    /// times do not exceed.
     fn at(&self, quantile: f64) -> u64 {
         let rank = (quantile * self.count as f64).ceil() as u64;
         let mut below = 0;
