@@ -79,8 +79,8 @@ impl Port {
         })
     }
 
-    /// Moves a new queue pair to the state INIT, in which it accepts receives. `access` are the
-    /// operations that the peer is allowed to perform on memory.
+    /// Moves a new queue pair to the state INIT, in which it accepts receives. `access` contains
+    /// the operations that the peer may perform on memory.
     ///
     /// # Errors
     ///

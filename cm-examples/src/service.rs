@@ -51,8 +51,8 @@ pub fn config() -> Config {
     })
 }
 
-/// Returns [`config`] with changes for servers that have one thread per connection in `recv`. The
-/// threads sleep instead of polling, because polling threads would occupy all processors.
+/// Returns [`config`] with a change for servers in which one thread per connection waits in `recv`.
+/// The threads sleep instead of polling, because polling threads would occupy all processors.
 #[must_use]
 pub fn config_for_threads() -> Config {
     config().with(|c| c.polling = Polling::Event)

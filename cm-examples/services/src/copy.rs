@@ -308,7 +308,8 @@ pub async fn get(
     Ok(copied)
 }
 
-/// Serves one request of a client for a file in `folder`. Sends an error to the client as well.
+/// Serves one request of a client for a file in `folder`. If an error occurs, also sends it to the
+/// client.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
 //! RDMA ping: the client sends the address of its memory. The server reads and writes this memory
-//! without the client's processor. It interoperates with the C program of the same name.
+//! without the client's processor. The program interoperates with the C program of the same name.
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another.
 //!
 //! For each ping:

@@ -51,7 +51,7 @@ enum Role {
         #[arg(default_value = "0.0.0.0:7471")]
         address: SocketAddr,
     },
-    /// Place orders until the given number or a signal
+    /// Place orders until the given number is reached or a signal arrives
     Place {
         /// The address and port of the servers
         address: String,
