@@ -100,8 +100,8 @@ impl Connector {
     /// Sets the local address of the connection, for a host with several addresses.
     ///
     /// Port 0 requests a free port. Over RDMA the address selects the device. Connecting fails with
-    /// [`Error::Source`] if the address cannot be used, or if its IP version differs from that of
-    /// the peer's address.
+    /// [`Error::Source`] if the address cannot be used, or if the two addresses have different IP
+    /// versions.
     ///
     /// Default: the system chooses the address from its routing table.
     ///

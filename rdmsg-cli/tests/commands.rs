@@ -342,7 +342,7 @@ fn another_program_at_the_address_is_reported() {
         ("messages", "note"),
     ];
     assert_eq!(found, expected, "{value}");
-    let what = format!("another program than rdmsg serve listens at {address}");
+    let what = format!("a program other than rdmsg serve listens at {address}");
     assert_eq!(findings[1]["what"], what);
     assert!(!value.to_string().contains("firewall"), "{value}");
 }

@@ -154,7 +154,7 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "connector: connecting to {} over {from} failed, now tries {over}: {error}",
+            "connector: cannot connect to {} over {from}, tries {over} next: {error}",
             Shown(address)
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();

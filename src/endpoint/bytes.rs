@@ -34,8 +34,8 @@ impl Endpoint {
         inflow.put_first(before);
         self.update_readiness();
     }
-    /// Returns the next message of a stream. `taken` is what the caller has removed from the
-    /// channel. If `taken` is an end, messages in the queue are returned first.
+    /// Returns the next message of a stream. `taken` is the item that the caller has removed
+    /// from the channel. If `taken` is an end, messages in the queue are returned first.
     pub(super) fn take_bytes_before(
         &self,
         taken: Option<Result<Message, Error>>,

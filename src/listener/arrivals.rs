@@ -235,8 +235,8 @@ impl Incoming<Result<Established, Error>> for Connections {
             return;
         }
         if matches!(why, Error::EngineShutDown) {
-            // The engine closes all connections when it shuts down. Those that the program has not
-            // taken must be rejected instead.
+            // The engine closes all connections when it shuts down. But the connections that the
+            // program has not taken must be rejected.
             self.reject_untaken();
         }
         let last = (!matches!(why, Error::ListenerClosed)).then(|| Err(why.clone()));

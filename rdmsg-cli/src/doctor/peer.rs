@@ -247,7 +247,7 @@ impl Peer {
         let what = match error {
             Unserved::OtherProgram => {
                 format!(
-                    "another program than rdmsg serve listens at {}",
+                    "a program other than rdmsg serve listens at {}",
                     self.address
                 )
             }
@@ -266,7 +266,7 @@ impl Peer {
         }
         if is_of_established(error) {
             return finding.hint(format!(
-                "a connection to TCP port {port} is established, so the network is in order: run \
+                "a connection to TCP port {port} is established, so the network works: run \
                  `rdmsg serve` on the peer with a free port, and add this port to the address here"
             ));
         }

@@ -55,15 +55,15 @@ impl Route {
         let longest = link.rdma_mtu + ROCE_HEADERS;
         let mtu = self.mtu.filter(|mtu| *mtu < longest)?;
         let what = format!(
-            "packets to {peer} may have {mtu} bytes, but those of {} have up to {longest}",
+            "packets to {peer} can have up to {mtu} bytes, but packets of {} have up to {longest}",
             link.device
         );
         let finding = Finding::error("path MTU", what)
             .because("longer packets are lost: short messages arrive, but long ones do not")
             .command(as_root(FORGET_PATHS))
             .hint(format!(
-                "the kernel remembers for ten minutes that a smaller MTU stopped packets, here or \
-                 on the way; `ip route get {peer}` shows that MTU, and one that was configured"
+                "the kernel caches the MTU of the path for ten minutes; `ip route get {peer}` shows \
+                 this MTU, and also a configured MTU"
             ));
         Some(finding)
     }
