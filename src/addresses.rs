@@ -140,7 +140,7 @@ fn in_memory(text: &str, name: &str) -> Result<Addresses, Error> {
     Ok(Addresses::new(vec![address]).over(TransportChoice::Memory))
 }
 
-/// An address that needs no lookup, or the error of its network interface.
+/// A numeric address, or an error text if its network interface is not found.
 type Literal = Result<SocketAddr, String>;
 
 /// Parses a numeric address, such as `[fe80::1%eth0]:7471`.

@@ -339,9 +339,9 @@ impl Connector {
     /// Checks the configuration and the private data.
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
-        // Private data that does not fit the connect request is sent in a frame, so it must fit a
-        // send buffer. The eager size must also have room for a reply of up to `REPLY_DATA_MAX`
-        // bytes.
+        // Private data that does not fit into the connect request is sent in a frame, so it must
+        // fit into a send buffer. The eager size must also have room for a reply of up to
+        // `REPLY_DATA_MAX` bytes.
         let (limit, place) = match self.config.eager_size.map(|size| size as usize) {
             Some(..REPLY_DATA_MAX) => (
                 REQUEST_DATA_MAX,
@@ -368,8 +368,8 @@ impl Connector {
         }
     }
 
-    /// Returns the engine that serves a connection to one of these addresses. Within the process it
-    /// is the listener's engine.
+    /// Returns the engine that serves a connection to one of these addresses. For a connection
+    /// within the process, this is the listener's engine.
     fn engine_for(&self, addresses: &Addresses) -> Result<Engine, Error> {
         if !self.is_in_memory(Some(addresses)) {
             return self.ready_engine(Some(addresses));

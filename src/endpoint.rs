@@ -181,7 +181,7 @@ impl Endpoint {
 
     /// Returns the transport of the connection.
     ///
-    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses it while the connection is
+    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses it when the connection is
     /// established. It may change when the connection [resumes](crate::Config::resume).
     #[must_use]
     pub fn transport(&self) -> Transport {

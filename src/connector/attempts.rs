@@ -80,7 +80,7 @@ impl Attempts {
         }
     }
 
-    /// Returns the next attempt. `failed` is the error of the last one.
+    /// Returns the next attempt. `failed` is the error of the last attempt.
     pub(super) fn next(&mut self, failed: Option<&Error>) -> Option<Attempt> {
         if let (Some(last), Some(error)) = (&mut self.last, failed)
             && let Some(fallback) = last.fallback.take()

@@ -68,7 +68,7 @@ impl Endpoint {
     /// Copies the first unread bytes of a stream without consuming them. Returns the number of
     /// bytes.
     pub(crate) fn peek_bytes(&self, to: &mut [u8]) -> usize {
-        // The program may only peek, in a loop, so this call must poll for new bytes.
+        // A program might call only this method, in a loop, so this call must poll for new bytes.
         self.inner.link.poll_once();
         let inflow = self.inner.inflow.get();
         inflow.map_or(0, |inflow| inflow.copy_to(to))
@@ -216,8 +216,8 @@ impl Endpoint {
         }
     }
 
-    /// Polls `ready`, as a task, until it returns a value. Each event that the task awaits triggers
-    /// another call.
+    /// Calls `ready` until it returns a value. Each event that the task awaits triggers another
+    /// call.
     pub(crate) fn poll_until<T>(
         &self,
         cx: &mut Context<'_>,

@@ -376,8 +376,8 @@ impl Endpoint {
 
     /// Repeats an attempt until it succeeds, fails, or the deadline passes.
     ///
-    /// If there is no room for the completion of the attempt, it is repeated only while another
-    /// thread may take completions.
+    /// If there is no room for the attempt's completion, repeats the attempt only while another
+    /// thread takes completions.
     pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,
@@ -446,9 +446,9 @@ impl Endpoint {
         self.take_arrived()
     }
 
-    /// Returns whether there is no completion, no end and no byte of a stream to return. The check
-    /// must be cheap, because a wait repeats it in [`take_from`](Self::take_from), and usually
-    /// finds nothing.
+    /// Returns whether there is nothing to return: no completion, no end, and no bytes of a stream.
+    /// The check must be cheap, because a waiting thread repeats it in
+    /// [`take_from`](Self::take_from) and usually finds nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
@@ -496,7 +496,7 @@ impl Endpoint {
         taken
     }
 
-    /// Returns the peer's Finish if all messages were taken. Each later call returns it again.
+    /// Returns the peer's Finish if all messages were taken. Later calls return it again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
         // The link reports the peer as finished only after the peer's messages are in the channel.
         // So the channel must be checked second.

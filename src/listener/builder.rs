@@ -129,13 +129,13 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets for how long `bind` retries if another listener uses the address.
+    /// Sets how long `bind` retries while another listener uses the address.
     ///
     /// Use it for a restart, in which the new process waits until the old one has closed its
-    /// listener. There are at most 100 ms between two attempts. The calling thread sleeps in
-    /// between; the listeners of `rdmsg::tokio` use a blocking thread of the runtime instead. The
-    /// log reports the beginning of the wait once (level `info`). When the time has passed, `bind`
-    /// fails with the [`Error::Bind`] of the last attempt.
+    /// listener. The pause between two attempts is at most 100 ms. The calling thread sleeps during
+    /// the pauses; the listeners of `rdmsg::tokio` use a blocking thread of the runtime instead.
+    /// The log reports the beginning of the wait once (level `info`). When the time has passed,
+    /// `bind` fails with the [`Error::Bind`] of the last attempt.
     ///
     /// Default zero: only one attempt.
     ///
@@ -234,7 +234,7 @@ impl ListenerBuilder {
         Ok(StreamListener::new(listener))
     }
 
-    /// Binds. Retries while the address is in use, until the time of `bind_within` has passed.
+    /// Binds the address. While the address is in use, retries for up to the time of `bind_within`.
     fn retry<T>(
         &self,
         address: impl ToAddresses,

@@ -432,8 +432,8 @@ impl Wake for Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The fields behind the lock are omitted, because another process may hold an inherited
-        // lock.
+        // The fields behind the lock are omitted, because in a forked child the lock may never be
+        // released.
         f.debug_struct("Persistent")
             .field("target", &self.target)
             .finish_non_exhaustive()
