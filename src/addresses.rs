@@ -62,7 +62,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Returns these addresses, with the transport of the configuration.
+    /// Creates a list of these addresses. The configuration determines the transport.
     #[must_use]
     pub fn new(addresses: Vec<SocketAddr>) -> Self {
         Self {

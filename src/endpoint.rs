@@ -70,8 +70,8 @@ struct Inner {
     /// Must be dropped before `link`, because its destructor reads the link's final counters.
     _registered: Registered,
     link: Owner,
-    /// The receiver of the channel. The link must not own it: unread messages in the channel own
-    /// the link, which would be a reference cycle.
+    /// The receiver of the channel. The link must not own this receiver: unread messages in the
+    /// channel own the link, so there would be a reference cycle.
     completions: Receiver<Completion>,
     /// The unread bytes of a stream.
     inflow: OnceLock<Arc<Inflow>>,

@@ -76,7 +76,7 @@ impl<'a> Outgoing<'a> {
         Self { content, id: None }
     }
 
-    /// Returns the same message for another attempt.
+    /// Borrows the message for one attempt to send it.
     pub(crate) fn reborrow(&mut self) -> Outgoing<'_> {
         let content = match &mut self.content {
             Content::Bytes(bytes) => Content::Bytes(bytes),

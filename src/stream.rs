@@ -321,7 +321,7 @@ impl Shared {
         let mut written = write(parts).map_err(write_error)?;
         let len = total(parts);
         if written < len {
-            // Like a socket, the write fails only if it has accepted no bytes.
+            // Like a write to a socket, this write fails only if it has accepted no bytes.
             let mut parts = parts.to_vec();
             let mut rest = &mut parts[..];
             IoSlice::advance_slices(&mut rest, written);
@@ -379,7 +379,7 @@ impl From<Endpoint> for Stream {
     }
 }
 
-/// Converts streams of a runtime into streams for threads, and vice versa.
+/// Conversions between streams of a runtime and streams for threads.
 impl Stream {
     pub(crate) fn from_parts(endpoint: StreamEnd, turns: Turns, nonblocking: bool) -> Self {
         Self {

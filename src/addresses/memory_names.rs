@@ -35,7 +35,7 @@ pub(super) fn address_of(name: &str) -> SocketAddr {
     (ip, PORT).into()
 }
 
-/// Returns the name for which an address stands, or `None` for an ordinary address.
+/// Returns the name that an address stands for, or `None` for an ordinary address.
 fn name_of(address: SocketAddr) -> Option<String> {
     let SocketAddr::V6(v6) = address else {
         return None;

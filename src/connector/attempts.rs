@@ -22,11 +22,11 @@ pub(super) struct Attempts {
     tried: usize,
     deadline: Instant,
     silent_hosts: &'static SilentHosts,
-    /// The attempts at the most recently tried address.
+    /// The attempts to connect to the most recently tried address.
     last: Option<Tried>,
 }
 
-/// The attempts at one address.
+/// The attempts to connect to one address.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     address: SocketAddr,

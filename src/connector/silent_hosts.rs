@@ -23,7 +23,7 @@ pub(super) struct SilentHosts(Mutex<VecDeque<(SocketAddr, Instant)>>);
 pub(super) static SILENT_HOSTS: PerProcess<SilentHosts> = PerProcess::new(SilentHosts::default);
 
 impl SilentHosts {
-    /// Returns whether the host of this address is known as silent.
+    /// Returns whether the host of this address is known to be silent.
     pub(super) fn contains(&self, address: SocketAddr, now: Instant) -> bool {
         let mut hosts = lock(&self.0);
         while let Some((_, since)) = hosts.front()

@@ -85,7 +85,7 @@ impl State {
     }
 
     /// Handles the end of the connection. Returns the ids of the messages whose delivery is
-    /// unknown. The caller must drop the endpoint after it has released the lock.
+    /// unknown. The caller must release the lock before it drops the endpoint.
     pub(super) fn lose(
         &mut self,
         reason: &CloseReason,
@@ -131,7 +131,7 @@ impl State {
         Some(pause)
     }
 
-    /// Ends the client. The caller must drop the returned phase after it has released the lock.
+    /// Ends the client. The caller must release the lock before it drops the returned phase.
     pub(super) fn end(&mut self, error: Error) -> Phase {
         mem::replace(&mut self.phase, Phase::Ended(error))
     }

@@ -79,7 +79,7 @@ impl Stream {
     }
 }
 
-/// The time limit of reads or writes; by default none.
+/// The time limit of reads or writes. Default: no limit.
 #[derive(Debug, Default)]
 pub(super) struct Timeout {
     /// The time limit in nanoseconds, at most about 500 years; 0 means no limit.

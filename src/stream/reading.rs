@@ -75,7 +75,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Polls like [`fill`](Self::fill), for a task.
+    /// Works like [`fill`](Self::fill), for a task.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,

@@ -42,7 +42,7 @@ enum TurnOwner {
     Free,
     /// The handle has found bytes, and consumes them without waiting.
     Takes,
-    /// The handle has found no bytes, and may wait for some.
+    /// The handle has found no bytes, so it may wait until bytes arrive.
     Waits,
 }
 

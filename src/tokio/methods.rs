@@ -4,7 +4,7 @@
 /// Defines the methods of a type that can read.
 macro_rules! reading_methods {
     ($type:ty) => {
-        /// Reads without waiting, or waits without reading.
+        /// Non-blocking reads, and methods that wait without reading.
         impl $type {
             /// Copies the next bytes without consuming them. If none have arrived, waits as a read
             /// does.
@@ -144,7 +144,7 @@ macro_rules! reading_methods {
 /// Defines the methods of a type that can write.
 macro_rules! writing_methods {
     ($type:ty) => {
-        /// Writes without waiting, or waits without writing.
+        /// Non-blocking writes, and methods that wait without writing.
         impl $type {
             /// Waits until a [`try_write`](Self::try_write) may accept some bytes, or fail.
             ///
@@ -240,8 +240,8 @@ macro_rules! writing_methods {
     };
 }
 
-/// Defines the methods that a stream and its halves share. `$part` is a field that contains the
-/// stream's end. `ready` returns the states of the fields `$direction`.
+/// Defines the methods that a stream and its halves share. `$part` is a field that gives access to
+/// the stream's end. The method `ready` combines the states of the fields `$direction`.
 macro_rules! common_methods {
     ($type:ty, $part:ident, $($direction:ident),+) => {
         /// Returns information about the connection.

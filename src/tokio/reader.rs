@@ -26,8 +26,8 @@ const COMMON: (WaiterId, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
-    /// Whether the last read found bytes or the end, so that the next read probably does, too. As
-    /// for tokio's types, the stream counts as readable until a read finds nothing.
+    /// Whether the last read found bytes or the end, so that the next read probably does, too. Like
+    /// tokio's types, the stream is considered readable until a read finds nothing.
     assumed: AtomicBool,
 }
 

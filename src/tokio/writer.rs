@@ -103,7 +103,7 @@ impl Writer {
     }
 
     /// Returns the current readiness of this direction, limited to `interest`, if the last write
-    /// found no room. Otherwise the stream counts as writable: see
+    /// found no room. Otherwise the stream is considered writable: see
     /// [`assumed_states`](Self::assumed_states).
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
@@ -126,7 +126,7 @@ impl Writer {
             if refused != 0 && !self.end.has_room(refused) {
                 return None;
             }
-            // The stream counts as writable until another write finds no room.
+            // The stream is considered writable until another write finds no room.
             let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
             let _ = self.refused.compare_exchange(refused, 0, set, get);
             Some(())

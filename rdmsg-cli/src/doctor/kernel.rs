@@ -24,7 +24,7 @@ pub(super) struct Kernel {
     can_load: Option<bool>,
     /// Whether the kernel can load software RoCE, or `None` if this is unknown.
     can_load_rxe: Option<bool>,
-    /// Whether this system has no files of a kernel. The running kernel then belongs to the host of
+    /// Whether this system contains no kernel files. The running kernel then belongs to the host of
     /// this container or virtual machine.
     is_external: bool,
 }

@@ -10,7 +10,7 @@ use super::{
     link::Link,
 };
 
-/// The command that clears the path MTUs that the kernel has learned.
+/// The command that clears the path MTUs that the kernel has cached.
 pub(super) const FORGET_PATHS: &str = "ip route flush cache";
 
 /// The length in bytes of an RDMA packet without its payload, including the IPv4 header.

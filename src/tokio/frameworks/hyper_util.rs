@@ -98,7 +98,7 @@ impl Service<Uri> for HttpConnector {
         Poll::Ready(Ok(()))
     }
 
-    /// Connects. Dropping the future cancels the connection attempt.
+    /// Connects to the host of the URI. Dropping the future cancels the connection attempt.
     fn call(&mut self, uri: Uri) -> Self::Future {
         let target = self.target(&uri);
         let connector = self.connector.clone();

@@ -144,7 +144,7 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The effect of the previous rules for which a match is uncertain.
+        // The effect of the earlier rules that possibly match.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
