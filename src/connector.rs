@@ -126,7 +126,7 @@ impl Connector {
     /// 10.0.0.2:7000`, and escapes quotation marks and control characters. Prometheus metrics have
     /// it as the label `label`, in which backslashes, quotation marks and line feeds are escaped,
     /// and other control characters are not. The peer does not see the label. Several connections
-    /// may have the same one.
+    /// can have the same label.
     ///
     /// Up to 64 bytes; with a longer label connecting fails with [`Error::InvalidConfig`]. Default:
     /// none. An empty text also means none.
@@ -239,7 +239,7 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// With several addresses, the error of the last one.
+    /// If there are several addresses, the error for the last address.
     ///
     /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
     /// * [`Error::PrivateDataTooLong`] above [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes.
@@ -264,8 +264,8 @@ impl Connector {
             if !(self.config.retry_refused && error.is_refusal()) {
                 return Err(error);
             }
-            // A connect within the process is not retried by a timer. Instead, a listener that is
-            // bound wakes this thread.
+            // A connect within the process is not retried by a timer. Instead, this thread is woken
+            // when a listener is bound.
             wait_for_engine(addresses.as_slice(), self.config.connect_timeout).ok_or(error)
         })?;
         let mut attempts = self.attempts(&addresses);

@@ -215,7 +215,7 @@ impl Listener {
     ///
     /// Works like [`accept`](Self::accept), for futures on any runtime: if there is no connection,
     /// the task is woken when there may be one. Only one task at a time can wait in this way: a
-    /// later call replaces the waker of an earlier one.
+    /// later call replaces the waker of an earlier call.
     ///
     /// # Errors
     ///

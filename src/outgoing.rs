@@ -51,11 +51,11 @@ impl<'a> Outgoing<'a> {
 
     /// Requests a completion with this `id` when the message has arrived.
     ///
-    /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier ones
-    /// have arrived. So it waits until the peer's library has read every large message among them.
-    /// If the connection ends before that, [`Completion::Failed`](crate::Completion::Failed)
-    /// reports the id instead. Completions are in the order of sending. The application chooses the
-    /// ids, which need not be unique.
+    /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier
+    /// messages have arrived. So this completion waits until the peer's library has read every
+    /// large message among them. If the connection ends before that,
+    /// [`Completion::Failed`](crate::Completion::Failed) reports the id instead. Completions are in
+    /// the order of sending. The application chooses the ids, which need not be unique.
     ///
     /// A connection has room for [`Config::receive_window`](crate::Config::receive_window) +
     /// [`Config::send_depth`](crate::Config::send_depth) ids (default 48) of operations that are in

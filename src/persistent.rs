@@ -68,9 +68,9 @@ const EVENTS: usize = 64;
 /// [`send`](Self::send) fails with [`Error::NotConnected`] in the thread that takes the events, and
 /// the `Lost` follows. So when the program gets a `Lost`, no message is in flight.
 ///
-/// Clones are handles to the same client. Dropping the last one closes the connection in the
-/// background, or cancels a dial immediately. In a child that inherits a client through fork(2) its
-/// calls fail with [`Error::Forked`].
+/// Clones are handles to the same client. Dropping the last handle closes the connection in the
+/// background, or cancels a dial immediately. In a child process that inherits a client through
+/// fork(2), the client's calls fail with [`Error::Forked`].
 ///
 /// # Examples
 ///
@@ -442,8 +442,8 @@ impl Persistent {
     /// Closes the connection, as [`Endpoint::close`](crate::Endpoint::close) does, and ends the
     /// client.
     ///
-    /// Threads that wait in other calls return. Earlier events can still be taken; the last one is
-    /// [`Lost`](PersistentEvent::Lost). If the client is dialing, the dial is cancelled
+    /// Threads that wait in other calls return. Earlier events can still be taken; the last event
+    /// is [`Lost`](PersistentEvent::Lost). If the client is dialing, the dial is cancelled
     /// immediately.
     ///
     /// # Errors

@@ -196,7 +196,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.read_timeout.get())
     }
@@ -205,7 +205,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.write_timeout.get())
     }
@@ -215,7 +215,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared
             .nonblocking
@@ -228,7 +228,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.shared.endpoint.end_error())
     }
@@ -237,7 +237,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.original().endpoint.local_addr())
     }
@@ -246,7 +246,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.original().endpoint.peer_addr())
     }

@@ -382,7 +382,7 @@ mod tests {
         assert!(Peer::from_text(&[0; 52]).is_err());
     }
 
-    /// Returns two connected sockets. The second one represents the peer.
+    /// Returns two connected sockets. The second socket represents the peer.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -12,7 +12,7 @@ use crate::os::{PerProcess, lock};
 
 /// The time after which connectors try RDMA first again at a silent host.
 const MEMORY: Duration = Duration::from_secs(60);
-/// The maximum number of silent hosts. A further one replaces the oldest.
+/// The maximum number of silent hosts. A further host replaces the oldest.
 const MOST: usize = 256;
 
 /// The silent hosts with the time of the last failed attempt over RDMA, the oldest first.

@@ -63,7 +63,7 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
-        // Most messages consist of borrowed bytes, need not be dropped, and are sent here.
+        // Most messages are sent here. They consist of borrowed bytes, so they need not be dropped.
         let message = ManuallyDrop::new(message.into());
         if self.send_at_once(&message) {
             return Ok(());
@@ -73,11 +73,11 @@ impl Endpoint {
 
     /// Receives the next message. Waits for it without a time limit.
     ///
-    /// The waiting thread itself polls the completion queue, in the way that
-    /// [`Polling`](crate::Polling) describes. The [`Message`] is a view of the buffer that the
-    /// device wrote, so no byte is copied. While the program holds it, it occupies one credit of
-    /// the window; the peer's `send` waits when none is left. To free the credit, drop the message,
-    /// or copy its bytes with [`Message::into_vec`].
+    /// The waiting thread itself polls the completion queue, as [`Polling`](crate::Polling)
+    /// describes. The [`Message`] is a view of the buffer that the device wrote, so no byte is
+    /// copied. While the program holds it, it occupies one credit of the window; the peer's `send`
+    /// waits when none is left. To free the credit, drop the message, or copy its bytes with
+    /// [`Message::into_vec`].
     ///
     /// When completions of other kinds precede the message, they are stored for
     /// [`next_completion`](Self::next_completion).
@@ -121,7 +121,7 @@ impl Endpoint {
     /// `Ok` means that the peer's library has received and acknowledged everything. It does not
     /// mean that the peer's application has read everything: an application that drops its endpoint
     /// drops its unread messages. A connection that is dropped without `close` is closed in the
-    /// same way, but the result is only logged, and only if it is not a success.
+    /// same way, but a failure is only logged.
     ///
     /// # Errors
     ///
@@ -235,8 +235,8 @@ impl Endpoint {
 
     /// Receives the next message, waiting no longer than `timeout`.
     ///
-    /// The waiting thread itself polls the completion queue, in the way that
-    /// [`Polling`](crate::Polling) describes.
+    /// The waiting thread itself polls the completion queue, as [`Polling`](crate::Polling)
+    /// describes.
     ///
     /// # Errors
     ///

@@ -117,10 +117,10 @@ impl ListenerBuilder {
 
     /// Sets whether a listener on one address binds again after it lost its device or address.
     ///
-    /// The first attempt is after 100 ms, and later ones back off to 2 s, until one succeeds or the
-    /// listener is dropped. Only the log reports this. The listener's connections end in any case.
-    /// A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option, because it
-    /// accepts requests on all devices that exist at the time.
+    /// The first attempt is made after 100 ms. The delay then grows up to 2 s, until an attempt
+    /// succeeds or the listener is dropped. Only the log reports this. The listener's connections
+    /// end in any case. A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option,
+    /// because it accepts requests on all devices that exist at the time.
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     #[must_use]
@@ -156,8 +156,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets whether several sockets may listen on the same TCP port: `SO_REUSEPORT`, see
-    /// socket(7).
+    /// Sets whether several sockets can listen on the same TCP port: `SO_REUSEPORT`, see socket(7).
     ///
     /// All of these sockets must set this option and belong to the same user. The kernel
     /// distributes the requests among them. RDMA has no such option: a second listener on a port

@@ -30,7 +30,7 @@ use crate::{
 /// [`connect_timeout`](Config::connect_timeout) (default 5 s), the engine rejects the request. The
 /// connector then gets [`PeerBusy`](crate::CloseReason::PeerBusy), and retries if
 /// [`retry_refused`](crate::Connector::retry_refused) is set. Up to
-/// [`backlog`](crate::ListenerBuilder::backlog) requests wait; further ones are rejected in the
+/// [`backlog`](crate::ListenerBuilder::backlog) requests wait; further requests are rejected in the
 /// same way.
 ///
 /// Use a [`Listener`] to accept all requests. Dropping the listener closes it, as
@@ -123,7 +123,7 @@ impl RequestListener {
     ///
     /// Works like [`Listener::poll_accept`](crate::Listener::poll_accept), for futures on any
     /// runtime: if there is no request, the task is woken when there may be one. Only one task at a
-    /// time can wait in this way: a later call replaces the waker of an earlier one.
+    /// time can wait in this way: a later call replaces the waker of an earlier call.
     ///
     /// # Errors
     ///

@@ -41,10 +41,10 @@ pub struct Redial {
     /// 1 ms to 10 min, default 10 s.
     pub longest_pause: Duration,
 
-    /// The time for which the client dials without success before it ends.
+    /// The maximum time for which the client keeps dialing without success.
     ///
-    /// The client ends after a failed dial if the next one would start after this time. `None`, the
-    /// default, means no limit.
+    /// The client ends after a failed dial if the next dial would start later than that. `None`,
+    /// the default, means no limit.
     pub limit: Option<Duration>,
 }
 

@@ -37,7 +37,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.endpoint.linger())
     }
@@ -52,7 +52,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.shared.endpoint.set_linger(linger);
         Ok(())
@@ -63,7 +63,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.shared.endpoint.set_nodelay(nodelay);
         Ok(())
@@ -73,7 +73,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.shared.endpoint.nodelay())
     }

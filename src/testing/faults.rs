@@ -31,7 +31,7 @@ impl Faults {
     ///
     /// Both sides lose the connection with
     /// [`PeerDisconnected`](crate::CloseReason::PeerDisconnected). Messages that the peer's library
-    /// has received are delivered first; [held](Self::hold) ones are lost. A connection with
+    /// has received are delivered first; [held](Self::hold) messages are lost. A connection with
     /// [`resume`](crate::Config::resume) resumes immediately, and a
     /// [`Persistent`](crate::Persistent) client dials again. Has no effect after the end of the
     /// connection.

@@ -44,7 +44,7 @@ macro_rules! reading_methods {
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             ///
             /// # Examples
             ///
@@ -75,7 +75,7 @@ macro_rules! reading_methods {
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub fn poll_read_ready(
                 &self,
                 cx: &mut std::task::Context<'_>,
@@ -155,7 +155,7 @@ macro_rules! writing_methods {
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub async fn writable(&self) -> std::io::Result<()> {
                 self.write.writable().await;
                 Ok(())
@@ -168,7 +168,7 @@ macro_rules! writing_methods {
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub fn poll_write_ready(
                 &self,
                 cx: &mut std::task::Context<'_>,
@@ -261,7 +261,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub async fn ready(
                 &self,
                 interest: ::tokio::io::Interest,
@@ -276,7 +276,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// Never fails. It returns a `Result` because the method of tokio's type does.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub fn local_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 Ok(self.$part.end().local_addr())
             }
@@ -285,7 +285,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// Never fails. It returns a `Result` because the method of tokio's type does.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub fn peer_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 Ok(self.$part.end().peer_addr())
             }

@@ -120,7 +120,8 @@ impl Reader {
     }
 
     pub(super) async fn readable(&self) {
-        // Like `readable` of tokio's types, this wait does not consume the task's budget.
+        // Like `readable` of tokio's types, this wait does not consume the task's budget for
+        // cooperative scheduling.
         if self.assumed.load(Ordering::Relaxed) {
             return;
         }

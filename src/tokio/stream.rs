@@ -122,7 +122,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn into_std(self) -> io::Result<crate::stream::Stream> {
         drop(self.write);
         let (end, mut turns) = self.read.into_parts();
@@ -173,7 +173,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.read.end().end_error())
     }
@@ -206,7 +206,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.read.end().linger())
     }
@@ -219,7 +219,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.read.end().set_linger(linger);
         Ok(())
@@ -232,7 +232,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         self.set_linger(Some(Duration::ZERO))
     }
@@ -242,7 +242,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.read.end().set_nodelay(nodelay);
         Ok(())
@@ -252,7 +252,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.read.end().nodelay())
     }

@@ -81,7 +81,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn into_std(self) -> io::Result<crate::stream::StreamListener> {
         Ok(crate::stream::StreamListener::from_parts(
             self.inner, self.ttl, true,
@@ -124,7 +124,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// Never fails. It returns a `Result` because the method of tokio's listener does.
+    /// Never fails. It returns a `Result` for compatibility with tokio's listener.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.inner.local_addr())
     }

@@ -15,7 +15,7 @@ struct Turn<'a> {
     waits: bool,
 }
 
-/// Calls `poll` with a separate waiter id, until it is ready.
+/// Calls `poll`, with a waiter id for this call only, until it returns `Ready`.
 pub(super) async fn take_turn<T>(
     endpoint: &Endpoint,
     mut poll: impl FnMut(&mut Context<'_>, WaiterId) -> Poll<T>,

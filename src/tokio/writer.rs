@@ -62,7 +62,8 @@ impl Writer {
     }
 
     pub(super) async fn writable(&self) {
-        // Like `writable` of tokio's types, this wait does not consume the task's budget.
+        // Like `writable` of tokio's types, this wait does not consume the task's budget for
+        // cooperative scheduling.
         if self.refused.load(Ordering::Relaxed) == 0 {
             return;
         }

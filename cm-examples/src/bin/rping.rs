@@ -60,10 +60,10 @@ struct Options {
     /// Show the events of the connection manager
     #[arg(short)]
     debug: bool,
-    /// Server: continue after a client, and serve several clients concurrently
+    /// Server: serve further clients after the first, several of them concurrently
     #[arg(short = 'P')]
     persistent: bool,
-    /// Create the queue pair in the program, which also changes its state
+    /// Let the program, and not the id, create the queue pair and change its state
     #[arg(short = 'q')]
     own_qp: bool,
 }

@@ -80,8 +80,8 @@ impl Progress {
             if error.kind() != io::ErrorKind::BrokenPipe)
     }
 
-    /// Waits for a failure. The task must poll this future after those of both directions, because
-    /// they record a failure without waking the task.
+    /// Waits for a failure. The task must poll this future after the futures of both directions,
+    /// because those record a failure without waking the task.
     async fn failed(&self) -> End {
         poll_fn(|_| self.failed_end().map_or(Poll::Pending, Poll::Ready)).await
     }
