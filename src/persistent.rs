@@ -233,8 +233,8 @@ impl Persistent {
     /// Takes the next event, waiting no longer than `timeout`.
     ///
     /// With a timeout of zero it never waits. After the timeout the engine's thread continues the
-    /// current attempt, which is for one address over one transport. The next call handles its
-    /// result, or starts the next attempt.
+    /// current attempt, which is for one address over one transport. The next call handles the
+    /// result of this attempt, or starts the next attempt.
     ///
     /// # Errors
     ///

@@ -74,8 +74,8 @@ impl fmt::Debug for Shown {
     }
 }
 
-/// Returns whether an in-process listener on one address accepts connections to another address.
-/// The ports must be equal, and the hosts must be equal or one of them unspecified (`0.0.0.0`,
+/// Returns whether an in-process listener on one address accepts connections to another address. It
+/// does if the ports are equal, and the hosts are equal or one of them is unspecified (`0.0.0.0`,
 /// `::`).
 pub(crate) fn serves(listener: SocketAddr, wanted: SocketAddr) -> bool {
     let (own, other) = (listener.ip(), wanted.ip());

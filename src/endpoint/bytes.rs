@@ -196,9 +196,8 @@ impl Endpoint {
         self.inner.link.is_over()
     }
 
-    /// Returns whether a write of `len` bytes accepts some of them or fails, rather than reporting
-    /// that there is no room. After `false`, [`Awaited::Room`] is reported when a write may
-    /// succeed.
+    /// Returns `false` if a write of `len` bytes would accept none of them, because there is no
+    /// room. Then [`Awaited::Room`] is reported when a write may succeed.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.inner.link.has_room_to_write(len)
     }

@@ -152,7 +152,7 @@ impl Reading {
     }
 
     /// Keeps the fd readable while this struct has unread bytes or has reached the end of the
-    /// stream. The endpoint does not know of these bytes and this end.
+    /// stream, because the endpoint no longer has these bytes or this end.
     pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
         let readable = self.message.is_some() || self.finished;
         if readable != self.announced {

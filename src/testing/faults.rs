@@ -10,8 +10,8 @@ use crate::{
 /// Injects faults into a connection within the process.
 ///
 /// The faults apply to the side of the endpoint from which this value was created. The value does
-/// not keep the connection open. When a call returns, its effects on both sides have happened,
-/// unless the connection's engine has a thread.
+/// not keep the connection open. If the connection's engine has no thread, both sides have seen the
+/// effects of a call when the call returns.
 pub struct Faults {
     link: Arc<Link>,
     engine: Engine,

@@ -135,7 +135,8 @@ impl Endpoint {
         .await
     }
 
-    /// Waits for room, and sends the first messages for which there is room. Returns their number.
+    /// Waits until there is room, and sends messages in order while there is room. Returns the
+    /// number of messages sent.
     ///
     /// Works like [`send_batch`](crate::Endpoint::send_batch), but does not wait until all messages
     /// are sent. If the future is dropped before it is ready, nothing was sent.

@@ -22,7 +22,7 @@ pub(super) struct Route {
     /// The source address of packets on this route.
     pub(super) local: IpAddr,
     /// The path MTU in bytes, or `None` for IPv6. It is the interface's MTU, unless a router or
-    /// host on the path has reported a smaller one. The kernel caches a reported MTU for ten
+    /// host on the path has reported a smaller MTU. The kernel caches a reported MTU for ten
     /// minutes.
     pub(super) mtu: Option<u64>,
 }

@@ -1,6 +1,6 @@
 //! A server that executes orders, and clients that continue while the server is replaced. To
-//! replace the server, start a second one on the same address, and then send SIGTERM to the first
-//! one.
+//! replace the server, start a second server on the same address, and then send SIGTERM to the
+//! first server.
 
 use std::{
     net::SocketAddr,
