@@ -190,7 +190,7 @@ impl Connector {
         self.redial.check()?;
         let target = Target::new(&address)?;
         let engine = self.ready_engine(target.addresses())?;
-        // All dials use this engine, except those within the process.
+        // All dials use this engine, except dials to a listener in the same process.
         let connector = self.clone().retry_refused(false).engine(&engine);
         let shared = Shared::new(connector, engine, target);
         Ok(Persistent::new(shared))

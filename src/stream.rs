@@ -93,7 +93,7 @@ pub struct Stream {
     shared: Local<Shared>,
     /// A copy of the bytes that [`BufRead::fill_buf`] returns. Used while there is another handle,
     /// which could consume the original bytes.
-    lent: Vec<u8>,
+    unread_copy: Vec<u8>,
 }
 
 /// The state that all handles to a stream share.
@@ -139,7 +139,7 @@ impl Stream {
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             shared: self.shared.clone(),
-            lent: Vec::new(),
+            unread_copy: Vec::new(),
         })
     }
 
@@ -150,7 +150,7 @@ impl Stream {
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         let writing = Self {
             shared: self.shared.clone(),
-            lent: Vec::new(),
+            unread_copy: Vec::new(),
         };
         (ReadHalf::new(self), WriteHalf::new(writing))
     }
@@ -390,7 +390,7 @@ impl Stream {
                 read_timeout: Timeout::default(),
                 write_timeout: Timeout::default(),
             })),
-            lent: Vec::new(),
+            unread_copy: Vec::new(),
         }
     }
 
@@ -436,11 +436,11 @@ impl Read for Stream {
 impl BufRead for Stream {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.shared.get_mut().is_none() {
-            self.lent.clear();
-            let lent = &mut self.lent;
+            self.unread_copy.clear();
+            let copy = &mut self.unread_copy;
             self.shared
-                .read_with(|reading, _| lent.extend_from_slice(reading.bytes()))?;
-            return Ok(&self.lent);
+                .read_with(|reading, _| copy.extend_from_slice(reading.bytes()))?;
+            return Ok(&self.unread_copy);
         }
         let Some(alone) = self.shared.get_mut() else {
             return Ok(&[]);

@@ -45,8 +45,8 @@ pub fn config() -> Config {
         config.send_depth = 8;
         config.eager_size = Some(1024);
         config.max_message = 1024;
-        // The engine establishes only 8 connections at a time, so the last of many clients waits
-        // long.
+        // The engine establishes only 8 connections at a time, so with many clients the last client
+        // waits for a long time.
         config.connect_timeout = Duration::from_secs(60);
     })
 }

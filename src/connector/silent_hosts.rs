@@ -45,7 +45,8 @@ impl SilentHosts {
         hosts.push_back((host(address), now));
     }
 
-    /// Removes the host of this address, because it answers over RDMA or refused over TCP.
+    /// Removes the host of this address, because it has answered over RDMA or refused a connection
+    /// over TCP.
     pub(super) fn remove(&self, address: SocketAddr) {
         let host = host(address);
         lock(&self.0).retain(|(silent, _)| *silent != host);

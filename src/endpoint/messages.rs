@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The interval at which a call checks whether there is room for its completion.
-const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Sends and receives messages.
 impl Endpoint {
@@ -303,8 +303,7 @@ impl Endpoint {
         };
         if !self.inner.link.owns(&memory) {
             *buffer.memory() = Some(memory);
-            // An ended connection owns no buffers, so this is not a buffer of another connection if
-            // the connection has ended.
+            // An ended connection owns no buffers, so report its end instead of a foreign buffer.
             let error = match self.inner.link.ended() {
                 Some(ended) => Error::Disconnected(ended.reason),
                 None => Error::ForeignMemory,
@@ -401,7 +400,7 @@ impl Endpoint {
                 {
                     // A channel does not notify threads when completions are taken from it, so this
                     // thread polls.
-                    let look = deadline.at_most(PLACE_CHECK_INTERVAL);
+                    let look = deadline.at_most(ROOM_CHECK_INTERVAL);
                     let _ = link.wait_until(&look, None, || None::<()>);
                 }
                 Ok(done) => return done,

@@ -133,8 +133,8 @@ impl Reading {
         }
     }
 
-    /// Makes the next message that has arrived the current one, if all bytes of the current message
-    /// have been read. Returns whether there is a current message.
+    /// Moves on to the next message that has arrived, if all bytes of the current message have been
+    /// read. Returns whether there is a current message.
     pub(crate) fn next_message(&mut self, endpoint: &Endpoint) -> bool {
         if self.message.is_none() {
             self.message = endpoint.take_bytes();

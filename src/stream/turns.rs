@@ -66,7 +66,7 @@ impl Turns {
     /// Waits for the turn while another handle consumes bytes. Returns `None` if the other handle
     /// itself waits for bytes.
     pub(super) fn wait_for_bytes(&self) -> Option<Turn<'_>> {
-        self.wait_while(&Deadline::never(), |whose| whose == TurnOwner::Takes)
+        self.wait_while(&Deadline::never(), |owner| owner == TurnOwner::Takes)
     }
 
     fn wait_while(

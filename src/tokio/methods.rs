@@ -1,5 +1,5 @@
 //! Methods and trait implementations that a stream, its owned halves and its borrowed halves share.
-//! Each of these types has a field `read`, `write`, or both.
+//! Each of these types has a field `read`, a field `write`, or both.
 
 /// Defines the methods of a type that can read.
 macro_rules! reading_methods {
@@ -126,7 +126,7 @@ macro_rules! reading_methods {
         }
 
         impl ::tokio::io::AsyncBufRead for $type {
-            /// Returns a part of the buffer that the device wrote.
+            /// Returns unread bytes directly from the buffer that the device has written.
             fn poll_fill_buf(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,

@@ -360,9 +360,9 @@ where
     stream.shutdown().await?;
     let (limit, most) = LINGER;
     let mut rest = stream.take(most as u64);
-    let mut nobody = tokio::io::sink();
+    let mut sink = tokio::io::sink();
     // Ignore an error: the connection is over in any case.
-    let _ = timeout(limit, tokio::io::copy(&mut rest, &mut nobody)).await;
+    let _ = timeout(limit, tokio::io::copy(&mut rest, &mut sink)).await;
     Ok(())
 }
 

@@ -262,9 +262,9 @@ impl Side {
         Err(format!("the peer offers {size} bytes, not 1 to {room}: -S must be the same").into())
     }
 
-    /// Waits until `so` returns true. Returns `false` if the peer disconnects first.
-    fn until(&mut self, so: impl Fn(&Self) -> bool) -> Result<bool> {
-        while !so(self) {
+    /// Waits until `condition` returns true. Returns `false` if the peer disconnects first.
+    fn until(&mut self, condition: impl Fn(&Self) -> bool) -> Result<bool> {
+        while !condition(self) {
             let Some(done) = self.connection.completion()? else {
                 return Ok(false);
             };
