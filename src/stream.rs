@@ -408,7 +408,7 @@ impl Stream {
 /// Returns the error of a conversion to a tokio type while there is another handle.
 #[cfg(feature = "tokio")]
 pub(crate) fn is_shared() -> io::Error {
-    let text = "another handle of it is in use, and a runtime needs the only one";
+    let text = "another handle is still in use; drop it before the conversion";
     io::Error::new(io::ErrorKind::ResourceBusy, text)
 }
 
