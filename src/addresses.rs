@@ -62,7 +62,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Returns these addresses, with the transport of the configuration.
+    /// Creates a list of these addresses. The configuration determines the transport.
     #[must_use]
     pub fn new(addresses: Vec<SocketAddr>) -> Self {
         Self {
@@ -140,7 +140,7 @@ fn in_memory(text: &str, name: &str) -> Result<Addresses, Error> {
     Ok(Addresses::new(vec![address]).over(TransportChoice::Memory))
 }
 
-/// An address that needs no lookup, or the error of its network interface.
+/// A numeric address, or an error text if its network interface is not found.
 type Literal = Result<SocketAddr, String>;
 
 /// Parses a numeric address, such as `[fe80::1%eth0]:7471`.
@@ -166,7 +166,8 @@ fn scoped(host: &str, port: u16) -> Option<Literal> {
     Some(number.map(|number| SocketAddrV6::new(ip, port, 0, number).into()))
 }
 
-/// Looks up `address`, a part of `text`. The error of an address without a port states the format.
+/// Looks up `address`, which is a part of `text`. If the port is missing, the error states the
+/// expected format.
 fn with_port(text: &str, address: &str) -> Result<Addresses, Error> {
     let port = address.rsplit_once(':').map(|(_, port)| port);
     let has_port = port.is_some_and(|port| port.parse::<u16>().is_ok());

@@ -72,8 +72,9 @@ impl Connector {
 
     /// Sets whether a connect that the peer refuses is retried.
     ///
-    /// Retrying is for clients that start before their server, or many at the same time. Retries
-    /// continue until [`connect_timeout`](Config::connect_timeout), for these refusals:
+    /// Retrying is for clients that start before their server, and for many clients that start at
+    /// the same time. Retries continue until [`connect_timeout`](Config::connect_timeout), for
+    /// these refusals:
     ///
     /// * No program listens at the peer's address.
     /// * The peer is [busy](crate::CloseReason::PeerBusy): its listener has no room or is being
@@ -85,9 +86,9 @@ impl Connector {
     ///   it resets or closes the connection
     ///   ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
     ///
-    /// This applies to [private data](Self::private_data) of each length. A
+    /// This applies to [private data](Self::private_data) of any length. A
     /// [`Rejected`](CloseReason::Rejected) connect is not retried, because the peer's program has
-    /// decided.
+    /// decided to reject it.
     ///
     /// Default `false`: a refusal fails the connect immediately.
     #[must_use]
@@ -99,8 +100,8 @@ impl Connector {
     /// Sets the local address of the connection, for a host with several addresses.
     ///
     /// Port 0 requests a free port. Over RDMA the address selects the device. Connecting fails with
-    /// [`Error::Source`] if the address cannot be used, or if the peer's address is of the other IP
-    /// version.
+    /// [`Error::Source`] if the address cannot be used, or if the two addresses have different IP
+    /// versions.
     ///
     /// Default: the system chooses the address from its routing table.
     ///
@@ -123,9 +124,9 @@ impl Connector {
     ///
     /// The log prints the label after the number of the connection, such as `conn 26 "orders" to
     /// 10.0.0.2:7000`, and escapes quotation marks and control characters. Prometheus metrics have
-    /// it as the label `label`. Their format escapes backslashes, quotation marks and line feeds,
-    /// and contains other control characters as they are. The peer does not see the label. Several
-    /// connections may have the same one.
+    /// it as the label `label`, in which backslashes, quotation marks and line feeds are escaped,
+    /// and other control characters are not. The peer does not see the label. Several connections
+    /// can have the same label.
     ///
     /// Up to 64 bytes; with a longer label connecting fails with [`Error::InvalidConfig`]. Default:
     /// none. An empty text also means none.
@@ -156,7 +157,7 @@ impl Connector {
     ///
     /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over every
     /// transport, and at most the [`eager_size`](Config::eager_size) of both sides. The limit is 20
-    /// bytes if the connector's eager size is below 160. With more bytes than its own limit the
+    /// bytes if the connector's eager size is below 160. If the data exceed its own limit, the
     /// connector fails with [`Error::PrivateDataTooLong`]. Default: none.
     ///
     /// Up to 20 bytes are part of the connect request. Longer data follow in a separate frame,
@@ -184,9 +185,9 @@ impl Connector {
     /// Adds addresses at which a lost connection tries to reach the peer.
     ///
     /// They are used only with [`Config::resume`], and not for the first connection. Each must lead
-    /// to the same listener, or to another listener of the same [`Engine`] of the peer. A lost
-    /// connection first tries its address and transport again. Next it tries the same address over
-    /// the other transport, then these addresses in order, and then starts again. With
+    /// to the same listener of the peer, or to another listener of that listener's [`Engine`]. A
+    /// lost connection first tries its address and transport again. Next it tries the same address
+    /// over the other transport, then these addresses in order, and then starts again. With
     /// [`TransportChoice::Auto`] it tries each address over RDMA and over TCP. A transport in the
     /// text of an address ([`ToAddresses`]) applies to that address.
     ///
@@ -238,7 +239,7 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// With several addresses, the error of the last one.
+    /// If there are several addresses, the error for the last address.
     ///
     /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
     /// * [`Error::PrivateDataTooLong`] above [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes.
@@ -263,8 +264,8 @@ impl Connector {
             if !(self.config.retry_refused && error.is_refusal()) {
                 return Err(error);
             }
-            // No timer retries a connect within the process. When a listener is bound, it wakes
-            // this thread.
+            // A connect within the process is not retried by a timer. Instead, this thread is woken
+            // when a listener is bound.
             wait_for_engine(addresses.as_slice(), self.config.connect_timeout).ok_or(error)
         })?;
         let mut attempts = self.attempts(&addresses);
@@ -338,9 +339,9 @@ impl Connector {
     /// Checks the configuration and the private data.
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
-        // Private data that does not fit the connect request is sent in a frame, so it must fit a
-        // send buffer. The eager size must also have room for a reply of up to `REPLY_DATA_MAX`
-        // bytes.
+        // Private data that does not fit into the connect request is sent in a frame, so it must
+        // fit into a send buffer. The eager size must also have room for a reply of up to
+        // `REPLY_DATA_MAX` bytes.
         let (limit, place) = match self.config.eager_size.map(|size| size as usize) {
             Some(..REPLY_DATA_MAX) => (
                 REQUEST_DATA_MAX,
@@ -355,8 +356,9 @@ impl Connector {
         check_private_data(&self.private_data, limit, place)
     }
 
-    /// Returns the engine for connecting to `known` addresses, or to a host name that was not
-    /// looked up yet. A connection within the process later uses its listener's engine.
+    /// Returns the engine for connecting to the `known` addresses, or to a host name that has not
+    /// been looked up yet (`None`). A connection within the process later uses its listener's
+    /// engine.
     pub(crate) fn ready_engine(&self, known: Option<&Addresses>) -> Result<Engine, Error> {
         self.check()?;
         match &self.engine {
@@ -366,8 +368,8 @@ impl Connector {
         }
     }
 
-    /// Returns the engine that serves a connection to one of these addresses. Within the process it
-    /// is the listener's engine.
+    /// Returns the engine that serves a connection to one of these addresses. For a connection
+    /// within the process, this is the listener's engine.
     fn engine_for(&self, addresses: &Addresses) -> Result<Engine, Error> {
         if !self.is_in_memory(Some(addresses)) {
             return self.ready_engine(Some(addresses));
@@ -455,7 +457,8 @@ impl Endpoint {
 
     /// Connects within `timeout`, with the default [`Config`] and engine.
     ///
-    /// The timeout covers all addresses of a host name and all retries. 10 ms to 10 min.
+    /// The timeout covers all addresses of a host name and all retries. Its range is 10 ms to 10
+    /// min.
     ///
     /// # Errors
     ///
@@ -486,8 +489,8 @@ impl Stream {
         Connector::new().connect_stream(address)
     }
 
-    /// Connects like [`connect`](Self::connect), within `timeout`. A timeout below 10 ms counts as
-    /// 10 ms, and one above 10 min as 10 min.
+    /// Connects like [`connect`](Self::connect), within `timeout`. Timeouts below 10 ms are raised
+    /// to 10 ms, and timeouts above 10 min are lowered to 10 min.
     ///
     /// # Errors
     ///
@@ -496,7 +499,7 @@ impl Stream {
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> io::Result<Self> {
         let mut connector = Connector::new();
         connector.config.connect_timeout = match timeout {
-            // The check of the configuration refuses this value.
+            // The check of the configuration rejects this value.
             Duration::ZERO => timeout,
             _ => timeout.clamp(Duration::from_millis(10), Duration::from_secs(600)),
         };

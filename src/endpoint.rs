@@ -25,7 +25,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-// rustdoc lists the methods in the order of these modules, and before the methods of this file.
+// rustdoc lists the methods of these modules in this order, before the methods of this file.
 mod messages;
 
 mod bytes;
@@ -45,9 +45,9 @@ mod pair;
 /// Clones are handles to the same connection, and several threads may use them concurrently. When
 /// the last handle is dropped, the connection is closed in the background, as by
 /// [`Endpoint::close`]. A process that exits normally waits for such closes, and first closes its
-/// open connections: see [the guide](crate::guide::ending). In a child that inherits an endpoint
-/// through fork(2) its calls fail with [`CloseReason::Forked`], and dropping it does nothing: see
-/// [the guide](crate::guide::installing#fork).
+/// open connections: see [the guide](crate::guide::ending). In a child process that inherits an
+/// endpoint through fork(2), the endpoint's calls fail with [`CloseReason::Forked`], and dropping
+/// it does nothing: see [the guide](crate::guide::installing#fork).
 ///
 /// # Examples
 ///
@@ -67,16 +67,16 @@ pub struct Endpoint {
 }
 
 struct Inner {
-    /// Dropped before `link`, because dropping it reads the final counters of the link.
+    /// Must be dropped before `link`, because its destructor reads the link's final counters.
     _registered: Registered,
     link: Owner,
-    /// The receiver of the channel. The link must not own it: unread messages in the channel own
-    /// the link, which would be a reference cycle.
+    /// The receiver of the channel. The link must not own this receiver: unread messages in the
+    /// channel own the link, so there would be a reference cycle.
     completions: Receiver<Completion>,
     /// The unread bytes of a stream.
     inflow: OnceLock<Arc<Inflow>>,
-    /// Completions that a `recv` removed from the channel before a message. `next_completion`
-    /// returns them.
+    /// Completions that a `recv` found in the channel before a message. `next_completion` returns
+    /// them.
     lock_set_aside: Mutex<VecDeque<Completion>>,
     /// Whether the reader of a stream has received the end of the stream.
     end_taken: AtomicBool,
@@ -113,7 +113,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the ended connection that replaces inherited endpoints in a forked child.
+    /// Returns an ended connection, which replaces inherited endpoints in a forked child.
     pub(crate) fn forked() -> Self {
         let (link, completions) = Link::forked();
         let established = Established {
@@ -181,7 +181,7 @@ impl Endpoint {
 
     /// Returns the transport of the connection.
     ///
-    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses it while the connection is
+    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses it when the connection is
     /// established. It may change when the connection [resumes](crate::Config::resume).
     #[must_use]
     pub fn transport(&self) -> Transport {
@@ -215,7 +215,7 @@ impl Endpoint {
         self.inner.link.set_hop_limit(hops)
     }
 
-    /// Returns the reason for which the connection has ended, or `None` while it is open.
+    /// Returns the reason why the connection ended, or `None` while it is open.
     pub(crate) fn close_reason(&self) -> Option<CloseReason> {
         self.inner.link.ended().map(|ended| ended.reason)
     }
@@ -249,7 +249,7 @@ impl StandIn for Inner {
     }
 }
 
-/// Returns the result of a close for the way in which the connection ended.
+/// Converts the end of a connection into the result of `close`.
 fn verdict(ended: Ended) -> Result<(), Error> {
     match ended {
         // All messages of this side have arrived, but messages of the peer are missing.
@@ -257,7 +257,7 @@ fn verdict(ended: Ended) -> Result<(), Error> {
             reason: reason @ CloseReason::Truncated { .. },
             delivered: true,
         } => Err(Error::Disconnected(reason)),
-        // The parent closes the connection.
+        // This is a forked child, and only the parent closes the connection.
         Ended {
             reason: reason @ CloseReason::Forked,
             ..

@@ -123,7 +123,8 @@ impl Group {
     /// Removes a connection. Returns whether it was in this group.
     ///
     /// [`completions`](Self::completions) may still contain earlier completions of the connection.
-    /// The endpoint itself returns the later ones. A connection that has ended is not in the group.
+    /// Later completions are delivered to the endpoint itself. A connection that has ended is not
+    /// in the group.
     pub fn remove(&self, endpoint: &Endpoint) -> bool {
         endpoint.leave(&self.inner.queue)
     }

@@ -51,8 +51,8 @@
 //! * The **transport** is RDMA, or TCP if no device serves the address. Both give the same
 //!   guarantees. [`Endpoint::transport`] returns the one in use.
 //! * An **RDMA device** (an adapter, or software RoCE on any network interface) reads and writes
-//!   the memory of a program without its processor. The memory must be **registered**: locked, and
-//!   known to the device. A **queue pair** is the device's end point of a connection.
+//!   the memory of a program without using the processor. The memory must be **registered**:
+//!   locked, and known to the device. A **queue pair** is the device's end point of a connection.
 //! * A [`Region`] is registered memory that the peer reads and writes by [one-sided
 //!   operations](guide::messages#one-sided-operations), without involving the program on this side.
 //! * An [`Engine`] is a thread that establishes and closes connections. It polls the connections on

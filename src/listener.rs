@@ -163,7 +163,7 @@ impl Listener {
     /// ```
     pub fn accept(&self) -> Result<Endpoint, Error> {
         let accepted = self.arrivals().items().recv();
-        self.took(accepted.ok())
+        self.finish_accept(accepted.ok())
     }
 
     /// Accepts the next connection, waiting no longer than `timeout`.
@@ -177,7 +177,7 @@ impl Listener {
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Endpoint, Error> {
         match self.arrivals().items().recv_timeout(timeout) {
             Err(RecvTimeoutError::Timeout) => Err(Error::TimedOut),
-            accepted => self.took(accepted.ok()),
+            accepted => self.finish_accept(accepted.ok()),
         }
     }
 
@@ -192,17 +192,19 @@ impl Listener {
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
         match self.arrivals().items().try_recv() {
-            // The engine stores the end before it sends the last item to the channel.
+            // The engine stores the end before it sends the last item, so the end may already be
+            // stored while the channel is empty.
             Err(TryRecvError::Empty) => {
                 self.arrivals().update_readiness();
                 self.arrivals().ended().map_or(Ok(None), Err)
             }
-            accepted => self.took(accepted.ok()).map(Some),
+            accepted => self.finish_accept(accepted.ok()).map(Some),
         }
     }
 
-    /// Returns the `accepted` item of the channel. `None` means that the listener has ended.
-    fn took(&self, accepted: Option<Accepted>) -> Accepted {
+    /// Converts an item of the channel to the result of an accept. `None` means that the channel
+    /// has ended.
+    fn finish_accept(&self, accepted: Option<Accepted>) -> Accepted {
         self.arrivals().update_readiness();
         accepted.unwrap_or_else(|| Err(self.arrivals().end()))
     }
@@ -214,8 +216,8 @@ impl Listener {
     /// Accepts the next connection, for a task.
     ///
     /// Works like [`accept`](Self::accept), for futures on any runtime: if there is no connection,
-    /// the task is woken when there may be one. Only one task at a time can wait in this way: the
-    /// last caller.
+    /// the task is woken when there may be one. Only one task at a time can wait in this way: a
+    /// later call replaces the waker of an earlier call.
     ///
     /// # Errors
     ///

@@ -51,11 +51,11 @@ impl<'a> Outgoing<'a> {
 
     /// Requests a completion with this `id` when the message has arrived.
     ///
-    /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier ones
-    /// have arrived. So it waits until the peer's library has read every large message among them.
-    /// If the connection ends before that, [`Completion::Failed`](crate::Completion::Failed)
-    /// reports the id instead. Completions are in the order of sending. The application chooses the
-    /// ids, which need not be unique.
+    /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier
+    /// messages have arrived. So this completion waits until the peer's library has read every
+    /// large message among them. If the connection ends before that,
+    /// [`Completion::Failed`](crate::Completion::Failed) reports the id instead. Completions are in
+    /// the order of sending. The application chooses the ids, which need not be unique.
     ///
     /// A connection has room for [`Config::receive_window`](crate::Config::receive_window) +
     /// [`Config::send_depth`](crate::Config::send_depth) ids (default 48) of operations that are in
@@ -76,7 +76,7 @@ impl<'a> Outgoing<'a> {
         Self { content, id: None }
     }
 
-    /// Returns the same message for another attempt.
+    /// Borrows the message for one attempt to send it.
     pub(crate) fn reborrow(&mut self) -> Outgoing<'_> {
         let content = match &mut self.content {
             Content::Bytes(bytes) => Content::Bytes(bytes),
@@ -103,8 +103,8 @@ impl From<SendBuffer> for Outgoing<'_> {
     }
 }
 
-/// Sends the buffer without copying it. If it is not sent, the caller still owns its memory;
-/// otherwise it is empty.
+/// Sends the buffer without copying it. A buffer that was sent is empty afterwards; otherwise it
+/// keeps its memory.
 impl<'a> From<&'a mut SendBuffer> for Outgoing<'a> {
     fn from(buffer: &'a mut SendBuffer) -> Self {
         Self::new(Content::Borrowed(buffer))

@@ -68,9 +68,9 @@ const EVENTS: usize = 64;
 /// [`send`](Self::send) fails with [`Error::NotConnected`] in the thread that takes the events, and
 /// the `Lost` follows. So when the program gets a `Lost`, no message is in flight.
 ///
-/// Clones are handles to the same client. Dropping the last one closes the connection in the
-/// background, or cancels a dial immediately. In a child that inherits a client through fork(2) its
-/// calls fail with [`Error::Forked`].
+/// Clones are handles to the same client. Dropping the last handle closes the connection in the
+/// background, or cancels a dial immediately. In a child process that inherits a client through
+/// fork(2), the client's calls fail with [`Error::Forked`].
 ///
 /// # Examples
 ///
@@ -136,7 +136,7 @@ pub enum PersistentEvent {
     /// The client dials again, even if the peer closed the connection or the program ended it with
     /// [`redial`](Persistent::redial).
     Lost {
-        /// The reason for which the connection ended.
+        /// The reason why the connection ended.
         reason: CloseReason,
         /// The ids of the sent messages whose delivery is unknown, in the order of sending.
         unacknowledged: Vec<u64>,
@@ -190,7 +190,7 @@ impl Connector {
         self.redial.check()?;
         let target = Target::new(&address)?;
         let engine = self.ready_engine(target.addresses())?;
-        // All dials use this engine, except those within the process.
+        // All dials use this engine, except dials to a listener in the same process.
         let connector = self.clone().retry_refused(false).engine(&engine);
         let shared = Shared::new(connector, engine, target);
         Ok(Persistent::new(shared))
@@ -233,8 +233,8 @@ impl Persistent {
     /// Takes the next event, waiting no longer than `timeout`.
     ///
     /// With a timeout of zero it never waits. After the timeout the engine's thread continues the
-    /// current attempt, which is for one address over one transport. The next call handles its
-    /// result, or starts the next attempt.
+    /// current attempt, which is for one address over one transport. The next call handles the
+    /// result of this attempt, or starts the next attempt.
     ///
     /// # Errors
     ///
@@ -442,8 +442,8 @@ impl Persistent {
     /// Closes the connection, as [`Endpoint::close`](crate::Endpoint::close) does, and ends the
     /// client.
     ///
-    /// Threads that wait in other calls return. Earlier events can still be taken; the last one is
-    /// [`Lost`](PersistentEvent::Lost). If the client is dialing, the dial is cancelled
+    /// Threads that wait in other calls return. Earlier events can still be taken; the last event
+    /// is [`Lost`](PersistentEvent::Lost). If the client is dialing, the dial is cancelled
     /// immediately.
     ///
     /// # Errors

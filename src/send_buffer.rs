@@ -15,8 +15,8 @@ use crate::{
 ///
 /// Pass it to [`Endpoint::send`] or one of its variants, on the connection for which it was
 /// created: by value, or as `&mut buffer` to keep it for another attempt if it is not sent. A
-/// buffer that was sent is empty. A message up to the eager size is copied, because its registered
-/// destination already exists, and registering this memory would cost more than the copy.
+/// buffer that was sent is empty. A message up to the eager size is copied into memory that is
+/// already registered, because registering the buffer's memory would cost more than the copy.
 ///
 /// The buffer dereferences to its bytes. Their initial content is arbitrary, for instance that of
 /// an earlier message. A peer can read the bytes only after they are sent, and can never read bytes

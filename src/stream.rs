@@ -42,8 +42,8 @@ pub use self::{
 /// A connection that carries bytes in both directions, like [`std::net::TcpStream`].
 ///
 /// The bytes travel in messages of an [`Endpoint`]. A reader that keeps up reads them from the
-/// buffer that the device wrote, without an intermediate copy, and [`BufRead`] lends that buffer.
-/// Writes behave as follows:
+/// buffer that the device wrote, without an intermediate copy, and [`BufRead`] returns a reference
+/// to that buffer. Writes behave as follows:
 ///
 /// * While the peer has room, each write is sent immediately, as one message. There is no Nagle
 ///   delay to disable. While the peer has no room, writes of up to 16 KiB are combined and sent
@@ -54,8 +54,8 @@ pub use self::{
 ///   of bytes that it accepted, and fails if that is 0.
 ///
 /// Bytes that have arrived are stored until they are read. If the peer does not read, the stream
-/// accepts about [`Config::stream_buffer`](crate::Config::stream_buffer) bytes (4 MiB), whatever
-/// the length of the writes; then writes wait.
+/// accepts about [`Config::stream_buffer`](crate::Config::stream_buffer) bytes (4 MiB), regardless
+/// of the length of each write. Further writes wait.
 ///
 /// Differences from `TcpStream`:
 ///
@@ -63,8 +63,8 @@ pub use self::{
 ///   [`shutdown`](Self::shutdown), or by dropping its stream. If the peer vanished, or exited
 ///   without dropping its stream, the read fails.
 /// * Dropping the last handle ends both directions. Written bytes are delivered in the background;
-///   a process that exits normally waits for that (see [the guide](crate::guide::ending)). Unread
-///   bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero,
+///   a process that exits normally waits for the delivery (see [the guide](crate::guide::ending)).
+///   Unread bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero,
 ///   dropping resets the connection.
 /// * If the peer has closed, a write fails once this side has read to the end. Before that, up to
 ///   64 KiB of written bytes are accepted and discarded, so that a program that writes between
@@ -91,9 +91,9 @@ pub use self::{
 /// ```
 pub struct Stream {
     shared: Local<Shared>,
-    /// A copy of bytes that [`BufRead`] lends. Needed because another handle could consume the
-    /// original.
-    lent: Vec<u8>,
+    /// A copy of the bytes that [`BufRead::fill_buf`] returns. Used while there is another handle,
+    /// which could consume the original bytes.
+    unread_copy: Vec<u8>,
 }
 
 /// The state that all handles to a stream share.
@@ -139,7 +139,7 @@ impl Stream {
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             shared: self.shared.clone(),
-            lent: Vec::new(),
+            unread_copy: Vec::new(),
         })
     }
 
@@ -150,15 +150,16 @@ impl Stream {
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         let writing = Self {
             shared: self.shared.clone(),
-            lent: Vec::new(),
+            unread_copy: Vec::new(),
         };
         (ReadHalf::new(self), WriteHalf::new(writing))
     }
 
-    /// Copies the next bytes without consuming them. Waits for some as [`read`](Read::read) does.
+    /// Copies the next bytes without consuming them. If none have arrived, waits as
+    /// [`read`](Read::read) does.
     ///
     /// Copies the bytes that have arrived, up to the length of `buf`. A later read of that length
-    /// returns all of them.
+    /// returns the same bytes.
     ///
     /// # Errors
     ///
@@ -195,7 +196,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.read_timeout.get())
     }
@@ -204,7 +205,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.write_timeout.get())
     }
@@ -214,7 +215,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared
             .nonblocking
@@ -223,11 +224,11 @@ impl Stream {
     }
 
     /// Returns the error that ended the connection. Returns `None` while the connection is open,
-    /// and also if the peer had finished before the end.
+    /// and also if the peer finished before the connection ended.
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.shared.endpoint.end_error())
     }
@@ -236,7 +237,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.original().endpoint.local_addr())
     }
@@ -245,7 +246,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.original().endpoint.peer_addr())
     }
@@ -287,19 +288,20 @@ impl Shared {
         Some(timeout.get().map_or_else(Deadline::never, Deadline::after))
     }
 
-    /// Waits for bytes or the end. Then returns the result of `take`.
+    /// Waits for bytes or the end of the stream. Then returns the result of `take`.
     fn read_with<T>(&self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {
             Some(deadline) => self.turns.wait(deadline),
-            // If another thread has the turn, it waits for bytes, so there is nothing to read.
+            // If another thread has the turn, that thread waits for bytes, so there is nothing to
+            // read.
             None => self.turns.take(),
         };
         let mut turn = turn.ok_or(io::ErrorKind::WouldBlock)?;
         read_in_turn(&mut turn, &self.endpoint, deadline.as_ref(), take)
     }
 
-    /// Reads like [`read_with`](Self::read_with), through the only handle, which needs no turn.
+    /// Reads like [`read_with`](Self::read_with). Takes no turn, because this is the only handle.
     fn read_alone<T>(&mut self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let reading = self.turns.get_mut();
@@ -319,7 +321,7 @@ impl Shared {
         let mut written = write(parts).map_err(write_error)?;
         let len = total(parts);
         if written < len {
-            // Like a socket, the write fails only if it has accepted no bytes.
+            // Like a write to a socket, this write fails only if it has accepted no bytes.
             let mut parts = parts.to_vec();
             let mut rest = &mut parts[..];
             IoSlice::advance_slices(&mut rest, written);
@@ -334,7 +336,7 @@ impl Shared {
     }
 }
 
-/// Waits for bytes or the end. The calling handle has the turn.
+/// Waits for bytes or the end of the stream. The caller must have the turn.
 fn read_in_turn<T>(
     reading: &mut Reading,
     endpoint: &StreamEnd,
@@ -377,7 +379,7 @@ impl From<Endpoint> for Stream {
     }
 }
 
-/// Converts streams of a runtime into streams for threads, and vice versa.
+/// Conversions between streams of a runtime and streams for threads.
 impl Stream {
     pub(crate) fn from_parts(endpoint: StreamEnd, turns: Turns, nonblocking: bool) -> Self {
         Self {
@@ -388,7 +390,7 @@ impl Stream {
                 read_timeout: Timeout::default(),
                 write_timeout: Timeout::default(),
             })),
-            lent: Vec::new(),
+            unread_copy: Vec::new(),
         }
     }
 
@@ -403,10 +405,10 @@ impl Stream {
     }
 }
 
-/// Returns the error of a conversion that requires the only handle.
+/// Returns the error of a conversion to a tokio type while there is another handle.
 #[cfg(feature = "tokio")]
 pub(crate) fn is_shared() -> io::Error {
-    let text = "another handle of it is in use, and a runtime needs the only one";
+    let text = "another handle is still in use; drop it before the conversion";
     io::Error::new(io::ErrorKind::ResourceBusy, text)
 }
 
@@ -434,11 +436,11 @@ impl Read for Stream {
 impl BufRead for Stream {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.shared.get_mut().is_none() {
-            self.lent.clear();
-            let lent = &mut self.lent;
+            self.unread_copy.clear();
+            let copy = &mut self.unread_copy;
             self.shared
-                .read_with(|reading, _| lent.extend_from_slice(reading.bytes()))?;
-            return Ok(&self.lent);
+                .read_with(|reading, _| copy.extend_from_slice(reading.bytes()))?;
+            return Ok(&self.unread_copy);
         }
         let Some(alone) = self.shared.get_mut() else {
             return Ok(&[]);
@@ -456,8 +458,8 @@ impl BufRead for Stream {
             reading.consume(count);
             return reading.announce(endpoint);
         }
-        // If another handle is waiting for bytes now, it has already consumed the bytes that were
-        // lent.
+        // If another handle is waiting for bytes now, it has already consumed the bytes that
+        // `fill_buf` returned.
         if let Some(mut reading) = self.shared.turns.wait_for_bytes() {
             reading.consume(count);
             reading.announce(&self.shared.endpoint);
@@ -506,8 +508,8 @@ impl fmt::Debug for Stream {
 /// Poll methods for tasks, on any runtime.
 ///
 /// Futures call these methods, which never block. A method that returns [`Pending`](Poll::Pending)
-/// wakes the task when another call may succeed. At a time, one task can wait to read and one to
-/// write. If another handle is already waiting to read, it reads first. See
+/// wakes the task when another call may succeed. Only one task at a time can wait to read, and only
+/// one to write. If another handle is already waiting to read, that handle reads first. See
 /// [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
 impl Stream {
     /// Reads some bytes. Returns 0 at the end of the stream.

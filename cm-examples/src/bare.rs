@@ -79,8 +79,8 @@ impl Port {
         })
     }
 
-    /// Moves a new queue pair to the state INIT, in which it accepts receives. `access` are the
-    /// operations that the peer is allowed to perform on memory.
+    /// Moves a new queue pair to the state INIT, in which it accepts receives. `access` contains
+    /// the operations that the peer may perform on memory.
     ///
     /// # Errors
     ///
@@ -382,7 +382,7 @@ mod tests {
         assert!(Peer::from_text(&[0; 52]).is_err());
     }
 
-    /// Returns two connected sockets. The second one represents the peer.
+    /// Returns two connected sockets. The second socket represents the peer.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -31,7 +31,7 @@ pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(|| format!("cannot resolve {host}: the host has no address"))?)
 }
 
-/// Resolves a host name or an address. For programs with an option for the address format.
+/// Resolves a host name or an address, for programs with an option for the address format.
 ///
 /// # Errors
 ///

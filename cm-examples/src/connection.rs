@@ -43,8 +43,8 @@ pub struct Connection {
 impl Connection {
     /// Creates the objects that the id needs before it connects or accepts. The caller must then
     /// post receives, because the peer can send as soon as the connection is established. `events`
-    /// must be the event channel of this id only. If `own_qp` is true, the program changes the
-    /// state of the queue pair.
+    /// must not be shared with other ids. If `own_qp` is true, the program changes the state of the
+    /// queue pair.
     ///
     /// # Errors
     ///

@@ -13,8 +13,8 @@ use rdmsg::{
 
 use crate::Result;
 
-/// The maximum time between two datagrams. After this time, the missing datagrams are lost, because
-/// no host sends a datagram again.
+/// The maximum time between two datagrams. After this time, missing datagrams are considered lost,
+/// because no host sends a datagram again.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const SEND: u64 = 0;

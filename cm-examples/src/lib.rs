@@ -132,7 +132,7 @@ impl Latencies {
         )
     }
 
-    /// Adds a latency. A latency above 60 s counts as 60 s.
+    /// Adds a latency. A latency above 60 s is recorded as 60 s.
     pub fn record(&mut self, latency: Duration) {
         self.0
             .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));

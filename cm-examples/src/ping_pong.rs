@@ -209,8 +209,8 @@ impl PingPong {
             ..
         } = self.rules;
         let (mut posted, mut sent, mut received) = (rx_depth, 0, 0);
-        // A side sends after it has received a message since its last send, and that send has
-        // completed.
+        // A side sends its next message when its last send has completed and a message has arrived
+        // since that send.
         let (mut sending, mut answered) = (begins, false);
         if sending {
             self.send()?;

@@ -45,14 +45,14 @@ pub fn config() -> Config {
         config.send_depth = 8;
         config.eager_size = Some(1024);
         config.max_message = 1024;
-        // The engine establishes only 8 connections at a time, so the last of many clients waits
-        // long.
+        // The engine establishes only 8 connections at a time, so with many clients the last client
+        // waits for a long time.
         config.connect_timeout = Duration::from_secs(60);
     })
 }
 
-/// Returns [`config`] with changes for servers that have one thread per connection in `recv`. The
-/// threads sleep instead of polling, because polling threads would occupy all processors.
+/// Returns [`config`] with a change for servers in which one thread per connection waits in `recv`.
+/// The threads sleep instead of polling, because polling threads would occupy all processors.
 #[must_use]
 pub fn config_for_threads() -> Config {
     config().with(|c| c.polling = Polling::Event)

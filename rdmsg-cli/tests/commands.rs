@@ -211,7 +211,7 @@ fn ping_goes_on_over_a_cut() {
     assert!(ended.output.contains(summary), "{ended}");
 }
 
-/// Limits the address space of the process to its present size and `more` bytes, or removes the
+/// Limits the address space of the process to its present size plus `more` bytes, or removes the
 /// limit. With a small `more`, the process cannot start a thread, because a thread's stack is
 /// larger than all other allocations of the process.
 fn limit_address_space(process: &Process, more: Option<u64>) {
@@ -292,7 +292,7 @@ fn echo_of_another_length_is_logged() {
     serving.join().unwrap();
 }
 
-/// Starts a service over TCP that returns each message, and is not `rdmsg serve`.
+/// Starts an echo service over TCP that is not `rdmsg serve`.
 fn echo_service() -> String {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
@@ -342,7 +342,7 @@ fn another_program_at_the_address_is_reported() {
         ("messages", "note"),
     ];
     assert_eq!(found, expected, "{value}");
-    let what = format!("another program than rdmsg serve listens at {address}");
+    let what = format!("a program other than rdmsg serve listens at {address}");
     assert_eq!(findings[1]["what"], what);
     assert!(!value.to_string().contains("firewall"), "{value}");
 }

@@ -35,7 +35,7 @@ pub(super) fn address_of(name: &str) -> SocketAddr {
     (ip, PORT).into()
 }
 
-/// Returns the name for which an address stands, or `None` for an ordinary address.
+/// Returns the name that an address stands for, or `None` for an ordinary address.
 fn name_of(address: SocketAddr) -> Option<String> {
     let SocketAddr::V6(v6) = address else {
         return None;
@@ -74,8 +74,8 @@ impl fmt::Debug for Shown {
     }
 }
 
-/// Returns whether an in-process listener on one address accepts connections to another address.
-/// The ports must be equal, and the hosts must be equal or one of them unspecified (`0.0.0.0`,
+/// Returns whether an in-process listener on one address accepts connections to another address. It
+/// does if the ports are equal, and the hosts are equal or one of them is unspecified (`0.0.0.0`,
 /// `::`).
 pub(crate) fn serves(listener: SocketAddr, wanted: SocketAddr) -> bool {
     let (own, other) = (listener.ip(), wanted.ip());

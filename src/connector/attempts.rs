@@ -22,11 +22,11 @@ pub(super) struct Attempts {
     tried: usize,
     deadline: Instant,
     silent_hosts: &'static SilentHosts,
-    /// The attempts at the most recently tried address.
+    /// The attempts to connect to the most recently tried address.
     last: Option<Tried>,
 }
 
-/// The attempts at one address.
+/// The attempts to connect to one address.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     address: SocketAddr,
@@ -47,7 +47,7 @@ pub(super) struct Attempt {
     pub(super) deadline: Instant,
 }
 
-/// Returns the allowed transports to an address, the first choice first.
+/// Returns the allowed transports to an address, in order of preference.
 pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iterator<Item = Way> {
     let (first, second) = match transport.resolved() {
         TransportChoice::Rdma => (Transport::Rdma, None),
@@ -62,8 +62,8 @@ pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iter
 }
 
 impl Attempts {
-    /// Creates the attempts for these addresses. Each address gets an equal share of the time that
-    /// is left. `default` is the transport if `addresses` name none.
+    /// Creates the attempts for these addresses. Each address gets an equal share of the remaining
+    /// time. `default` is the transport if `addresses` specifies none.
     pub(super) fn new(
         addresses: &Addresses,
         default: TransportChoice,
@@ -80,7 +80,7 @@ impl Attempts {
         }
     }
 
-    /// Returns the next attempt. `failed` is the error of the last one.
+    /// Returns the next attempt. `failed` is the error of the last attempt.
     pub(super) fn next(&mut self, failed: Option<&Error>) -> Option<Attempt> {
         if let (Some(last), Some(error)) = (&mut self.last, failed)
             && let Some(fallback) = last.fallback.take()
@@ -154,7 +154,7 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "connector: connecting to {} over {from} failed, now tries {over}: {error}",
+            "connector: cannot connect to {} over {from}, tries {over} next: {error}",
             Shown(address)
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();
@@ -163,9 +163,9 @@ impl Tried {
     }
 }
 
-/// Returns the address at which this host reaches itself over a transport if `address` is `0.0.0.0`
-/// or `[::]`, and otherwise `address`. A TCP socket connects such an address to the loopback
-/// interface, but RDMA needs the address of a device.
+/// Replaces `0.0.0.0` or `[::]` by an address at which this host reaches itself over `transport`.
+/// Returns other addresses unchanged. A TCP socket can connect to `0.0.0.0`, which leads to the
+/// loopback interface, but RDMA needs the address of a device.
 fn reachable(address: SocketAddr, transport: Transport) -> SocketAddr {
     let ip = address.ip().to_canonical();
     if !ip.is_unspecified() {

@@ -59,7 +59,7 @@ fn attempt_first(connector: &Connector, addresses: &Addresses) -> Result<(Engine
     Ok((engine, Step::Attempt(attempts, promise)))
 }
 
-/// Starts the next attempt. `failed` is the error of the last one, which is returned if no attempt
+/// Starts the next attempt. `failed` is the error of the previous attempt. Returns it if no attempt
 /// is left.
 fn attempt(
     connector: &Connector,

@@ -62,7 +62,7 @@ fn work() {
             return;
         };
         if promise_sender.has_waiter() {
-            // If the task's waker panics, there is no connection to end.
+            // A lookup has no connection to end, so nothing is done if the task's waker panics.
             promise_sender.keep(name.to_addresses(), || ());
         }
     }

@@ -10,9 +10,9 @@ use std::{
 
 use crate::os::{PerProcess, lock};
 
-/// The time after which a silent host is tried over RDMA first again.
+/// The time after which connectors try RDMA first again at a silent host.
 const MEMORY: Duration = Duration::from_secs(60);
-/// The maximum number of silent hosts. A further one replaces the oldest.
+/// The maximum number of silent hosts. A further host replaces the oldest.
 const MOST: usize = 256;
 
 /// The silent hosts with the time of the last failed attempt over RDMA, the oldest first.
@@ -23,7 +23,7 @@ pub(super) struct SilentHosts(Mutex<VecDeque<(SocketAddr, Instant)>>);
 pub(super) static SILENT_HOSTS: PerProcess<SilentHosts> = PerProcess::new(SilentHosts::default);
 
 impl SilentHosts {
-    /// Returns whether the host of this address is known as silent.
+    /// Returns whether the host of this address is known to be silent.
     pub(super) fn contains(&self, address: SocketAddr, now: Instant) -> bool {
         let mut hosts = lock(&self.0);
         while let Some((_, since)) = hosts.front()
@@ -45,7 +45,8 @@ impl SilentHosts {
         hosts.push_back((host(address), now));
     }
 
-    /// Removes the host of this address, because it answers over RDMA or refused over TCP.
+    /// Removes the host of this address, because it has answered over RDMA or refused a connection
+    /// over TCP.
     pub(super) fn remove(&self, address: SocketAddr) {
         let host = host(address);
         lock(&self.0).retain(|(silent, _)| *silent != host);

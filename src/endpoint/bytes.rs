@@ -34,8 +34,8 @@ impl Endpoint {
         inflow.put_first(before);
         self.update_readiness();
     }
-    /// Returns the next message of a stream. `taken` was removed from the channel; if it is an end,
-    /// the bytes in the queue precede it.
+    /// Returns the next message of a stream. `taken` is the item that the caller has removed
+    /// from the channel. If `taken` is an end, messages in the queue are returned first.
     pub(super) fn take_bytes_before(
         &self,
         taken: Option<Result<Message, Error>>,
@@ -68,7 +68,7 @@ impl Endpoint {
     /// Copies the first unread bytes of a stream without consuming them. Returns the number of
     /// bytes.
     pub(crate) fn peek_bytes(&self, to: &mut [u8]) -> usize {
-        // The program may only peek, in a loop, so this call must poll for new bytes.
+        // A program might call only this method, in a loop, so this call must poll for new bytes.
         self.inner.link.poll_once();
         let inflow = self.inner.inflow.get();
         inflow.map_or(0, |inflow| inflow.copy_to(to))
@@ -102,8 +102,8 @@ impl Endpoint {
         self.poll_for_room(cx, Awaited::Room.common(), || self.write_some(parts))
     }
 
-    /// Writes some of the bytes. After the peer's close the bytes are discarded until the
-    /// application has read to the end of the stream, because many programs would stop reading
+    /// Writes some of the bytes. After the peer's close, discards the bytes without an error until
+    /// the application has read to the end of the stream, because many programs would stop reading
     /// after a write error. A TCP socket behaves in the same way before the reset arrives.
     pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
@@ -132,8 +132,8 @@ impl Endpoint {
         }
     }
 
-    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets it must then
-    /// call [`wake_waiting`](Self::wake_waiting).
+    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets `stopped`
+    /// must then call [`wake_waiting`](Self::wake_waiting).
     pub(crate) fn recv_unless(
         &self,
         stopped: &AtomicBool,
@@ -155,7 +155,8 @@ impl Endpoint {
         self.inner.link.wake();
     }
 
-    /// Sets whether the fd stays readable, because the program has read only a part of a message.
+    /// Sets whether the fd stays readable even if the endpoint has no completion. A stream needs
+    /// this while it has read only a part of a message.
     pub(crate) fn keep_readable(&self, readable: bool) {
         let set_aside = &self.inner.link.set_aside;
         if readable {
@@ -178,8 +179,8 @@ impl Inner {
 /// Reports the readiness of a stream to tasks.
 #[cfg(feature = "tokio")]
 impl Endpoint {
-    /// Returns whether a nonblocking receive may return a message or the end. The receive returns
-    /// nothing if the channel contains only completions of other kinds, which it then removes.
+    /// Returns whether a nonblocking receive may return a message or the end. If the channel
+    /// contains only completions of other kinds, the receive removes them and returns nothing.
     pub(crate) fn has_arrived(&self) -> bool {
         !self.inner.completions.is_empty() || self.inner.has_bytes() || self.peer_has_stopped()
     }
@@ -195,9 +196,8 @@ impl Endpoint {
         self.inner.link.is_over()
     }
 
-    /// Returns whether a write of `len` bytes accepts some of them or fails, rather than reporting
-    /// that there is no room. After `false`, [`Awaited::Room`] is reported when a write may
-    /// succeed.
+    /// Returns `false` if a write of `len` bytes would accept none of them, because there is no
+    /// room. Then [`Awaited::Room`] is reported when a write may succeed.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.inner.link.has_room_to_write(len)
     }
@@ -215,8 +215,8 @@ impl Endpoint {
         }
     }
 
-    /// Polls `ready`, as a task, until it returns a value. Each event that the task awaits triggers
-    /// another call.
+    /// Calls `ready` until it returns a value. Each event that the task awaits triggers another
+    /// call.
     pub(crate) fn poll_until<T>(
         &self,
         cx: &mut Context<'_>,

@@ -59,7 +59,7 @@ impl Endpoint {
     /// Takes the next completion of any kind. Waits for it without a time limit.
     ///
     /// Messages are completions, too: [`Completion::Received`]. The waiting thread itself polls the
-    /// completion queue, in the way that [`Polling`](crate::Polling) describes.
+    /// completion queue, as [`Polling`](crate::Polling) describes.
     ///
     /// # Errors
     ///
@@ -231,7 +231,8 @@ impl Endpoint {
         self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
         self.lock_set_aside().push_back(completion);
         if self.inner.link.is_grouped() {
-            // The connection joined a group after this thread had removed the completion.
+            // The connection has joined a group since this thread removed the completion, so move
+            // the completion to the group.
             self.inner.link.put_after_join(|| self.take_set_aside());
         }
     }

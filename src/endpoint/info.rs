@@ -31,7 +31,7 @@ pub struct Info {
     ///
     /// Always `false` without [`Config::resume`](crate::Config::resume).
     pub is_suspended: bool,
-    /// The reason for which the connection has ended; `None` while it is open. Unread messages can
-    /// still be received.
+    /// The reason why the connection ended; `None` while it is open. After the end, unread messages
+    /// can still be received.
     pub close_reason: Option<CloseReason>,
 }

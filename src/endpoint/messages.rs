@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The interval at which a call checks whether there is room for its completion.
-const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Sends and receives messages.
 impl Endpoint {
@@ -30,9 +30,10 @@ impl Endpoint {
     /// by default 16 KiB over RDMA) is sent straight into a receive buffer of the peer. A message
     /// of a few eager sizes (3 over RDMA, 16 over TCP) is sent into several buffers, if enough of
     /// them are free. A longer message stays in the memory of this side until the peer's library
-    /// reads it, without any action by its program. At most 4 of these long messages, and
-    /// [`Config::large_memory`](crate::Config::large_memory) bytes, are in flight at a time; `send`
-    /// waits while this limit is reached. A [`SendBuffer`] avoids copying a long message.
+    /// reads it. The peer's program need not do anything for that. At most 4 of these long
+    /// messages, and [`Config::large_memory`](crate::Config::large_memory) bytes, are in flight at
+    /// a time; `send` waits while this limit is reached. A [`SendBuffer`] avoids copying a long
+    /// message.
     ///
     /// This method waits without a time limit, until there is room or the connection ends.
     /// [`send_timeout`](Self::send_timeout) has a time limit, and [`try_send`](Self::try_send) does
@@ -62,7 +63,7 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
-        // A message of borrowed bytes need not be dropped, and most are sent here.
+        // Most messages are sent here. They consist of borrowed bytes, so they need not be dropped.
         let message = ManuallyDrop::new(message.into());
         if self.send_at_once(&message) {
             return Ok(());
@@ -72,11 +73,11 @@ impl Endpoint {
 
     /// Receives the next message. Waits for it without a time limit.
     ///
-    /// The waiting thread itself polls the completion queue, in the way that
-    /// [`Polling`](crate::Polling) describes. The [`Message`] is a view of the buffer that the
-    /// device wrote, so no byte is copied. While the program holds it, it occupies one credit of
-    /// the window; the peer's `send` waits when none is left. To free the credit, drop the message,
-    /// or copy its bytes with [`Message::into_vec`].
+    /// The waiting thread itself polls the completion queue, as [`Polling`](crate::Polling)
+    /// describes. The [`Message`] is a view of the buffer that the device wrote, so no byte is
+    /// copied. While the program holds it, it occupies one credit of the window; the peer's `send`
+    /// waits when none is left. To free the credit, drop the message, or copy its bytes with
+    /// [`Message::into_vec`].
     ///
     /// When completions of other kinds precede the message, they are stored for
     /// [`next_completion`](Self::next_completion).
@@ -110,9 +111,9 @@ impl Endpoint {
     ///
     /// Once this method is called, sends of other threads fail. The call delivers earlier messages,
     /// notifies the peer and waits for its answer. This takes at most
-    /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until the
-    /// device has returned the work requests. Keepalive continues during the close, so waiting for
-    /// a dead peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
+    /// [`close_timeout`](crate::Config::close_timeout) (default 5 s), and up to 2 s more until all
+    /// work requests have completed. Keepalive continues during the close, so waiting for a dead
+    /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
     /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
     /// then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that have already
     /// arrived here can still be received.
@@ -120,7 +121,7 @@ impl Endpoint {
     /// `Ok` means that the peer's library has received and acknowledged everything. It does not
     /// mean that the peer's application has read everything: an application that drops its endpoint
     /// drops its unread messages. A connection that is dropped without `close` is closed in the
-    /// same way, but the result is only logged, and only if it is not a success.
+    /// same way, but a failure is only logged.
     ///
     /// # Errors
     ///
@@ -151,7 +152,7 @@ impl Endpoint {
         let link = &self.inner.link;
         match link.wait_until(&Deadline::never(), None, || link.ended()) {
             Ok(ended) => super::verdict(ended),
-            // This case does not occur, because the deadline is infinite.
+            // This cannot happen, because the deadline is infinite.
             Err(_) => Err(Error::TimedOut),
         }
     }
@@ -196,9 +197,9 @@ impl Endpoint {
 
     /// Sends one message if there is room for it, without waiting.
     ///
-    /// After a [`TrySendError::Full`], the return of room is reported in two ways: the fd for
-    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and there is a
-    /// [`Completion::Room`].
+    /// When there is room again after a [`TrySendError::Full`], the fd for
+    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and [`Completion::Room`]
+    /// is delivered.
     ///
     /// # Errors
     ///
@@ -234,8 +235,8 @@ impl Endpoint {
 
     /// Receives the next message, waiting no longer than `timeout`.
     ///
-    /// The waiting thread itself polls the completion queue, in the way that
-    /// [`Polling`](crate::Polling) describes.
+    /// The waiting thread itself polls the completion queue, as [`Polling`](crate::Polling)
+    /// describes.
     ///
     /// # Errors
     ///
@@ -302,7 +303,7 @@ impl Endpoint {
         };
         if !self.inner.link.owns(&memory) {
             *buffer.memory() = Some(memory);
-            // An ended connection owns no buffers, so a mismatch means that it has ended.
+            // An ended connection owns no buffers, so report its end instead of a foreign buffer.
             let error = match self.inner.link.ended() {
                 Some(ended) => Error::Disconnected(ended.reason),
                 None => Error::ForeignMemory,
@@ -374,8 +375,8 @@ impl Endpoint {
 
     /// Repeats an attempt until it succeeds, fails, or the deadline passes.
     ///
-    /// If there is no room for the completion of the attempt, it is repeated only while another
-    /// thread may take completions.
+    /// If there is no room for the attempt's completion, repeats the attempt only while another
+    /// thread takes completions.
     pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,
@@ -399,7 +400,7 @@ impl Endpoint {
                 {
                     // A channel does not notify threads when completions are taken from it, so this
                     // thread polls.
-                    let look = deadline.at_most(PLACE_CHECK_INTERVAL);
+                    let look = deadline.at_most(ROOM_CHECK_INTERVAL);
                     let _ = link.wait_until(&look, None, || None::<()>);
                 }
                 Ok(done) => return done,
@@ -444,9 +445,9 @@ impl Endpoint {
         self.take_arrived()
     }
 
-    /// Returns whether there is no completion, no end and no byte of a stream to return. The check
-    /// must be cheap, because a wait repeats it in [`take_from`](Self::take_from), and usually
-    /// finds nothing.
+    /// Returns whether there is nothing to return: no completion, no end, and no bytes of a stream.
+    /// The check must be cheap, because a waiting thread repeats it in
+    /// [`take_from`](Self::take_from) and usually finds nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
@@ -494,10 +495,10 @@ impl Endpoint {
         taken
     }
 
-    /// Returns the peer's Finish if all messages were taken. Each later call returns it again.
+    /// Returns the peer's Finish if all messages were taken. Later calls return it again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
-        // The peer counts as finished only after its messages are in the channel. So the channel
-        // must be checked second.
+        // The link reports the peer as finished only after the peer's messages are in the channel.
+        // So the channel must be checked second.
         let finished = self.inner.link.peer_has_finished() && self.inner.completions.is_empty();
         finished.then_some(Err(Error::PeerFinished))
     }
@@ -519,7 +520,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::ControlMessagesNotTaken`] when the peer's program has not dropped 2 earlier ones.
+    /// * [`Error::ControlMessagesNotTaken`] while 2 earlier control messages are in flight or not
+    ///   yet dropped.
     /// * [`Error::ControlMessageTooLong`] for a longer control message.
     /// * [`Error::NotSupported`] when the peer does not accept control messages, because it is a
     ///   [`Stream`](crate::Stream) or uses an earlier version of this crate.
@@ -569,7 +571,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`Error::NotSupported`] when the peer does not know the notice, because it is a
+    /// * [`Error::NotSupported`] when the peer does not support this notice, because it is a
     ///   [`Stream`](crate::Stream) or uses an earlier version of this crate. The connection stays
     ///   open.
     /// * [`Error::Disconnected`] when the connection has ended or is being closed.
@@ -592,7 +594,7 @@ impl Endpoint {
         self.inner.link.ask_to_leave()
     }
 
-    /// Ends the messages of this side, which can continue to receive (half-close).
+    /// Ends the sending direction of this side, which can still receive messages (half-close).
     ///
     /// The peer receives everything that was sent before. Then its [`recv`](Self::recv) returns
     /// [`Error::PeerFinished`], or it gets [`Completion::Finished`]. The peer may continue to send,
@@ -673,8 +675,8 @@ impl Endpoint {
     /// message uses one credit. Messages of one frame share a receive buffer, which becomes free
     /// when the last of them is dropped.
     ///
-    /// All messages are sent, unless an error occurs after the first; then the next call returns
-    /// that error. An empty batch sends nothing.
+    /// If an error occurs after the first message, returns the number of messages sent until then;
+    /// the next call returns the error. An empty batch sends nothing.
     ///
     /// # Errors
     ///

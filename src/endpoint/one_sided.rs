@@ -11,18 +11,18 @@ use crate::{
 /// One-sided operations, in which the devices move the bytes and the peer's program is not
 /// involved.
 ///
-/// Each method has as arguments a range of a [`Region`] of this side, a peer's [`RemoteRegion`]
-/// with an offset in bytes, and an id for its completion. It checks bounds and rights first. Only
-/// the peer's device can detect that a region has been deregistered, or that the peer never granted
-/// a right. It then ends the connection, as on any reliable RDMA connection, and this side gets
-/// [`Completion::Failed`](crate::Completion::Failed) with the status.
+/// Each method takes a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset
+/// in bytes, and an id for its completion. The method checks bounds and rights first. Only the
+/// peer's device can detect that a region has been deregistered, or that the peer never granted a
+/// right. The device then ends the connection, as on any reliable RDMA connection, and this side
+/// gets [`Completion::Failed`](crate::Completion::Failed) with the status.
 ///
 /// Operations and messages are executed in the order in which they were started, with one exception
 /// that applies to every RDMA device: a write or message that follows a read or atomic operation
 /// may be executed before it. Wait for the completion of the read if the order matters. At most
-/// [`Config::send_depth`](crate::Config::send_depth) operations are in flight; a further one waits.
-/// It also waits for room for its completion, as a message [with an id](crate::Outgoing::with_id)
-/// does.
+/// [`Config::send_depth`](crate::Config::send_depth) operations are in flight; further operations
+/// wait. An operation also waits for room for its completion, as a message [with an
+/// id](crate::Outgoing::with_id) does.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
     endpoint: &'a Endpoint,
@@ -104,7 +104,7 @@ impl OneSided<'_> {
     /// Writes `range` of `region` to the peer's memory at `offset` of `remote`.
     ///
     /// [`Completion::Written`](crate::Completion::Written) with `id` reports that the peer's device
-    /// has received the bytes; do not change them before. If you send a message afterwards, the
+    /// has received the bytes; do not change them until then. If you send a message afterwards, the
     /// peer receives it after the bytes are in its memory. The peer's region must allow
     /// [writing](RemoteAccess::write).
     ///
@@ -132,9 +132,9 @@ impl OneSided<'_> {
     ///
     /// The bytes are written to `offset` of `remote`. Then the peer gets
     /// [`Completion::Immediate`](crate::Completion::Immediate) with `imm_data`, and this side
-    /// [`Completion::Written`](crate::Completion::Written) with `id`; do not change the bytes
-    /// before. The operation uses one credit, as a message does, and waits while the window is
-    /// full. The peer's region must allow [writing](RemoteAccess::write).
+    /// [`Completion::Written`](crate::Completion::Written) with `id`; do not change the bytes until
+    /// then. The operation uses one credit, as a message does, and waits while the window is full.
+    /// The peer's region must allow [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl OneSided<'_> {
         self.operate(op, region, eight_from(at), remote, offset, id)
     }
 
-    /// Atomically replaces an integer in the peer's memory by `swap` if its value is `compare`.
+    /// Atomically replaces an integer in the peer's memory with `swap` if its value is `compare`.
     ///
     /// The integer has 8 bytes in the peer's byte order, at `offset` of `remote`. Its address must
     /// be a multiple of 8. [`Completion::Fetched`](crate::Completion::Fetched) with `id` contains
@@ -307,8 +307,8 @@ impl OneSided<'_> {
     }
 }
 
-/// Returns the 8 bytes from `at`. If `at` is too large for a range of 8 bytes, the result is out of
-/// the bounds of any region, and the caller's check fails.
+/// Returns the range of the 8 bytes at `at`. If the end overflows, returns a range that is outside
+/// every region, so the caller's bounds check fails.
 fn eight_from(at: usize) -> Range<usize> {
     at..at.saturating_add(8)
 }

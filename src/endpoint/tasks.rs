@@ -21,11 +21,11 @@ use crate::{
 /// message or completion that it has not returned remains for the next call, and a message is sent
 /// either completely or not at all.
 ///
-/// At a time, one task may wait for messages or completions, one for room to send, and one for the
-/// end of the connection. If several tasks wait for the same event, only the task that called last
-/// is woken. [`std::future::poll_fn`] turns each method into a future. The feature `tokio` provides
-/// types with `async` methods, which poll the device in the task itself. On other runtimes the
-/// engine's thread polls the connection, from the first of these calls on.
+/// Only one task at a time can wait for messages or completions, one for room to send, and one for
+/// the end of the connection. If several tasks wait for the same event, only the task that called
+/// last is woken. [`std::future::poll_fn`] turns each method into a future. The feature `tokio`
+/// provides types with `async` methods, which poll the device in the task itself. On other runtimes
+/// the engine's thread polls the connection, from the first of these calls on.
 impl Endpoint {
     /// Receives the next message.
     ///
@@ -63,8 +63,8 @@ impl Endpoint {
             .poll_task(cx, waiter, Some(&handoff), || self.take_from(&handoff))
     }
 
-    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets it must then
-    /// call [`wake_waiting`](Self::wake_waiting).
+    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets `stopped`
+    /// must then call [`wake_waiting`](Self::wake_waiting).
     pub(crate) fn poll_recv_unless(
         &self,
         cx: &mut Context<'_>,

@@ -5,8 +5,8 @@
 //! requests from it immediately, and manages the backlog itself. It rejects a request as busy if
 //! `Config::backlog` items wait or `Config::half_open` connections are not established yet. It
 //! checks the backlog again when it establishes the connection, so the limit is exact. If the
-//! program has not taken a connection before the listener ends, the connection ends with a Failure
-//! whose code shows the peer that no message was seen.
+//! program has not taken a connection before the listener ends, the connection ends with a Failure,
+//! whose code tells the peer that the program has seen no message.
 
 use std::{
     os::fd::BorrowedFd,
@@ -40,7 +40,7 @@ pub(super) struct Arrivals<T> {
     items: Receiver<T>,
     /// The sender of the channel; `None` after the end.
     sender: Mutex<Option<Sender<T>>>,
-    /// The reason for the end.
+    /// The reason why the listener ended.
     end: OnceLock<Error>,
     readiness: Readiness,
     tasks: Arc<Tasks>,
@@ -93,13 +93,12 @@ impl<T> Arrivals<T> {
         &self.items
     }
 
-    /// Returns the reason for which the listener has ended; `None` if it is open.
+    /// Returns the reason why the listener ended, or `None` while it is open.
     pub(super) fn ended(&self) -> Option<Error> {
         self.end.get().cloned()
     }
 
-    /// Returns the reason for which the listener has ended. If none was stored, the engine was shut
-    /// down.
+    /// Returns the reason why the listener ended. If none was stored, the engine was shut down.
     pub(super) fn end(&self) -> Error {
         self.ended().unwrap_or(Error::EngineShutDown)
     }
@@ -184,7 +183,7 @@ impl Connections {
         self.reject_untaken();
     }
 
-    /// Rejects the connections that the program has not taken. Their peers get "busy".
+    /// Rejects the connections that the program has not taken. Their peers get `PeerBusy`.
     fn reject_untaken(&self) {
         for endpoint in self.arrivals.items.try_iter().flatten() {
             endpoint.reject_untaken();
@@ -236,7 +235,8 @@ impl Incoming<Result<Established, Error>> for Connections {
             return;
         }
         if matches!(why, Error::EngineShutDown) {
-            // The engine closes all connections, but these must be rejected.
+            // The engine closes all connections when it shuts down. But the connections that the
+            // program has not taken must be rejected.
             self.reject_untaken();
         }
         let last = (!matches!(why, Error::ListenerClosed)).then(|| Err(why.clone()));

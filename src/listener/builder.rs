@@ -1,4 +1,4 @@
-//! The options of a listener, and its bind, which can retry while the address is in use.
+//! Configures and binds listeners. Binding can retry while the address is in use.
 
 use std::{
     io,
@@ -103,10 +103,10 @@ impl ListenerBuilder {
     ///
     /// Further requests are rejected immediately; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests a connection and then stays
-    /// silent uses one of these, and the memory of a connection, until
-    /// [`connect_timeout`](Config::connect_timeout) after the accept. So this value limits the
-    /// memory cost of silent peers, and `connect_timeout` limits the delay that they cause for
-    /// other peers.
+    /// silent occupies one of these connections and its memory, until
+    /// [`connect_timeout`](Config::connect_timeout) has passed since the accept. So this value
+    /// limits the memory cost of silent peers, and `connect_timeout` limits the delay that they
+    /// cause for other peers.
     ///
     /// 1 to 65535, default 256.
     #[must_use]
@@ -117,10 +117,10 @@ impl ListenerBuilder {
 
     /// Sets whether a listener on one address binds again after it lost its device or address.
     ///
-    /// The first attempt is after 100 ms, and later ones back off to 2 s, until one succeeds or the
-    /// listener is dropped. Only the log reports this. The listener's connections end in any case.
-    /// A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option, because it
-    /// accepts requests on all devices that exist at the time.
+    /// The first attempt is made after 100 ms. The delay then grows up to 2 s, until an attempt
+    /// succeeds or the listener is dropped. Only the log reports this. The listener's connections
+    /// end in any case. A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option,
+    /// because it accepts requests on all devices that exist at the time.
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     #[must_use]
@@ -129,13 +129,13 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets for how long `bind` retries if another listener uses the address.
+    /// Sets how long `bind` retries while another listener uses the address.
     ///
     /// Use it for a restart, in which the new process waits until the old one has closed its
-    /// listener. There are at most 100 ms between two attempts. The calling thread sleeps in
-    /// between; the listeners of `rdmsg::tokio` use a blocking thread of the runtime instead. The
-    /// log reports the beginning of the wait once (level `info`). When the time has passed, `bind`
-    /// fails with the [`Error::Bind`] of the last attempt.
+    /// listener. The pause between two attempts is at most 100 ms. The calling thread sleeps during
+    /// the pauses; the listeners of `rdmsg::tokio` use a blocking thread of the runtime instead.
+    /// The log reports the beginning of the wait once (level `info`). When the time has passed,
+    /// `bind` fails with the [`Error::Bind`] of the last attempt.
     ///
     /// Default zero: only one attempt.
     ///
@@ -156,8 +156,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Sets whether several sockets may listen on the same TCP port: `SO_REUSEPORT`, see
-    /// socket(7).
+    /// Sets whether several sockets can listen on the same TCP port: `SO_REUSEPORT`, see socket(7).
     ///
     /// All of these sockets must set this option and belong to the same user. The kernel
     /// distributes the requests among them. RDMA has no such option: a second listener on a port
@@ -234,7 +233,7 @@ impl ListenerBuilder {
         Ok(StreamListener::new(listener))
     }
 
-    /// Binds. Retries while the address is in use, until the time of `bind_within` has passed.
+    /// Binds the address. While the address is in use, retries for up to the time of `bind_within`.
     fn retry<T>(
         &self,
         address: impl ToAddresses,
@@ -270,7 +269,8 @@ impl ListenerBuilder {
         !self.within.is_zero()
     }
 
-    /// Looks up the address, and returns the engine of the listener.
+    /// Checks the configuration and looks up the address. Returns the addresses and the listener's
+    /// engine.
     fn ready(&self, address: &impl ToAddresses) -> Result<(Addresses, Engine), Error> {
         self.config.check()?;
         let addresses = address.to_addresses()?;

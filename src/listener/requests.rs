@@ -30,7 +30,7 @@ use crate::{
 /// [`connect_timeout`](Config::connect_timeout) (default 5 s), the engine rejects the request. The
 /// connector then gets [`PeerBusy`](crate::CloseReason::PeerBusy), and retries if
 /// [`retry_refused`](crate::Connector::retry_refused) is set. Up to
-/// [`backlog`](crate::ListenerBuilder::backlog) requests wait; further ones are rejected in the
+/// [`backlog`](crate::ListenerBuilder::backlog) requests wait; further requests are rejected in the
 /// same way.
 ///
 /// Use a [`Listener`] to accept all requests. Dropping the listener closes it, as
@@ -123,7 +123,7 @@ impl RequestListener {
     ///
     /// Works like [`Listener::poll_accept`](crate::Listener::poll_accept), for futures on any
     /// runtime: if there is no request, the task is woken when there may be one. Only one task at a
-    /// time can wait in this way: the last caller.
+    /// time can wait in this way: a later call replaces the waker of an earlier call.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl Drop for RequestListener {
 impl Request {
     /// The maximum length of private data in an acceptance, over every transport: 160 bytes.
     ///
-    /// With more than 148 bytes a connection with [`Config::resume`] does not survive a loss,
-    /// because the ID of its session needs 12 of the bytes.
+    /// A connection can [resume](Config::resume) only if these data have at most 148 bytes, because
+    /// the ID of its session takes the other 12.
     pub const ACCEPT_DATA_MAX: usize = REPLY_DATA_MAX;
     /// The maximum length of private data in a rejection, over every transport: 124 bytes.
     pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;

@@ -85,7 +85,7 @@ impl Socket {
         }
     }
 
-    /// Starts to close the listener, without waiting. The address becomes free soon.
+    /// Starts to close the listener, without waiting. The address becomes free shortly afterwards.
     pub(super) fn start_close(&self) {
         // The reply is ignored.
         let (reply, _) = bounded(1);

@@ -26,7 +26,7 @@ pub(crate) fn denied() -> Option<Denied> {
     denied_in(Path::new("/dev/infiniband"))
 }
 
-/// Returns the result of [`denied`] if this process may not use any device.
+/// Returns the result of [`denied`] if this process cannot open any device.
 pub(crate) fn all_denied() -> Option<Denied> {
     all_denied_in(Path::new("/dev/infiniband"))
 }

@@ -36,8 +36,8 @@ pub(crate) fn has_rdma_device() -> bool {
 /// Returns the names of the network interfaces of all RDMA devices.
 ///
 /// These are the interfaces to which the ports' GIDs refer, and those on which software devices
-/// were created. The GID of an iWARP port refers to no interface, but contains the hardware address
-/// of one.
+/// were created. The GID of an iWARP port refers to no interface, but contains an interface's
+/// hardware address.
 fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for device in entries(devices) {

@@ -42,14 +42,14 @@ fn group_limit(root: &Path) -> Option<u64> {
 
 /// Returns the lowest limit of a control group and its ancestors.
 ///
-/// Without a cgroup namespace, a container sees the name that its group has on the host, but the
-/// mount shows the group itself at its root.
+/// In a container without a cgroup namespace, `group` is the path of the group on the host, but the
+/// root of the mount is the group itself.
 fn lowest(mount: &Path, group: &str, file: &str) -> Option<u64> {
     let groups = Path::new(group.trim_start_matches('/')).ancestors();
     let limits = groups.filter_map(|group| {
         let limit = fs::read_to_string(mount.join(group).join(file)).ok()?;
-        // "max" means no limit, and is skipped because it is not a number. For no limit, version 1
-        // contains a very large number instead.
+        // Version 2 contains "max" for no limit, which is skipped because it is not a number.
+        // Version 1 contains a very large number instead.
         limit.trim().parse().ok()
     });
     limits.min()

@@ -1,11 +1,11 @@
 //! Facts about this machine, for error texts, memory limits and relaxed ordering.
 //!
-//! The memory is determined when an engine starts, for its default limits, and the processor when
-//! the first device is used. All other facts are read from `/dev`, `/sys` and `/proc` when an error
-//! is created. They are hints for a person; if one cannot be read, it is missing from the error
-//! text. Successful connections use this module in two ways. It determines addresses: the device's
-//! address that replaces `0.0.0.0`, and the network interface of a link-local address. And the
-//! processor determines whether relaxed ordering is used.
+//! The amount of memory is determined when an engine starts, for its default limits, and the kind
+//! of processor when the first device is used. All other facts are read from `/dev`, `/sys` and
+//! `/proc` when an error is created. They are hints for a person; a fact that cannot be read is
+//! missing from the error text. Successful connections use this module in two ways. The module
+//! determines addresses: the device's address that replaces `0.0.0.0`, and the network interface of
+//! a link-local address. And the processor determines whether relaxed ordering is used.
 
 mod access;
 mod addresses;

@@ -41,10 +41,10 @@ pub struct Redial {
     /// 1 ms to 10 min, default 10 s.
     pub longest_pause: Duration,
 
-    /// The time for which the client dials without success before it ends.
+    /// The maximum time for which the client keeps dialing without success.
     ///
-    /// The client ends after a failed dial if the next one would start after this time. `None`, the
-    /// default, means no limit.
+    /// The client ends after a failed dial if the next dial would start later than that. `None`,
+    /// the default, means no limit.
     pub limit: Option<Duration>,
 }
 
@@ -65,7 +65,7 @@ impl Redial {
         within("longest_pause", self.longest_pause, least, most)
     }
 
-    /// Returns a random pause that follows this number of earlier pauses.
+    /// Returns the next pause, which is random. `earlier` is the number of earlier pauses.
     fn pause(&self, earlier: u32) -> Duration {
         let random = RandomState::new().hash_one(earlier) >> 11;
         self.bound(earlier)

@@ -25,24 +25,23 @@ use crate::{
     proto::{CloseReason, Statistics},
 };
 
-/// The part of a client that its handles and the thread of `events` share.
+/// The state of a client, shared by its handles and the thread of `events`.
 ///
 /// No thread holds the lock while it polls a connection or a dial, drops one of them, or writes log
-/// lines. Only one thread at a time has the turn to poll. It applies the result under the lock
-/// before it passes the turn to the next thread. So when a thread finds the loss of the connection,
-/// the list of failed messages is complete.
+/// lines. Only one thread at a time has the turn to poll. This thread applies the result under the
+/// lock before it passes the turn to the next thread. So when a thread detects the loss of the
+/// connection, the list of failed messages is complete.
 pub(super) struct Shared {
     connector: Connector,
     /// Keeps the engine alive between two connections.
     _engine: Engine,
     target: Target,
     state: Mutex<State>,
-    /// Notified after each change for which threads may wait.
+    /// Notified after each change that a thread may be waiting for.
     changed: Condvar,
 }
 
-/// The turn of a thread to poll. Dropping it passes the turn to the next thread, even after a
-/// panic.
+/// A thread's turn to poll. Dropping it passes the turn to the next thread, even after a panic.
 struct Turn<'a> {
     shared: &'a Shared,
     is_over: bool,
@@ -181,7 +180,7 @@ impl Shared {
         all
     }
 
-    /// Starts to close the connection. The thread that finds its end dials again.
+    /// Starts to close the connection. The thread that takes the end of the connection dials again.
     pub(super) fn redial(&self) -> Result<(), Error> {
         let state = lock(&self.state);
         let endpoint = match &state.phase {
@@ -252,7 +251,7 @@ impl Shared {
         ended
     }
 
-    /// Returns the connection. If it is the `ended` one, waits until another thread has taken its
+    /// Returns the connection. If it is still `ended`, waits until another thread has taken its
     /// last events. Fails with [`Error::NotConnected`] if no other thread takes them.
     fn connection_until(
         self: &Arc<Self>,
@@ -369,7 +368,7 @@ impl Shared {
         self.wait_at_most(state, deadline, Duration::MAX)
     }
 
-    /// Waits for a change, for at most `most`. Fails when the deadline has passed.
+    /// Waits up to `most` for a change. Fails when the deadline has passed.
     fn wait_at_most<'a>(
         &'a self,
         mut state: Guard<'a>,
@@ -433,8 +432,8 @@ impl Wake for Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The fields behind the lock are omitted, because another process may hold an inherited
-        // lock.
+        // The fields behind the lock are omitted, because in a forked child the lock may never be
+        // released.
         f.debug_struct("Persistent")
             .field("target", &self.target)
             .finish_non_exhaustive()

@@ -17,7 +17,8 @@ use crate::{
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) dials: Dials,
-    /// Whether a thread has the turn. It polls the connection or the dial without holding the lock.
+    /// Whether a thread has the turn. That thread polls the connection or the dial without holding
+    /// the lock.
     pub(super) has_turn: bool,
     /// Whether the dial must be polled, because it may have a result.
     pub(super) is_woken: bool,
@@ -84,7 +85,7 @@ impl State {
     }
 
     /// Handles the end of the connection. Returns the ids of the messages whose delivery is
-    /// unknown. The caller must drop the endpoint after it has released the lock.
+    /// unknown. The caller must release the lock before it drops the endpoint.
     pub(super) fn lose(
         &mut self,
         reason: &CloseReason,
@@ -130,7 +131,7 @@ impl State {
         Some(pause)
     }
 
-    /// Ends the client. The caller must drop the returned phase after it has released the lock.
+    /// Ends the client. The caller must release the lock before it drops the returned phase.
     pub(super) fn end(&mut self, error: Error) -> Phase {
         mem::replace(&mut self.phase, Phase::Ended(error))
     }

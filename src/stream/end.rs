@@ -15,8 +15,8 @@ use crate::{endpoint::Endpoint, error::Error, os::lock};
 pub(crate) struct StreamEnd {
     endpoint: Endpoint,
     linger: Mutex<Option<Duration>>,
-    /// Set when the reading direction is shut down. Reads then return bytes that have arrived, or
-    /// otherwise the end.
+    /// Whether the reading direction has been shut down. Reads then do not wait: they return bytes
+    /// that have arrived, or 0 if there are none.
     stopped: AtomicBool,
     /// The last value passed to `set_nodelay`. It has no effect.
     nodelay: AtomicBool,
@@ -59,7 +59,8 @@ impl StreamEnd {
         *lock(&self.linger) = linger;
     }
 
-    /// Makes waiting and later reads return bytes that have arrived, or otherwise the end.
+    /// Shuts down the reading direction. Waiting and later reads return bytes that have arrived, or
+    /// 0 if there are none.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.wake_waiting();

@@ -71,7 +71,8 @@ impl Write for WriteHalf {
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        // Shutting down fails only if the connection has ended, which needs no handling here.
+        // The shutdown fails only if the connection has already ended. The error can then be
+        // ignored.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 }

@@ -124,7 +124,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpListener`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpListener`.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.shared
             .nonblocking
@@ -136,7 +136,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpListener`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpListener`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.shared.listener.end().map(io::Error::from))
     }
@@ -165,7 +165,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpListener`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpListener`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shared.listener.local_addr())
     }

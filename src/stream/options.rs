@@ -13,14 +13,14 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit belongs to the route,
-    ///   and no call reads it.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route determines the hop limit,
+    ///   and no call returns it.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.shared.endpoint.ttl()
     }
 
-    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: the default of
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. The default is that of
     /// the system, usually 64.
     ///
     /// # Errors
@@ -37,22 +37,22 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.endpoint.linger())
     }
 
-    /// Sets the way in which the stream ends when its last handle is dropped. Default: `None`.
+    /// Sets how the stream ends when its last handle is dropped. Default: `None`.
     ///
     /// * `None`: the peer reads the bytes that were written before, and then the end. Dropping does
-    ///   not wait for that.
+    ///   not wait for the delivery.
     /// * Zero: dropping resets the connection. Bytes that have not arrived are lost, and a read of
     ///   the peer fails with [`ConnectionReset`](io::ErrorKind::ConnectionReset).
     /// * Any other duration has the effect of `None`; dropping never waits.
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.shared.endpoint.set_linger(linger);
         Ok(())
@@ -63,7 +63,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.shared.endpoint.set_nodelay(nodelay);
         Ok(())
@@ -73,13 +73,13 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of `TcpStream`.
+    /// Never fails. It returns a `Result` for compatibility with `TcpStream`.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.shared.endpoint.nodelay())
     }
 }
 
-/// The time limit of reads or writes; by default none.
+/// The time limit of reads or writes. Default: no limit.
 #[derive(Debug, Default)]
 pub(super) struct Timeout {
     /// The time limit in nanoseconds, at most about 500 years; 0 means no limit.

@@ -22,7 +22,8 @@ pub(crate) struct Reading {
     read: usize,
     /// Whether the peer has finished.
     finished: bool,
-    /// Whether the fd is kept readable because this struct has unread bytes or the end.
+    /// Whether this struct keeps the fd readable, because it has unread bytes or has reached the
+    /// end of the stream.
     announced: bool,
 }
 
@@ -34,8 +35,8 @@ impl Reading {
             .map_or(&[], |message| &message[self.read..])
     }
 
-    /// Waits until there are unread bytes, or the end. Without a deadline it does not wait. After
-    /// `stopped` was set, the end is reported as soon as there are no bytes.
+    /// Waits until there are unread bytes or the stream has ended. Without a deadline, does not
+    /// wait. Once `stopped` is set, reports the end as soon as there are no bytes.
     pub(crate) fn fill(
         &mut self,
         endpoint: &Endpoint,
@@ -50,7 +51,8 @@ impl Reading {
             };
             match received {
                 Ok(Some(message)) if message.is_empty() => {
-                    // The peer could send an endless series of empty messages.
+                    // Limits the loop, because the peer could send an endless series of empty
+                    // messages.
                     empty += 1;
                     let in_time = match deadline {
                         Some(deadline) => !deadline.is_past(Instant::now()),
@@ -73,7 +75,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Polls like [`fill`](Self::fill), for a task.
+    /// Works like [`fill`](Self::fill), for a task.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -131,8 +133,8 @@ impl Reading {
         }
     }
 
-    /// Takes the next message, if the current one was read completely and another one has arrived.
-    /// Returns whether it did.
+    /// Moves on to the next message that has arrived, if all bytes of the current message have been
+    /// read. Returns whether there is a current message.
     pub(crate) fn next_message(&mut self, endpoint: &Endpoint) -> bool {
         if self.message.is_none() {
             self.message = endpoint.take_bytes();
@@ -149,8 +151,8 @@ impl Reading {
         }
     }
 
-    /// Keeps the fd readable while this struct has unread bytes or the end, because the endpoint
-    /// does not know about them.
+    /// Keeps the fd readable while this struct has unread bytes or has reached the end of the
+    /// stream, because the endpoint no longer has these bytes or this end.
     pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
         let readable = self.message.is_some() || self.finished;
         if readable != self.announced {

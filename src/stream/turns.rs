@@ -42,7 +42,7 @@ enum TurnOwner {
     Free,
     /// The handle has found bytes, and consumes them without waiting.
     Takes,
-    /// The handle has found no bytes, and may wait for some.
+    /// The handle has found no bytes, so it may wait until bytes arrive.
     Waits,
 }
 
@@ -63,10 +63,10 @@ impl Turns {
         self.wait_while(deadline, |_| true)
     }
 
-    /// Waits for the turn while another handle consumes bytes. Returns `None` if that handle waits
-    /// for bytes.
+    /// Waits for the turn while another handle consumes bytes. Returns `None` if the other handle
+    /// itself waits for bytes.
     pub(super) fn wait_for_bytes(&self) -> Option<Turn<'_>> {
-        self.wait_while(&Deadline::never(), |whose| whose == TurnOwner::Takes)
+        self.wait_while(&Deadline::never(), |owner| owner == TurnOwner::Takes)
     }
 
     fn wait_while(
@@ -98,7 +98,7 @@ impl Turns {
         if let Some(turn) = self.take() {
             return Poll::Ready(turn);
         }
-        // Cloning and dropping a waker runs foreign code, so both happen without the lock.
+        // Cloning and dropping a waker runs code of the runtime, so both happen without the lock.
         let waker = cx.waker().clone();
         let mut state = lock(&self.state);
         if let Some(turn) = self.begin(&mut state) {
@@ -115,8 +115,8 @@ impl Turns {
         &mut unpoisoned(self.state.get_mut()).reading
     }
 
-    /// Returns whether a turn may find bytes. This is only a guess while another handle has the
-    /// turn.
+    /// Returns whether a read might find bytes. While another handle has the turn, the result is
+    /// only a guess.
     #[cfg(feature = "tokio")]
     pub(crate) fn may_have_bytes(&self) -> bool {
         let state = lock(&self.state);

@@ -10,8 +10,8 @@ use crate::{
 /// Injects faults into a connection within the process.
 ///
 /// The faults apply to the side of the endpoint from which this value was created. The value does
-/// not keep the connection open. When a call returns, its effects on both sides have happened,
-/// unless the connection's engine has a thread.
+/// not keep the connection open. If the connection's engine has no thread, both sides have seen the
+/// effects of a call when the call returns.
 pub struct Faults {
     link: Arc<Link>,
     engine: Engine,
@@ -31,7 +31,7 @@ impl Faults {
     ///
     /// Both sides lose the connection with
     /// [`PeerDisconnected`](crate::CloseReason::PeerDisconnected). Messages that the peer's library
-    /// has received are delivered first; [held](Self::hold) ones are lost. A connection with
+    /// has received are delivered first; [held](Self::hold) messages are lost. A connection with
     /// [`resume`](crate::Config::resume) resumes immediately, and a
     /// [`Persistent`](crate::Persistent) client dials again. Has no effect after the end of the
     /// connection.

@@ -40,8 +40,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Connects to a listener, with the default [`Config`](crate::Config) and engine.
     ///
-    /// Another thread looks up a host name, whose addresses are tried one after the other. Dropping
-    /// the future cancels the connection attempt.
+    /// If `address` is a host name, another thread looks it up. The addresses are tried one after
+    /// the other. Dropping the future cancels the connection attempt.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// The errors of [`send`](crate::Endpoint::send). A task gets [`Error::CompletionsNotTaken`]
+    /// The errors of [`send`](crate::Endpoint::send). [`Error::CompletionsNotTaken`] is returned
     /// even if another task takes completions.
     pub async fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
         let inner = &self.inner;
@@ -135,7 +135,8 @@ impl Endpoint {
         .await
     }
 
-    /// Waits for room, and sends the first messages for which there is room. Returns their number.
+    /// Waits until there is room, and sends messages in order while there is room. Returns the
+    /// number of messages sent.
     ///
     /// Works like [`send_batch`](crate::Endpoint::send_batch), but does not wait until all messages
     /// are sent. If the future is dropped before it is ready, nothing was sent.
@@ -162,7 +163,7 @@ impl Endpoint {
         self.inner.flushed().await
     }
 
-    /// Ends the messages of this side, which can continue to receive (half-close).
+    /// Ends the sending direction of this side, which can still receive messages (half-close).
     ///
     /// Does not wait. See [`finish`](crate::Endpoint::finish).
     ///

@@ -13,7 +13,7 @@ use crate::{error::Error, poll::WaiterId};
 ///
 /// If an error ends the listener, the stream yields it as the last item. After a
 /// [`close`](StreamListener::close) it ends without an error. If the runtime cannot register a
-/// connection, that is an error, too, but the stream continues with the next connection.
+/// connection, the stream yields an error, too, and continues with the next connection.
 #[derive(Debug)]
 pub struct Incoming<L: Borrow<StreamListener>> {
     listener: L,

@@ -13,7 +13,8 @@ use crate::{
     poll::WaiterId, transport_choice::Transport,
 };
 
-/// Binds. If the builder may retry, it sleeps in a blocking thread of the runtime.
+/// Calls `bind`. If the builder retries, the call runs on a blocking thread of the runtime, because
+/// it sleeps between the attempts.
 pub(super) async fn bind<T: Send + 'static>(
     builder: &ListenerBuilder,
     bind: impl FnOnce(&ListenerBuilder) -> T + Send + 'static,
@@ -41,10 +42,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on an address, with the default [`Config`](crate::Config) and engine. Another thread
-    /// looks up a host name.
+    /// Listens on an address, with the default [`Config`](crate::Config) and engine. If `address`
+    /// is a host name, another thread looks it up.
     ///
-    /// Convert a [listener for threads](crate::Listener) with `From`.
+    /// To convert a [listener for threads](crate::Listener), use `From`.
     ///
     /// # Errors
     ///

@@ -1,15 +1,16 @@
 //! Methods and trait implementations that a stream, its owned halves and its borrowed halves share.
-//! Each of these types has a field `read`, `write`, or both.
+//! Each of these types has a field `read`, a field `write`, or both.
 
 /// Defines the methods of a type that can read.
 macro_rules! reading_methods {
     ($type:ty) => {
-        /// Reads without waiting, or waits without reading.
+        /// Non-blocking reads, and methods that wait without reading.
         impl $type {
-            /// Copies the next bytes without consuming them. Waits for some as a read does.
+            /// Copies the next bytes without consuming them. If none have arrived, waits as a read
+            /// does.
             ///
-            /// It may return fewer bytes than have arrived, and returns 0 at the end of the stream.
-            /// Dropping the future consumes nothing.
+            /// May copy fewer bytes than have arrived. Returns the number of bytes, which is 0 at
+            /// the end of the stream. Dropping the future consumes nothing.
             ///
             /// # Errors
             ///
@@ -36,14 +37,14 @@ macro_rules! reading_methods {
 
             /// Waits until a [`try_read`](Self::try_read) may return bytes, the end, or an error.
             ///
-            /// Several tasks may wait. It returns immediately after a read that found something,
-            /// and for a newly accepted stream. If there is nothing to read then, `try_read` fails
-            /// with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this
-            /// method waits.
+            /// Several tasks may wait. Returns immediately if the last read returned bytes or the
+            /// end, and for a newly accepted stream. If there is nothing to read in that case,
+            /// `try_read` fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next
+            /// call of this method waits.
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             ///
             /// # Examples
             ///
@@ -74,7 +75,7 @@ macro_rules! reading_methods {
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub fn poll_read_ready(
                 &self,
                 cx: &mut std::task::Context<'_>,
@@ -125,7 +126,7 @@ macro_rules! reading_methods {
         }
 
         impl ::tokio::io::AsyncBufRead for $type {
-            /// Returns a part of the buffer that the device wrote.
+            /// Returns unread bytes directly from the buffer that the device has written.
             fn poll_fill_buf(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -143,18 +144,18 @@ macro_rules! reading_methods {
 /// Defines the methods of a type that can write.
 macro_rules! writing_methods {
     ($type:ty) => {
-        /// Writes without waiting, or waits without writing.
+        /// Non-blocking writes, and methods that wait without writing.
         impl $type {
             /// Waits until a [`try_write`](Self::try_write) may accept some bytes, or fail.
             ///
-            /// Several tasks may wait. It returns immediately unless the last write found no room.
-            /// If there is no room then, `try_write` fails with
+            /// Several tasks may wait. Returns immediately unless the last write found no room. If
+            /// there is no room in that case, `try_write` fails with
             /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
             /// waits.
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub async fn writable(&self) -> std::io::Result<()> {
                 self.write.writable().await;
                 Ok(())
@@ -167,7 +168,7 @@ macro_rules! writing_methods {
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub fn poll_write_ready(
                 &self,
                 cx: &mut std::task::Context<'_>,
@@ -239,19 +240,20 @@ macro_rules! writing_methods {
     };
 }
 
-/// Defines the methods that a stream and its halves share. `$part` is a field that contains the
-/// stream's end. `ready` returns the states of the fields `$direction`.
+/// Defines the methods that a stream and its halves share. `$part` is a field that gives access to
+/// the stream's end. The method `ready` combines the states of the fields `$direction`.
 macro_rules! common_methods {
     ($type:ty, $part:ident, $($direction:ident),+) => {
         /// Returns information about the connection.
         impl $type {
-            /// Waits until at least one of these states holds. Returns all that hold.
+            /// Waits until at least one of the states in `interest` holds. Returns all of them that
+            /// hold.
             ///
-            /// It is for a task that both reads and writes; combine the interests with
+            /// Use this method in a task that both reads and writes, and combine the interests with
             /// [`Interest::add`]. If a direction has ended, its states include [`READ_CLOSED`] or
-            /// [`WRITE_CLOSED`]. A returned state may be wrong, so that a call fails with
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock). After such a failure the next wait
-            /// for this state is exact.
+            /// [`WRITE_CLOSED`]. A returned state may be wrong: a call then fails with
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next wait for this state is
+            /// exact.
             ///
             /// [`Interest::add`]: ::tokio::io::Interest::add
             /// [`READ_CLOSED`]: ::tokio::io::Ready::READ_CLOSED
@@ -259,7 +261,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// Never fails; the signature is that of tokio's type.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub async fn ready(
                 &self,
                 interest: ::tokio::io::Interest,
@@ -274,7 +276,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// Never fails. It returns a `Result` because the method of tokio's type does.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub fn local_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 Ok(self.$part.end().local_addr())
             }
@@ -283,7 +285,7 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// Never fails. It returns a `Result` because the method of tokio's type does.
+            /// Never fails. It returns a `Result` for compatibility with tokio's type.
             pub fn peer_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 Ok(self.$part.end().peer_addr())
             }

@@ -26,8 +26,8 @@ const COMMON: (WaiterId, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
-    /// Whether the last read found bytes or the end, so that the next read probably does, too. As
-    /// for tokio's types, the stream counts as readable until a read finds nothing.
+    /// Whether the last read found bytes or the end, so that the next read probably does, too. Like
+    /// tokio's types, the stream is considered readable until a read finds nothing.
     assumed: AtomicBool,
 }
 
@@ -120,8 +120,8 @@ impl Reader {
     }
 
     pub(super) async fn readable(&self) {
-        // This wait does not consume the task's budget in tokio's scheduler, just as `readable` of
-        // tokio's types does not.
+        // Like `readable` of tokio's types, this wait does not consume the task's budget for
+        // cooperative scheduling.
         if self.assumed.load(Ordering::Relaxed) {
             return;
         }
@@ -154,7 +154,7 @@ impl Reader {
     }
 
     pub(super) fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
-        // If the vector is full, `chunk_mut` grows it by some bytes, and this read fills only
+        // If the vector is full, `chunk_mut` reserves some more bytes, and this read fills at most
         // those.
         let room = buf.chunk_mut().len();
         if room == 0 {
@@ -202,7 +202,7 @@ impl Reader {
             || self.end.stopped().load(Ordering::Acquire)
     }
 
-    /// Waits for bytes or the end, unless the last read found some.
+    /// Waits for bytes or the end of the stream, unless the last read found bytes.
     fn poll_readable(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
         if self.assumed.load(Ordering::Relaxed) {
             return Poll::Ready(());
@@ -215,7 +215,7 @@ impl Reader {
             .poll_until(cx, waiter, || self.may_read().then_some(()))
     }
 
-    /// Waits for bytes or the end. Then returns the result of `take`.
+    /// Waits for bytes or the end of the stream. Then returns the result of `take`.
     fn poll_with<T>(
         &self,
         cx: &mut Context<'_>,
@@ -228,7 +228,8 @@ impl Reader {
         }
         match self.try_with(take) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // A completion of another kind has arrived, or another task has the turn.
+                // A completion of another kind has arrived, or another task has the turn. Poll
+                // again.
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -236,8 +237,8 @@ impl Reader {
         }
     }
 
-    /// Returns the result of `take` if there are bytes or the end. Fails otherwise, without
-    /// waiting.
+    /// Returns the result of `take` if there are bytes or the stream has ended. Otherwise fails
+    /// without waiting.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         if self.end.is_inherited() {
             // In a forked child the lock may be held by a thread of the parent, so it must not be

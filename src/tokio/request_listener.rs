@@ -12,7 +12,7 @@ use crate::{
 
 /// Listens on an address, and lets the program accept or reject each request, for tasks.
 ///
-/// [`RequestListener`](crate::RequestListener), its counterpart for threads, describes the details.
+/// See [`RequestListener`](crate::RequestListener), its counterpart for threads, for details.
 ///
 /// # Examples
 ///
@@ -41,7 +41,7 @@ pub struct RequestListener {
     inner: crate::listener::RequestListener,
 }
 
-/// A peer's request for a connection, for tasks. Dropping it rejects it.
+/// A peer's request for a connection, for tasks. Dropping it rejects the request.
 ///
 /// Returned by a [`RequestListener`].
 #[derive(Debug)]
@@ -57,10 +57,10 @@ struct Turn<'a> {
 }
 
 impl RequestListener {
-    /// Listens on an address, with the default [`Config`](crate::Config) and engine. Another thread
-    /// looks up a host name.
+    /// Listens on an address, with the default [`Config`](crate::Config) and engine. If `address`
+    /// is a host name, another thread looks it up.
     ///
-    /// Convert a [listener for threads](crate::RequestListener) with `From`.
+    /// To convert a [listener for threads](crate::RequestListener), use `From`.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl RequestListener {
     }
 
     /// Takes the next request, like [`request`](Self::request), for use in a `poll` function. If
-    /// several tasks poll, only the last one is woken.
+    /// several tasks poll, only the last task is woken.
     ///
     /// # Errors
     ///

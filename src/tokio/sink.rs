@@ -8,9 +8,9 @@ use crate::error::Error;
 
 /// A [`Sink`](futures_sink::Sink) whose items are messages, created by [`SendHalf::into_sink`].
 ///
-/// It stores at most one item. A flush passes the item to the connection, but does not wait until
-/// it has arrived; [`Endpoint::flush`](super::Endpoint::flush) does. Closing or dropping the sink
-/// [finishes](super::Endpoint::finish) the direction, and drops an item that it still stores.
+/// It stores at most one item. A flush passes the item to the connection without waiting for its
+/// arrival. To wait, use [`Endpoint::flush`](super::Endpoint::flush). Closing or dropping the sink
+/// [finishes](super::Endpoint::finish) the direction, and drops an item that is still stored.
 #[derive(Debug)]
 pub struct MessageSink<T> {
     half: SendHalf,

@@ -17,8 +17,8 @@ use crate::{
 /// A connection that carries bytes in both directions, like [`tokio::net::TcpStream`].
 ///
 /// Reads, writes and ends behave like those of [`rdmsg::Stream`](crate::Stream).
-/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) lends the buffers that the device wrote. A pending
-/// write has accepted no bytes, and dropping a pending read loses no bytes.
+/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) returns references to the buffers that the device
+/// wrote. A pending write has accepted no bytes, and dropping a pending read loses no bytes.
 ///
 /// # Examples
 ///
@@ -51,7 +51,7 @@ impl Stream {
     ///
     /// Panics outside of a tokio runtime that has I/O enabled.
     pub async fn connect(address: impl ToAddresses) -> io::Result<Self> {
-        // The `Connector` is dropped before the wait, which makes the future smaller by 200 bytes.
+        // The `Connector` is dropped before the wait, which makes the future 200 bytes smaller.
         let connecting = Connector::new().start_stream(address)?;
         Self::new(connecting.await?)
     }
@@ -93,16 +93,17 @@ impl Stream {
         Ok(Self::of(Reader::new(end, Turns::default())))
     }
 
-    /// Converts a stream for threads. Its bytes that have arrived remain readable.
+    /// Converts a stream for threads into one for tasks. Bytes that have already arrived can still
+    /// be read.
     ///
     /// The timeouts no longer apply, and the stream need not be in non-blocking mode.
     ///
     /// # Errors
     ///
     /// * [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the stream has another handle.
-    /// * Any error with which the runtime fails to register the connection.
+    /// * Any error that the runtime returns when it registers the connection.
     ///
-    /// After an error the stream is dropped.
+    /// If an error occurs, `stream` is dropped.
     ///
     /// # Panics
     ///
@@ -114,14 +115,14 @@ impl Stream {
         Ok(Self::of(Reader::new(Arc::new(end), turns)))
     }
 
-    /// Converts the stream into one for threads. Its bytes that have arrived remain readable.
+    /// Converts the stream into one for threads. Bytes that have already arrived can still be read.
     ///
-    /// The result is in non-blocking mode, as that of tokio is: see
+    /// The result is in non-blocking mode, as with tokio's method: see
     /// [`set_nonblocking`](crate::Stream::set_nonblocking).
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn into_std(self) -> io::Result<crate::stream::Stream> {
         drop(self.write);
         let (end, mut turns) = self.read.into_parts();
@@ -145,8 +146,8 @@ impl Stream {
         Self { read, write }
     }
 
-    /// Splits the stream into its directions, for use by one task. Dropping the halves gives the
-    /// whole stream back, and shuts down no direction.
+    /// Splits the stream into its directions, for use by one task. After the halves are dropped,
+    /// the whole stream can be used again. Dropping a half does not shut down its direction.
     #[must_use]
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (
@@ -172,7 +173,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.read.end().end_error())
     }
@@ -181,14 +182,14 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit belongs to the route,
-    ///   and no call reads it.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route determines the hop limit,
+    ///   and no call returns it.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.read.end().ttl()
     }
 
-    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: the default of
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. The default is that of
     /// the system, usually 64.
     ///
     /// # Errors
@@ -205,12 +206,12 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.read.end().linger())
     }
 
-    /// Sets the way in which the stream ends when it or its last half is dropped. Default: `None`.
+    /// Sets how the stream ends when it or its last half is dropped. Default: `None`.
     ///
     /// * `None`: the peer reads the bytes that were written before, and then the end.
     /// * Zero: has the effect of [`set_zero_linger`](Self::set_zero_linger).
@@ -218,7 +219,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.read.end().set_linger(linger);
         Ok(())
@@ -231,7 +232,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         self.set_linger(Some(Duration::ZERO))
     }
@@ -241,7 +242,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.read.end().set_nodelay(nodelay);
         Ok(())
@@ -251,7 +252,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.read.end().nodelay())
     }

@@ -38,8 +38,8 @@ pub struct StreamListener {
 }
 
 impl StreamListener {
-    /// Listens on an address, with the default [`Config`](crate::Config). Another thread looks up a
-    /// host name.
+    /// Listens on an address, with the default [`Config`](crate::Config). If `address` is a host
+    /// name, another thread looks it up.
     ///
     /// # Errors
     ///
@@ -67,8 +67,8 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the listener has another handle. Then
-    /// `listener` is dropped.
+    /// [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the listener has another handle. In this
+    /// case `listener` is dropped.
     pub fn from_std(listener: crate::stream::StreamListener) -> io::Result<Self> {
         let (inner, ttl) = listener.into_parts()?;
         Ok(Self { inner, ttl })
@@ -76,12 +76,12 @@ impl StreamListener {
 
     /// Converts the listener into one for threads.
     ///
-    /// The result is in non-blocking mode, as that of tokio is: see
+    /// The result is in non-blocking mode, as with tokio's method: see
     /// [`set_nonblocking`](crate::StreamListener::set_nonblocking).
     ///
     /// # Errors
     ///
-    /// Never fails; the signature is that of tokio's type.
+    /// Never fails. It returns a `Result` for compatibility with tokio's type.
     pub fn into_std(self) -> io::Result<crate::stream::StreamListener> {
         Ok(crate::stream::StreamListener::from_parts(
             self.inner, self.ttl, true,
@@ -124,7 +124,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// Never fails. It returns a `Result` because the method of tokio's listener does.
+    /// Never fails. It returns a `Result` for compatibility with tokio's listener.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.inner.local_addr())
     }
@@ -163,8 +163,8 @@ impl StreamListener {
         self.inner.close();
     }
 
-    /// Creates a stream from a connection that `inner` has accepted. An error concerns only this
-    /// connection, whereas an error of `inner` ends the listener.
+    /// Creates a stream from a connection that `inner` has accepted. An error of this method
+    /// concerns only the connection; an error of `inner` ends the listener.
     #[track_caller]
     pub(super) fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
         self.ttl.apply(&accepted);

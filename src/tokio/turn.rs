@@ -15,7 +15,7 @@ struct Turn<'a> {
     waits: bool,
 }
 
-/// Calls `poll` with a separate waiter id, until it is ready.
+/// Calls `poll`, with a waiter id for this call only, until it returns `Ready`.
 pub(super) async fn take_turn<T>(
     endpoint: &Endpoint,
     mut poll: impl FnMut(&mut Context<'_>, WaiterId) -> Poll<T>,
@@ -33,9 +33,9 @@ pub(super) async fn take_turn<T>(
     .await
 }
 
-/// Waits until `exact` returns at least one state. Returns it together with the states of
-/// `assumed`. Calls `exact` again after each event. If `assumed` returns a state, polls for events
-/// once and does not wait.
+/// Waits until `exact` returns at least one state; calls `exact` again after each event. Returns
+/// the states of both functions. If `assumed` returns a state, polls for events only once and does
+/// not wait.
 pub(super) async fn any_of(
     endpoint: &Endpoint,
     exact: impl Fn() -> Ready,

@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Writer {
     end: Arc<StreamEnd>,
-    /// The length in bytes of the last write if it found no room; otherwise 0, and the next write
-    /// may succeed. The length matters because a long write needs more room than a short one.
+    /// If the last write found no room, its length in bytes; otherwise 0, and the next write may
+    /// succeed. The length matters because a long write needs more room than a short one.
     refused: AtomicUsize,
 }
 
@@ -62,8 +62,8 @@ impl Writer {
     }
 
     pub(super) async fn writable(&self) {
-        // This wait does not consume the task's budget in tokio's scheduler, just as `writable` of
-        // tokio's types does not.
+        // Like `writable` of tokio's types, this wait does not consume the task's budget for
+        // cooperative scheduling.
         if self.refused.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -104,7 +104,7 @@ impl Writer {
     }
 
     /// Returns the current readiness of this direction, limited to `interest`, if the last write
-    /// found no room. Otherwise the stream counts as writable: see
+    /// found no room. Otherwise the stream is considered writable: see
     /// [`assumed_states`](Self::assumed_states).
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
@@ -127,7 +127,7 @@ impl Writer {
             if refused != 0 && !self.end.has_room(refused) {
                 return None;
             }
-            // The stream counts as writable until another write finds no room.
+            // The stream is considered writable until another write finds no room.
             let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
             let _ = self.refused.compare_exchange(refused, 0, set, get);
             Some(())

@@ -1,5 +1,6 @@
 //! TLS with the rustls library over any stream. The certificate is read from a file, or is a new
-//! self-signed one. With certificates on both sides (mTLS) the server authenticates its clients.
+//! self-signed certificate. With certificates on both sides (mTLS) the server authenticates its
+//! clients.
 
 use std::{fs, path::Path, sync::Arc};
 

@@ -308,7 +308,8 @@ pub async fn get(
     Ok(copied)
 }
 
-/// Serves one request of a client for a file in `folder`. Sends an error to the client as well.
+/// Serves one request of a client for a file in `folder`. If an error occurs, also sends it to the
+/// client.
 ///
 /// # Errors
 ///
@@ -378,7 +379,7 @@ fn words(message: &[u8]) -> Result<Vec<String>> {
     Ok(line.splitn(most, ' ').map(str::to_owned).collect())
 }
 
-/// Returns the words after the first one. Fails if the first word is not `first`.
+/// Returns all words after the first. Fails if the first word is not `first`.
 fn expect<'a>(line: &'a [String], first: &str) -> Result<Vec<&'a str>> {
     match line.split_first() {
         Some((word, rest)) if word == first => Ok(rest.iter().map(String::as_str).collect()),

@@ -9,7 +9,8 @@ use rdmsg::{Config, TransportChoice};
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct Keepalive {
-    /// The time without data from the peer after which the connection probes it, in milliseconds
+    /// The time without data from the peer after which the connection probes the peer, in
+    /// milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
     pub keepalive_interval: u64,
     /// The time within which the peer must answer the probe, or the connection ends, in

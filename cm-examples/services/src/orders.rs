@@ -66,8 +66,8 @@ pub async fn place(
     Ok(())
 }
 
-/// Places orders until no order is left, or until the server requests to connect again. Returns
-/// whether all orders were placed.
+/// Places orders until no order is left, or until the server asks the client to connect again.
+/// Returns whether all orders were placed.
 async fn place_with(
     server: &Endpoint,
     orders: &mut impl Iterator<Item = u64>,

@@ -28,16 +28,16 @@ const MAX_REQUEST: usize = 32 << 20;
 /// The maximum depth of nested arrays in a reply.
 const MAX_DEPTH: usize = 8;
 
-/// The number of bytes of pending replies at which the session writes them before it executes the
-/// next request.
+/// When the pending replies reach this number of bytes, the session writes them before it executes
+/// the next request.
 const MAX_PENDING: usize = 64 * 1024;
 
 /// The minimum capacity of the buffer for a read, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// The time and the number of bytes for which the session continues to read after it has sent an
-/// error and before it closes the socket. If the session closed a socket with unread bytes, the
-/// kernel would send a reset, and the client would lose the error.
+/// After the session has sent an error, it continues to read for at most this time and this number
+/// of bytes, and then closes the socket. If it closed a socket with unread bytes, the kernel would
+/// send a reset, and the client would lose the error.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
 
 /// The error for bytes that violate RESP or exceed a limit of this server.
@@ -360,9 +360,9 @@ where
     stream.shutdown().await?;
     let (limit, most) = LINGER;
     let mut rest = stream.take(most as u64);
-    let mut nobody = tokio::io::sink();
+    let mut sink = tokio::io::sink();
     // Ignore an error: the connection is over in any case.
-    let _ = timeout(limit, tokio::io::copy(&mut rest, &mut nobody)).await;
+    let _ = timeout(limit, tokio::io::copy(&mut rest, &mut sink)).await;
     Ok(())
 }
 

@@ -90,7 +90,7 @@ impl Server {
     }
 
     /// Returns a stream of connections that ends when the token is cancelled. Some libraries need
-    /// it, because they spawn a task for each connection themselves.
+    /// such a stream, because they spawn a task for each connection themselves.
     pub fn incoming<'a>(&'a self) -> impl Stream<Item = io::Result<Socket>> + use<'a> {
         let next = async |server: &'a Self| {
             let accepted = server.accept().await.transpose()?;

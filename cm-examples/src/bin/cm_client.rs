@@ -38,7 +38,7 @@ struct Options {
     #[arg(long, default_value_t = 10)]
     timeout: u64,
     /// The largest message in bytes that is sent into a posted receive buffer; the peer reads
-    /// longer ones from memory
+    /// longer messages from the client's memory
     #[arg(long)]
     eager_size: Option<u32>,
 }

@@ -1,8 +1,8 @@
-//! A client of an echo server that continues after a restart of the server.
+//! A client of an echo server. The client continues after a restart of the server.
 //!
 //! The client keeps each question until its answer arrives. After the loss of the connection, it
-//! connects again and repeats the questions without an answer. To try it, start `echo_threads` on
-//! one host and this program on another. Then kill the server and start it again.
+//! connects again and repeats the unanswered questions. To try it, start `echo_threads` on one host
+//! and this program on another. Then kill the server and start it again.
 
 use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, thread, time::Duration};
 
@@ -32,7 +32,7 @@ struct Options {
     debug: bool,
 }
 
-/// The questions without an answer, by number.
+/// The unanswered questions, by number.
 type Open = BTreeMap<u64, Vec<u8>>;
 
 fn main() -> ExitCode {

@@ -69,7 +69,7 @@ impl Options {
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
 /// The pause after joining the group. Switches need time to learn the members of the group, and do
-/// not report that they have learned them.
+/// not report when they are ready.
 const SWITCHES: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {

@@ -45,7 +45,7 @@ use rdmsg::{
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The maximum length of a message in bytes. Each receive has room for one message.
 const LARGEST: usize = 64 * 1024;
-/// The number of posted receives: one for the next message while the program reads the last one.
+/// The number of posted receives: one is always posted while the program reads a message.
 const RECEIVES: usize = 2;
 /// The index of the slot for the send, after the slots of the receives. It is also the send's id.
 const SEND: usize = RECEIVES;
@@ -146,7 +146,7 @@ fn request(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the parameters of both sides. A send fails if the peer has no posted receive.
+/// Returns parameters without retries: a send fails if the peer has no posted receive.
 fn connection_wanted() -> ConnParam {
     ConnParam {
         rnr_retry_count: 0,
@@ -167,7 +167,7 @@ fn step(events: &EventChannel, expected: CmEventType) -> Result<CmEvent> {
     }
 }
 
-/// A connection and its objects. Each object keeps the objects alive on which it depends.
+/// A connection and its objects. Each object keeps alive the objects on which it depends.
 struct Connection {
     id: CmId,
     events: EventChannel,

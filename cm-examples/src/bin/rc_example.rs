@@ -199,7 +199,7 @@ impl Side {
         self.put(self.texts[0], len);
         let message = Sge::new(&self.memory, ..len);
         self.qp.post_send(&[SendWr::send(0, message)])?;
-        // The status for this error depends on the device. Soft-RoCE reports the second one.
+        // The status for this error depends on the device. Soft-RoCE reports the second status.
         self.complete("SEND", |status| match status {
             WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
                 format!("the client's buffer is shorter than this message of {len} bytes")

@@ -1,5 +1,5 @@
 //! RDMA ping: the client sends the address of its memory. The server reads and writes this memory
-//! without the client's processor. It interoperates with the C program of the same name.
+//! without the client's processor. The program interoperates with the C program of the same name.
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another.
 //!
 //! For each ping:
@@ -60,10 +60,10 @@ struct Options {
     /// Show the events of the connection manager
     #[arg(short)]
     debug: bool,
-    /// Server: continue after a client, and serve several clients concurrently
+    /// Server: serve further clients after the first, several of them concurrently
     #[arg(short = 'P')]
     persistent: bool,
-    /// Create the queue pair in the program, which also changes its state
+    /// Let the program, and not the id, create the queue pair and change its state
     #[arg(short = 'q')]
     own_qp: bool,
 }
@@ -262,9 +262,9 @@ impl Side {
         Err(format!("the peer offers {size} bytes, not 1 to {room}: -S must be the same").into())
     }
 
-    /// Waits until `so` returns true. Returns `false` if the peer disconnects first.
-    fn until(&mut self, so: impl Fn(&Self) -> bool) -> Result<bool> {
-        while !so(self) {
+    /// Waits until `condition` returns true. Returns `false` if the peer disconnects first.
+    fn until(&mut self, condition: impl Fn(&Self) -> bool) -> Result<bool> {
+        while !condition(self) {
             let Some(done) = self.connection.completion()? else {
                 return Ok(false);
             };

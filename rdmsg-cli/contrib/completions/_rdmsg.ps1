@@ -25,7 +25,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
             [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
             [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
-            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that mend it')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that fix it')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serves ping, bench and the doctor of other hosts')
             [CompletionResult]::new('ping', 'ping', [CompletionResultType]::ParameterValue, 'Sends messages to `rdmsg serve` and measures the time until they come back')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measures latency, bandwidth and message rate to `rdmsg serve`')
@@ -51,7 +51,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             [CompletionResult]::new('--transport', '--transport', [CompletionResultType]::ParameterName, 'The transports to listen on')
             [CompletionResult]::new('--max-connections', '--max-connections', [CompletionResultType]::ParameterName, 'The maximum number of open connections. The server aborts each further connection')
             [CompletionResult]::new('--max-message', '--max-message', [CompletionResultType]::ParameterName, 'The longest message that a client can send, in bytes')
-            [CompletionResult]::new('--resume', '--resume', [CompletionResultType]::ParameterName, 'The time that a lost connection waits for its client to resume it, 0 to 3600 seconds. The client must request that too')
+            [CompletionResult]::new('--resume', '--resume', [CompletionResultType]::ParameterName, 'The time that a lost connection waits for its client to resume it, 0 to 3600 seconds. The client must also set --resume')
             [CompletionResult]::new('--statistics', '--statistics', [CompletionResultType]::ParameterName, 'Export statistics for `rdmsg top`')
             [CompletionResult]::new('-q', '-q', [CompletionResultType]::ParameterName, 'Print no line when a connection ends')
             [CompletionResult]::new('--quiet', '--quiet', [CompletionResultType]::ParameterName, 'Print no line when a connection ends')
@@ -62,8 +62,8 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
         'rdmsg;ping' {
             [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'The size of a message in bytes, as 64, 4K or 1M')
             [CompletionResult]::new('--size', '--size', [CompletionResultType]::ParameterName, 'The size of a message in bytes, as 64, 4K or 1M')
-            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'The number of messages. Each failed attempt to connect again replaces one of them [default: until ctrl-c]')
-            [CompletionResult]::new('--count', '--count', [CompletionResultType]::ParameterName, 'The number of messages. Each failed attempt to connect again replaces one of them [default: until ctrl-c]')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'The number of messages. A failed attempt to reconnect counts as one message [default: until ctrl-c]')
+            [CompletionResult]::new('--count', '--count', [CompletionResultType]::ParameterName, 'The number of messages. A failed attempt to reconnect counts as one message [default: until ctrl-c]')
             [CompletionResult]::new('-i', '-i', [CompletionResultType]::ParameterName, 'The time between two messages. With 0, the next message is sent when the last one has come back')
             [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'The time between two messages. With 0, the next message is sent when the last one has come back')
             [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'The time limit for an answer, and for connecting')
@@ -105,12 +105,12 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
         'rdmsg;bridge' {
             [CompletionResult]::new('--listen', '--listen', [CompletionResultType]::ParameterName, 'The address on which the bridge accepts connections')
             [CompletionResult]::new('--to', '--to', [CompletionResultType]::ParameterName, 'The address to which the bridge connects')
-            [CompletionResult]::new('--max-connections', '--max-connections', [CompletionResultType]::ParameterName, 'The maximum number of connections. The bridge closes a further one immediately')
+            [CompletionResult]::new('--max-connections', '--max-connections', [CompletionResultType]::ParameterName, 'The maximum number of connections. The bridge closes further connections immediately')
             [CompletionResult]::new('--connect-timeout', '--connect-timeout', [CompletionResultType]::ParameterName, 'The time limit for connecting to the target')
             [CompletionResult]::new('--drain', '--drain', [CompletionResultType]::ParameterName, 'The time for which connections may continue after the first SIGINT or SIGTERM')
             [CompletionResult]::new('--report', '--report', [CompletionResultType]::ParameterName, 'Print the counters at this interval [default: only on SIGUSR1 and at the end]')
             [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'The number of threads that carry bytes [default: one for each processor]')
-            [CompletionResult]::new('--resume', '--resume', [CompletionResultType]::ParameterName, 'The time for which a connection that was lost between the bridges waits for the network, 0 to 3600. The plain ends see only a pause. Both bridges need this option; the smaller time applies. With 0, or after a restart of one bridge, a lost connection is reset. The bridge of the service keeps at most 1024 lost connections')
+            [CompletionResult]::new('--resume', '--resume', [CompletionResultType]::ParameterName, 'The time for which a connection that was lost between the bridges can be resumed, 0 to 3600. The plain ends see only a pause. Both bridges need this option; the smaller time applies. With 0, or after a restart of one bridge, a lost connection is reset. The bridge of the service keeps at most 1024 lost connections')
             [CompletionResult]::new('--eager-size', '--eager-size', [CompletionResultType]::ParameterName, 'The longest piece in bytes that is sent into a buffer of the peer. The peer reads longer pieces from the sender''s memory. The smaller value of both bridges applies. A connection over RDMA locks about 60 buffers of this size [default: 65536 with rdmsg+tcp:// and on hosts without RDMA, otherwise 4096]')
             [CompletionResult]::new('--statistics', '--statistics', [CompletionResultType]::ParameterName, 'Export statistics for `rdmsg top`')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
@@ -128,7 +128,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             break
         }
         'rdmsg;help' {
-            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that mend it')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Finds out why RDMA or TCP does not work, and prints the commands that fix it')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serves ping, bench and the doctor of other hosts')
             [CompletionResult]::new('ping', 'ping', [CompletionResultType]::ParameterValue, 'Sends messages to `rdmsg serve` and measures the time until they come back')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measures latency, bandwidth and message rate to `rdmsg serve`')

@@ -26,7 +26,7 @@ end
 
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -s h -l help -d 'Print help'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -s V -l version -d 'Print version'
-complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
+complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that fix it'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "serve" -d 'Serves ping, bench and the doctor of other hosts'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "ping" -d 'Sends messages to `rdmsg serve` and measures the time until they come back'
 complete -c rdmsg -n "__fish_rdmsg_needs_command" -f -a "bench" -d 'Measures latency, bandwidth and message rate to `rdmsg serve`'
@@ -47,12 +47,12 @@ rdma\t''
 tcp\t''"
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -l max-connections -d 'The maximum number of open connections. The server aborts each further connection' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -l max-message -d 'The longest message that a client can send, in bytes' -r
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -l resume -d 'The time that a lost connection waits for its client to resume it, 0 to 3600 seconds. The client must request that too' -r
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -l resume -d 'The time that a lost connection waits for its client to resume it, 0 to 3600 seconds. The client must also set --resume' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -l statistics -d 'Export statistics for `rdmsg top`'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -s q -l quiet -d 'Print no line when a connection ends'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s s -l size -d 'The size of a message in bytes, as 64, 4K or 1M' -r
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s c -l count -d 'The number of messages. Each failed attempt to connect again replaces one of them [default: until ctrl-c]' -r
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s c -l count -d 'The number of messages. A failed attempt to reconnect counts as one message [default: until ctrl-c]' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s i -l interval -d 'The time between two messages. With 0, the next message is sent when the last one has come back' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -l timeout -d 'The time limit for an answer, and for connecting' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -l resume -d 'The time for which a lost connection waits to be resumed, 0 to 3600. With 0 a lost connection ends. The smaller of this time and the --resume of `rdmsg serve` applies' -r
@@ -89,18 +89,18 @@ complete -c rdmsg -n "__fish_rdmsg_using_subcommand top" -l json -d 'Print a lin
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l listen -d 'The address on which the bridge accepts connections' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l to -d 'The address to which the bridge connects' -r
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l max-connections -d 'The maximum number of connections. The bridge closes a further one immediately' -r
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l max-connections -d 'The maximum number of connections. The bridge closes further connections immediately' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l connect-timeout -d 'The time limit for connecting to the target' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l drain -d 'The time for which connections may continue after the first SIGINT or SIGTERM' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l report -d 'Print the counters at this interval [default: only on SIGUSR1 and at the end]' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l threads -d 'The number of threads that carry bytes [default: one for each processor]' -r
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l resume -d 'The time for which a connection that was lost between the bridges waits for the network, 0 to 3600. The plain ends see only a pause. Both bridges need this option; the smaller time applies. With 0, or after a restart of one bridge, a lost connection is reset. The bridge of the service keeps at most 1024 lost connections' -r
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l resume -d 'The time for which a connection that was lost between the bridges can be resumed, 0 to 3600. The plain ends see only a pause. Both bridges need this option; the smaller time applies. With 0, or after a restart of one bridge, a lost connection is reset. The bridge of the service keeps at most 1024 lost connections' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l eager-size -d 'The longest piece in bytes that is sent into a buffer of the peer. The peer reads longer pieces from the sender\'s memory. The smaller value of both bridges applies. A connection over RDMA locks about 60 buffers of this size [default: 65536 with rdmsg+tcp:// and on hosts without RDMA, otherwise 4096]' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -l statistics -d 'Export statistics for `rdmsg top`'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bridge" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand man" -s h -l help -d 'Print help'
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that mend it'
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "doctor" -d 'Finds out why RDMA or TCP does not work, and prints the commands that fix it'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "serve" -d 'Serves ping, bench and the doctor of other hosts'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "ping" -d 'Sends messages to `rdmsg serve` and measures the time until they come back'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand help; and not __fish_seen_subcommand_from doctor serve ping bench top bridge completions man help" -f -a "bench" -d 'Measures latency, bandwidth and message rate to `rdmsg serve`'

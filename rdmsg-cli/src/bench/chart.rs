@@ -53,7 +53,7 @@ fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
         let at = column(x_range.position(x), width);
         axis[at] = '┴';
         let start = at.saturating_sub(label.len() / 2);
-        // A label that would touch the previous one is left out.
+        // Leave out a label that would touch the previous label.
         if start >= free {
             names.splice(start..start + label.len(), label.chars());
             free = start + label.len() + 1;

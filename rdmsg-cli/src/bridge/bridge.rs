@@ -230,8 +230,8 @@ impl Shared {
     }
 
     /// Prints the counters from a separate thread, because writing to stdout blocks while its
-    /// reader is slow. All requests that arrive while the thread prints are answered by one more
-    /// line.
+    /// reader is slow. Requests that arrive while the thread prints are answered together, by one
+    /// more line.
     fn report(self: &Arc<Self>) {
         if self.reports.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -272,8 +272,7 @@ impl Shared {
     }
 }
 
-/// Waits until all connections have ended, for at most the time `drain`. Returns the exit status of
-/// the process.
+/// Waits up to `drain` until all connections have ended. Returns the exit status of the process.
 async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,

@@ -41,7 +41,7 @@ const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 /// The interval at which a blocked write to the plain end checks whether the stream has failed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time in which one end must take further bytes after the other end has failed.
+/// After one end has failed, the maximum time in which no bytes are written to the other end.
 const STALL_LIMIT: Duration = Duration::from_secs(2);
 
 /// The maximum time for which one end receives bytes after the other end has failed.
@@ -72,21 +72,22 @@ impl Progress {
         self.failure.get().map(|(end, _)| *end)
     }
 
-    /// Returns whether the next end of file of the plain socket is an effect of its reset. The
-    /// kernel reports `BrokenPipe` for a reset behind the end of file, and `ConnectionReset` for
-    /// any other.
+    /// Returns whether the next end of file of the plain socket is only an effect of its reset. If
+    /// the peer reset the socket after an end of file, the kernel reports `BrokenPipe`; after any
+    /// other reset, it reports `ConnectionReset`.
     fn hides_end_of_plain(&self) -> bool {
         matches!(self.failure.get(), Some((End::Plain, error))
             if error.kind() != io::ErrorKind::BrokenPipe)
     }
 
-    /// Completes after a failure. The task must poll this after both directions: a failure wakes no
-    /// task, because this task records it.
+    /// Waits for a failure. The task must poll this future after the futures of both directions,
+    /// because those record a failure without waking the task.
     async fn failed(&self) -> End {
         poll_fn(|_| self.failed_end().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// Waits until the future completes, while the directions make progress.
+    /// Waits until `delivery` completes. Stops waiting after `DELIVERY_LIMIT`, or if neither
+    /// direction makes progress for `STALL_LIMIT`.
     async fn limit(&self, delivery: impl Future<Output = ()>) {
         let mut delivery = pin!(delivery);
         let end = Instant::now() + DELIVERY_LIMIT;
@@ -160,8 +161,8 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
         End::Plain => {
             let delivery = async {
                 progress.limit(there).await;
-                // An abort discards the bytes that have not arrived at the peer, whose client may
-                // read slowly.
+                // Wait until the bytes have arrived at the peer, because an abort would discard
+                // them. The peer's client may read slowly.
                 let _ = endpoint.flushed().await;
             };
             let discard = async {
@@ -254,7 +255,7 @@ async fn from_plain<'a>(
 
 /// Forwards bytes and then the end of file from the stream to the plain socket. Writes directly
 /// from the buffers that the device has filled. If the socket fails, discards the bytes. Returns
-/// whether the socket took the end of file.
+/// whether the socket accepted the end of file.
 async fn to_plain(
     stream: &mut OwnedReadHalf,
     mut plain: WriteHalf<'_>,
@@ -319,8 +320,8 @@ async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<i
     .await
 }
 
-/// Writes bytes to the stream. Records a failure of the plain socket during the wait, because no
-/// read from it is in progress.
+/// Writes bytes to the stream. While the write waits, also watches the plain socket for a failure
+/// and records it, because no read from the socket is in progress.
 async fn write_to_stream(
     stream: &mut OwnedWriteHalf,
     bytes: &[u8],
@@ -336,8 +337,8 @@ async fn write_to_stream(
     stream.write(bytes).await
 }
 
-/// Writes bytes to the plain end. Records a failure of the stream during the wait. This function
-/// has to check the stream because no read from it is in progress.
+/// Writes bytes to the plain end. While the write waits, also checks the stream for a failure and
+/// records it, because no read from the stream is in progress.
 async fn write_to_plain(
     plain: &mut WriteHalf<'_>,
     bytes: &[u8],

@@ -58,7 +58,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) to: Address,
 
-    /// The maximum number of connections. The bridge closes a further one immediately.
+    /// The maximum number of connections. The bridge closes further connections immediately.
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_connections: u64,
@@ -79,10 +79,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// The time for which a connection that was lost between the bridges waits for the network, 0
-    /// to 3600. The plain ends see only a pause. Both bridges need this option; the smaller time
-    /// applies. With 0, or after a restart of one bridge, a lost connection is reset. The bridge of
-    /// the service keeps at most 1024 lost connections.
+    /// The time for which a connection that was lost between the bridges can be resumed, 0 to 3600.
+    /// The plain ends see only a pause. Both bridges need this option; the smaller time applies.
+    /// With 0, or after a restart of one bridge, a lost connection is reset. The bridge of the
+    /// service keeps at most 1024 lost connections.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = resume)]
     pub(crate) resume: Duration,
 
@@ -161,8 +161,8 @@ impl Options {
             config.stream_buffer = STREAM_BUFFER;
             config.connect_timeout = self.connect_timeout;
             config.resume = self.resume;
-            // While the stream is suspended, its close must be able to wait for the time `resume`,
-            // as the bytes before the close do.
+            // The close of a suspended stream must be able to wait for the time `resume`, like the
+            // bytes before the close.
             config.close_timeout = config.close_timeout.max(self.resume).min(LONGEST_CLOSE);
         });
         if let Some(transport) = scheme.transport() {

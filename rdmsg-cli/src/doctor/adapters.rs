@@ -80,7 +80,7 @@ const KNOWN: [Known; 2] = [
         applies: |_| true,
         finding: |it| {
             Finding::note("combination", format!("{} is an EFA device", it.name))
-                .because("it has no reliable connections (RC), so rdmsg speaks TCP on this host")
+                .because("it supports no reliable connections (RC), so rdmsg uses TCP on this host")
                 .hint("no setting changes that")
         },
         source: "efadv_create_qp_ex(3) of rdma-core",

@@ -104,8 +104,8 @@ impl Examination {
         }
     }
 
-    /// Reads the links again, because the peer compares them with its own links, and checks the
-    /// route to the peer.
+    /// Reads the links again and checks the route to the peer. The peer compares these links with
+    /// its own links.
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
         let interfaces = Interfaces::read(&root, &interfaces::addresses());
@@ -171,14 +171,11 @@ fn judge_ecn(root: &Root, devices: &[Device]) -> Vec<Finding> {
             );
             return Some(Finding::ok("ecn", what));
         }
-        let finding = Finding::note(
-            "ecn",
-            format!("{name} reacts to no marks of switches (ECN)"),
-        )
-        .because("it does not slow down when the network is congested, so packets are lost")
-        .hint(format!(
-            "`dcb pfc show dev {name}` shows whether pause frames (PFC) are enabled"
-        ));
+        let finding = Finding::note("ecn", format!("{name} ignores the marks of switches (ECN)"))
+            .because("it does not slow down when the network is congested, so packets are lost")
+            .hint(format!(
+                "`dcb pfc show dev {name}` shows whether pause frames (PFC) are enabled"
+            ));
         Some(finding)
     });
     of_adapters.collect()
@@ -219,6 +216,6 @@ mod tests {
         };
         assert!(judged(&machine).ends_with("at priorities 3"));
         let off = machine.file(&format!("{at}/3"), "0\n");
-        assert!(judged(&off).contains("no marks"));
+        assert!(judged(&off).contains("ignores the marks"));
     }
 }

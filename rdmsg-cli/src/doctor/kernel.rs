@@ -24,8 +24,8 @@ pub(super) struct Kernel {
     can_load: Option<bool>,
     /// Whether the kernel can load software RoCE, or `None` if this is unknown.
     can_load_rxe: Option<bool>,
-    /// Whether the machine has no files of the running kernel, because its host supplies the
-    /// kernel.
+    /// Whether this system contains no kernel files. The running kernel then belongs to the host of
+    /// this container or virtual machine.
     is_external: bool,
 }
 
@@ -40,7 +40,7 @@ impl Kernel {
             format!("boot/vmlinuz-{release}"),
         ];
         Self {
-            // After an upgrade of the kernel, only files of the new one may exist.
+            // After a kernel upgrade, only the files of the new kernel may exist.
             is_external: !release.is_empty()
                 && root.names("lib/modules").is_empty()
                 && !files.iter().any(|file| root.has(file)),
@@ -62,7 +62,7 @@ impl Kernel {
     }
 
     /// Returns whether the kernel lacks modules and cannot load them. The finding about the kernel
-    /// is then the cause of missing devices.
+    /// then explains why devices are missing.
     pub(super) fn lacks_modules(&self) -> bool {
         !self.is_ready() && self.can_load == Some(false)
     }

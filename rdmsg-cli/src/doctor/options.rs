@@ -5,7 +5,7 @@ use rdmsg::TransportChoice;
 
 use crate::duration::positive;
 
-/// Finds out why RDMA or TCP does not work, and prints the commands that mend it
+/// Finds out why RDMA or TCP does not work, and prints the commands that fix it
 ///
 /// Checks the kernel modules, the device files and their permissions, devices, ports, addresses,
 /// the MTU, the limits on locked memory and open files, provider libraries and the firewall, and

@@ -247,7 +247,7 @@ impl Peer {
         let what = match error {
             Unserved::OtherProgram => {
                 format!(
-                    "another program than rdmsg serve listens at {}",
+                    "a program other than rdmsg serve listens at {}",
                     self.address
                 )
             }
@@ -266,7 +266,7 @@ impl Peer {
         }
         if is_of_established(error) {
             return finding.hint(format!(
-                "a connection to TCP port {port} is established, so the network is in order: run \
+                "a connection to TCP port {port} is established, so the network works: run \
                  `rdmsg serve` on the peer with a free port, and add this port to the address here"
             ));
         }
@@ -455,7 +455,7 @@ impl Peer {
         }
     }
 
-    /// Adds to a finding that different programs may use the port over RDMA and over TCP.
+    /// Adds a possible reason to a finding: different programs use the port over RDMA and over TCP.
     fn of_another_program(&self, finding: Finding) -> Finding {
         let port = self.address.port();
         finding
@@ -501,8 +501,8 @@ fn is_refusal(error: &Unserved) -> bool {
     )
 }
 
-/// Returns whether the error occurred after the connection was established. Another program than
-/// `rdmsg serve` then probably has the port.
+/// Returns whether the error occurred after the connection was established. The port then probably
+/// belongs to a program other than `rdmsg serve`.
 fn is_of_established(error: &Unserved) -> bool {
     matches!(
         error,

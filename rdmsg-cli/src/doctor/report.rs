@@ -172,7 +172,7 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     Ok(())
 }
 
-/// Wraps a text into lines of at most `width` characters; a width below 30 counts as 30. A word
+/// Wraps a text into lines of at most `width` characters; a width below 30 is treated as 30. A word
 /// that is longer than a line has its own line.
 fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     let width = width.max(30);

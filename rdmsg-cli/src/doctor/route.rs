@@ -10,7 +10,7 @@ use super::{
     link::Link,
 };
 
-/// The command that clears the path MTUs that the kernel has learned.
+/// The command that clears the path MTUs that the kernel has cached.
 pub(super) const FORGET_PATHS: &str = "ip route flush cache";
 
 /// The length in bytes of an RDMA packet without its payload, including the IPv4 header.
@@ -22,7 +22,7 @@ pub(super) struct Route {
     /// The source address of packets on this route.
     pub(super) local: IpAddr,
     /// The path MTU in bytes, or `None` for IPv6. It is the interface's MTU, unless a router or
-    /// host on the path has reported a smaller one. The kernel caches a reported MTU for ten
+    /// host on the path has reported a smaller MTU. The kernel caches a reported MTU for ten
     /// minutes.
     pub(super) mtu: Option<u64>,
 }
@@ -55,15 +55,15 @@ impl Route {
         let longest = link.rdma_mtu + ROCE_HEADERS;
         let mtu = self.mtu.filter(|mtu| *mtu < longest)?;
         let what = format!(
-            "packets to {peer} may have {mtu} bytes, but those of {} have up to {longest}",
+            "packets to {peer} can have up to {mtu} bytes, but packets of {} have up to {longest}",
             link.device
         );
         let finding = Finding::error("path MTU", what)
             .because("longer packets are lost: short messages arrive, but long ones do not")
             .command(as_root(FORGET_PATHS))
             .hint(format!(
-                "the kernel remembers for ten minutes that a smaller MTU stopped packets, here or \
-                 on the way; `ip route get {peer}` shows that MTU, and one that was configured"
+                "the kernel caches the MTU of the path for ten minutes; `ip route get {peer}` shows \
+                 this MTU, and also a configured MTU"
             ));
         Some(finding)
     }

@@ -11,8 +11,8 @@ const BITS: u32 = 11;
 /// Measured times, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
-    /// A histogram: the number of times for each value of `index_of`. Times with the same first
-    /// `BITS` bits and the same length share an index.
+    /// A histogram: for each index that `index_of` returns, the number of recorded times. Times
+    /// with the same first `BITS` bits and the same length share an index.
     counts: Vec<u64>,
     count: u64,
     sum: u128,
@@ -31,7 +31,7 @@ pub(crate) struct Summary {
     pub(crate) mean: f64,
 }
 
-/// The number of times from `from` to `to`, both in microseconds.
+/// The number of recorded times between `from` and `to`, both in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Bucket {
     #[serde(rename = "from_us")]
@@ -94,8 +94,8 @@ impl Times {
         })
     }
 
-    /// Returns the quantile in nanoseconds. For 0.99, this is the time that 99 % of the times do
-    /// not exceed.
+    /// Returns the quantile in nanoseconds. For 0.99, this is the time that 99 % of the measured
+    /// times do not exceed.
     fn at(&self, quantile: f64) -> u64 {
         let rank = (quantile * self.count as f64).ceil() as u64;
         let mut below = 0;

@@ -33,8 +33,8 @@ pub(crate) struct Options {
     #[arg(long, short, value_name = "BYTES", default_value = "64")]
     pub(super) size: Size,
 
-    /// The number of messages. Each failed attempt to connect again replaces one of them [default:
-    /// until ctrl-c]
+    /// The number of messages. A failed attempt to reconnect counts as one message [default: until
+    /// ctrl-c]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 

@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub(super) max_message: Size,
 
     /// The time that a lost connection waits for its client to resume it, 0 to 3600 seconds. The
-    /// client must request that too.
+    /// client must also set --resume.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = resume)]
     pub(super) resume: Duration,
 

@@ -7,7 +7,7 @@ use std::{
 use crate::doctor::Examination;
 
 /// The time for which an examination is cached. An examination starts other programs, so clients
-/// must not be able to cause one with each request.
+/// must not be able to trigger an examination with each request.
 const AGE: Duration = Duration::from_secs(2);
 
 /// The last examination of this host and its time. The server sends the examination to `rdmsg

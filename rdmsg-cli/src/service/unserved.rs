@@ -9,7 +9,7 @@ pub(crate) enum Unserved {
     Failed(Error),
     /// The server refused the request, with this text.
     Refused(String),
-    /// The reply is not one of `rdmsg serve`.
+    /// The reply does not come from `rdmsg serve`.
     OtherProgram,
 }
 

@@ -32,9 +32,9 @@ pub(super) enum Waited {
 }
 
 impl Keys {
-    /// Starts a thread that reads the keys, if stdin is a terminal and this process is in its
-    /// foreground. A background process must not change the terminal mode, because the kernel would
-    /// stop it.
+    /// Starts a thread that reads the keys, if stdin is a terminal and this process is in the
+    /// foreground of the terminal. A background process must not change the terminal mode, because
+    /// the kernel would stop it.
     pub(super) fn read(is_live: bool) -> Self {
         let mode = if is_live { set_mode() } else { None };
         let (sender, pressed) = bounded(8);

@@ -95,8 +95,8 @@ impl Reading {
             }
             match read(&path, (!is_named).then_some(pid)) {
                 Ok((pid, text)) => this.add(pid, &text),
-                // A socket in the directory that cannot be read usually belonged to a killed
-                // process, so this error is not a warning.
+                // Warn only about sockets from the command line. An unreadable socket in the
+                // directory usually belonged to a killed process.
                 Err(error) if is_named => log::warn!("cannot read {}: {error}", path.display()),
                 Err(error) => log::info!("cannot read {}: {error}", path.display()),
             }

@@ -227,7 +227,8 @@ impl View {
         }
     }
 
-    /// Returns the line with the round trips and the reasons for ended connections.
+    /// Returns a line with the round-trip times and the number of ended connections for each
+    /// reason.
     fn totals(&self) -> String {
         let round_trips = match (self.round_trips.mean(), self.round_trips.p99()) {
             (None, _) => "none".to_owned(),

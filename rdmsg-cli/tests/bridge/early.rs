@@ -16,7 +16,7 @@ use crate::{
 
 const ROUNDS: u64 = 30;
 
-/// The length in bytes of a request, of which the service reads one byte.
+/// The length of a request in bytes. The service reads only its first byte.
 const REQUEST: usize = 3_000_000;
 
 /// The length in bytes of an answer.
@@ -91,7 +91,7 @@ fn early_answer_of_an_rdmsg_service_arrives() {
         }
     });
     for _ in 0..ROUNDS {
-        // The end of file or the reset of a closed socket.
+        // The result depends on timing: the next event is an end of file or a reset.
         let _ = ask(&near, &answer);
     }
     near.reports(&format!("0 open, {ROUNDS} total, 0 refused, "))

@@ -53,8 +53,8 @@ impl HttpConnector {
 
     /// Sets whether URIs must have the scheme `http`. Default: `true`.
     ///
-    /// The connector itself does not encrypt. Set `false` if another connector wraps this one in
-    /// TLS, so that this one also accepts `https`.
+    /// The connector itself does not encrypt. Set `false` if a TLS connector wraps this connector,
+    /// so that `https` URIs are accepted, too.
     #[must_use]
     pub fn enforce_http(mut self, enforce: bool) -> Self {
         self.enforce_http = enforce;
@@ -98,7 +98,7 @@ impl Service<Uri> for HttpConnector {
         Poll::Ready(Ok(()))
     }
 
-    /// Connects. Dropping the future cancels the connection attempt.
+    /// Connects to the host of the URI. Dropping the future cancels the connection attempt.
     fn call(&mut self, uri: Uri) -> Self::Future {
         let target = self.target(&uri);
         let connector = self.connector.clone();
@@ -109,8 +109,8 @@ impl Service<Uri> for HttpConnector {
     }
 }
 
-/// For `hyper_util::client::legacy::Client` (feature `hyper-util`): adds the [`PeerAddr`] to the
-/// extensions of each response.
+/// Adds the [`PeerAddr`] to the extensions of each response that
+/// `hyper_util::client::legacy::Client` receives (feature `hyper-util`).
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         let connected = Connected::new();

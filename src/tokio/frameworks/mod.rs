@@ -21,7 +21,7 @@ pub use self::hyper_util::HttpConnector;
 ///   if the service is created with `into_make_service_with_connect_info::<PeerAddr>()`.
 ///   [`SocketAddr`] itself cannot implement axum's trait for a listener of this crate.
 /// * A response that hyper-util's client has received over a
-///   [`tokio::Stream`](crate::tokio::Stream) contains it in its extensions.
+///   [`tokio::Stream`](crate::tokio::Stream) contains the address in its extensions.
 #[cfg(any(feature = "axum", feature = "hyper-util"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);

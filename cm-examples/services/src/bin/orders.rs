@@ -1,6 +1,6 @@
 //! A server that executes orders, and clients that continue while the server is replaced. To
-//! replace the server, start a second one on the same address, and then send SIGTERM to the first
-//! one.
+//! replace the server, start a second server on the same address, and then send SIGTERM to the
+//! first server.
 
 use std::{
     net::SocketAddr,
@@ -51,7 +51,7 @@ enum Role {
         #[arg(default_value = "0.0.0.0:7471")]
         address: SocketAddr,
     },
-    /// Place orders until the given number or a signal
+    /// Place orders until the given number is reached or a signal arrives
     Place {
         /// The address and port of the servers
         address: String,

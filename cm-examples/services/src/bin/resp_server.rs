@@ -2,9 +2,9 @@
 //! TCP and programs over rdmsg concurrently.
 //!
 //! One function serves both kinds of connections, because it is generic over `AsyncRead +
-//! AsyncWrite`. It executes requests in order. If a client sends many requests together, it also
-//! sends the replies together. After a malformed request it replies with an error and ends the
-//! connection.
+//! AsyncWrite`. The server executes requests in order. If a client sends many requests together,
+//! the server also sends the replies together. After a malformed request, the server replies with
+//! an error and ends the connection.
 
 use std::{process::ExitCode, sync::Arc};
 

@@ -65,7 +65,8 @@ impl<Q, A> ClientTransport<Q, A> {
             .send_control(&cancellation)
         {
             Ok(()) => Ok(()),
-            // The peer takes no control message, so send the cancellation after the requests.
+            // The peer cannot accept a control message, so send the cancellation after the
+            // requests.
             Err(
                 Error::ControlMessagesNotTaken { .. }
                 | Error::ControlMessageTooLong { .. }
@@ -212,7 +213,7 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
                 self.waiting.retain(
                     |(waiting, _)| !matches!(waiting, ClientMessage::Request(it) if it.id == id),
                 );
-                // The cancellation may have overtaken its request, which has then not arrived yet.
+                // The cancellation may have arrived before its request.
                 if self.newest.is_none_or(|newest| newest < id) {
                     self.cancelled.insert(id);
                 }

@@ -106,8 +106,8 @@ impl Ruleset {
         Ok(this)
     }
 
-    /// Returns the verdict of each chain with this hook on a RoCE packet. The packet passes only if
-    /// all these chains accept it.
+    /// For each chain with this hook, returns the verdict on a RoCE packet. The packet passes only
+    /// if all these chains accept it.
     pub(super) fn chain_verdicts(&self, hook: Hook, interface: &str) -> Vec<Verdict<'_>> {
         let packet = Packet { hook, interface };
         let entered = self.chains.iter().filter(|chain| {
@@ -144,7 +144,7 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The effect of the previous rules for which a match is uncertain.
+        // The effect of the earlier rules that possibly match.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
