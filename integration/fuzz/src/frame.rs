@@ -118,7 +118,7 @@ pub fn one_frame(frame: &[u8]) {
     let conn = Connection::requested(params(), &hello(&params(), false), BOTH_WAYS, now).unwrap();
     let mut device = Device::new(conn, params(), params().window, false, now);
     device.establish(&params());
-    assert_eq!(device.said, []);
+    assert_eq!(device.sent_kinds, []);
     let receives = device.posted.len();
     device.frames(&[frame.to_vec()]);
 
@@ -132,7 +132,7 @@ pub fn one_frame(frame: &[u8]) {
         Some(CloseReason::PeerFailed(code)) => Verdict::Failure(*code),
         Some(CloseReason::PeerClosed) => Verdict::Close,
         Some(other) => panic!("{other:?}"),
-        None if device.said == [4] => Verdict::Pong,
+        None if device.sent_kinds == [4] => Verdict::Pong,
         None if device.peer_finished => Verdict::Finish,
         None if device.inbound.iter().any(|large| large.requested > 0) => Verdict::Large,
         None if !device.large.is_empty() => Verdict::Large,
@@ -145,9 +145,13 @@ pub fn one_frame(frame: &[u8]) {
     assert_eq!(device.kept.is_empty(), !is_kept);
     assert_eq!(device.peer_finished, seen == Verdict::Finish);
     match seen {
-        Verdict::Close => assert_eq!(device.said, [5, 7], "a close is answered and acknowledged"),
-        Verdict::Pong => assert_eq!(device.said, [4], "a ping is answered"),
-        _ => assert_eq!(device.said, []),
+        Verdict::Close => assert_eq!(
+            device.sent_kinds,
+            [5, 7],
+            "a close is answered and acknowledged"
+        ),
+        Verdict::Pong => assert_eq!(device.sent_kinds, [4], "a ping is answered"),
+        _ => assert_eq!(device.sent_kinds, []),
     }
     // The application holds the buffer of a message. The connection posts any other buffer again
     // immediately, unless the frame ends the connection.

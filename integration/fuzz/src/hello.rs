@@ -52,7 +52,7 @@ fn read(bytes: &[u8], is_request: bool) -> Result<GoodHello<'_>, CloseReason> {
         return Err(mismatch("stream", 0, 1));
     }
     if is_request && bytes[6] & 1 == 1 && bytes[7] >> 5 & 1 == 0 {
-        // This side's eager size is too small, because an answer can have up to 160 bytes.
+        // This side's eager size is less than the 160 bytes that an answer can need.
         return Err(mismatch(
             "eager_size",
             ours.eager_size.into(),
@@ -74,8 +74,8 @@ fn is_rsocket(bytes: &[u8]) -> bool {
         && bytes[20..24] == [0, 0, 0, 2]
 }
 
-/// Returns whether a valid hello sets bit 5, which requests to resume a session, but lacks the
-/// other parts of such a request.
+/// Returns whether the hello sets bit 5, which requests to resume a session, but has other fields
+/// that are invalid in such a request.
 fn is_malformed_resume(bytes: &[u8]) -> bool {
     let has = |bit: u8| bytes[7] >> bit & 1 == 1;
     has(5) && !(has(4) && bytes[5] == 56 && bytes[6] & 1 == 0)
@@ -89,8 +89,8 @@ fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
     })
 }
 
-/// Delivers the bytes as the private data of a request, of an acceptance and of a rejection, each
-/// to a new connection.
+/// Delivers the bytes to three new connections: as the private data of a request, of an acceptance
+/// and of a rejection.
 pub fn one_hello(bytes: &[u8]) {
     let now = Instant::now();
     let verdict = read(bytes, true);

@@ -22,7 +22,7 @@ impl<'a> Input<'a> {
         u32::from_be_bytes(self.take())
     }
 
-    /// Returns the next bytes, up to 63. The next byte of the input determines how many.
+    /// Reads a length (one byte, modulo 64), and returns this number of bytes.
     pub(crate) fn bytes(&mut self) -> &'a [u8] {
         let len = self.byte() % 64;
         self.split(len.into())

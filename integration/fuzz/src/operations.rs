@@ -14,7 +14,8 @@ use crate::{
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// An operation, which reads its arguments from the input. `Params` are the peer's parameters.
+/// A function that performs an operation. It reads its arguments from the input. `Params` are the
+/// peer's parameters.
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, with their names.
@@ -86,7 +87,7 @@ pub fn one_life(bytes: &[u8]) {
     let mut input = Input(bytes);
     let now = Instant::now();
     let long = input.flag();
-    // An eager size of 160 bytes is needed for the answer to a long request.
+    // The answer to a long request needs an eager size of 160 bytes.
     let eager_size = if long { 160 } else { 64 };
     let theirs = Params {
         eager_size,
@@ -133,8 +134,7 @@ fn sizes(input: &mut Input<'_>) -> Params {
     }
 }
 
-/// Returns a frame with few or no invalid fields, so that the frame often does not end the
-/// connection.
+/// Returns a frame that is valid or almost valid, because an invalid frame ends the connection.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     const KINDS: [u8; 17] = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 16, 17, 18, 18];
     let kind = KINDS[usize::from(input.byte()) % KINDS.len()];
@@ -176,8 +176,8 @@ fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Returns the value of a frame's counter: the unchanged value, the limit, one above the limit, or
-/// any number.
+/// Returns a value for a counter field: the unchanged value, the limit, one above the limit, or an
+/// arbitrary number.
 fn count(input: &mut Input<'_>, same: u32, most: u32) -> u32 {
     match input.byte() % 4 {
         0 => same,
@@ -224,7 +224,7 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
     device.perform_outputs();
-    // Until the close times out, keepalive checks twice per interval whether the peer is alive.
+    // Repeat, because keepalive timers also expire before the close times out, twice per interval.
     for _ in 0..100 {
         if device.has_ended() {
             break;

@@ -76,7 +76,7 @@ impl Device {
             "a window of such messages fits into a frame"
         );
         let transmit = self.conn.send_held(count, len).expect("there is room");
-        // Subtract before calling `post`, because `post` checks that no frame overtakes held
+        // Update `held` first: `post` asserts that no Close or Finish frame is sent before held
         // messages.
         self.held -= count;
         self.post(&transmit, len as u32);

@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Device {
-    /// Performs the next requested call of the connection manager successfully, and delivers the
-    /// event that results from the call.
+    /// Lets the next requested call of the connection manager succeed, and delivers the event that
+    /// results from the call.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
         let hello = hello(theirs, self.long);
         let Some(op) = self.wanted.pop_front() else {
@@ -33,7 +33,7 @@ impl Device {
                     reads: BOTH_WAYS,
                 }
             }
-            // Grant the connection its turn to connect immediately.
+            // Permit the connection to connect immediately, without a queue of connection attempts.
             CmOp::AwaitTurn => return self.conn.take_turn(self.now),
             CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
@@ -50,8 +50,7 @@ impl Device {
         self.conn.handle_cm_event(event, self.now);
     }
 
-    /// Establishes the connection by performing all requested calls of the connection manager
-    /// successfully.
+    /// Establishes the connection: lets all requested calls of the connection manager succeed.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         let is_active = self.conn.peer_engine().is_none();
         self.conn.accept(b"", self.now);
@@ -87,8 +86,9 @@ impl Device {
         Some(buffer)
     }
 
-    /// Receives these frames, up to one per posted receive. The connection processes the first one
-    /// after all have arrived. The number in each frame is an offset from the expected number.
+    /// Receives the frames, at most one for each posted receive. All of them arrive before the
+    /// connection processes the first one. Adds the expected frame number to the number in each
+    /// frame.
     pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
         let arrived: Vec<_> = frames
             .iter()
@@ -114,8 +114,8 @@ impl Device {
     }
 
     fn frame(&mut self, buffer: u32, frame: &[u8]) {
-        // Record the descriptor here, so that `read` can compare the READs with it. The connection
-        // may process the frame later, or never.
+        // Record the descriptor here for `read`, which compares the READs with it. The connection
+        // processes the frame later, or never.
         if let Some(descriptor) = large(frame) {
             self.announced += 1;
             self.inbound.push_back(Large::new(descriptor, 0));
@@ -152,8 +152,8 @@ impl Device {
         self.conn.handle_recv(buffer, frame, self.now);
     }
 
-    /// Returns the send window, which limits how far a grant may exceed the number of messages
-    /// sent.
+    /// Returns the send window. A valid grant exceeds the number of messages sent by at most this
+    /// window.
     pub(crate) fn window(&self) -> u32 {
         self.conn
             .negotiated()
@@ -162,7 +162,8 @@ impl Device {
 
     /// Receives the immediate data of an RDMA WRITE from the peer.
     pub(crate) fn immediate(&mut self, imm_data: u32, len: u32) {
-        // In half of the cases, this side exposes no writable memory when the WRITE arrives.
+        // In half of the cases, the application has not exposed writable memory before the WRITE
+        // arrives.
         if imm_data & 1 == 1 {
             self.conn.allow_immediates();
         }
@@ -249,8 +250,8 @@ fn work(sent: &Sent) -> Work {
     }
 }
 
-/// Returns two lengths in bytes if the frame is a fragment: the rest of the message from the
-/// fragment's start on, and the fragment itself.
+/// Returns two lengths in bytes if the frame is a fragment of a message: that of the remaining
+/// message, including this fragment, and that of the fragment itself.
 fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, payload) = frame.split_first_chunk::<16>()?;
     let rest = u32::from_be_bytes(header[8..12].try_into().unwrap());
@@ -258,7 +259,7 @@ fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     (header[..2] == [18, 0] && fits).then_some((rest, payload.len() as u32))
 }
 
-/// Returns the descriptor of the large message that the frame announces, if any.
+/// Parses the descriptor of a large message. Returns `None` if the frame does not announce one.
 fn large(frame: &[u8]) -> Option<Descriptor> {
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
     let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());

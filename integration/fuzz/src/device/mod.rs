@@ -15,8 +15,8 @@ use crate::proto::{
 
 /// The maximum length in bytes of a chunk, the part of a large message that one READ fetches.
 const CHUNK: u64 = 1 << 20;
-/// The maximum number of large messages that the peer may announce before this side reports them as
-/// taken.
+/// The maximum number of large messages that the peer has announced, and that this side has not yet
+/// reported as read.
 const LARGE_IN_FLIGHT: u32 = 4;
 
 /// A work request in the send queue.
@@ -50,8 +50,8 @@ impl Large {
     }
 }
 
-/// A connection with its driver, a queue pair, and a device that behaves correctly. Checks every
-/// output of the connection.
+/// A simulated driver, queue pair and device for one connection. The device behaves correctly.
+/// Checks every output of the connection.
 ///
 /// The input determines the behaviour of the connection manager and of the peer. A frame of the
 /// peer arrives only if a receive is posted. The device completes work requests in order. If the
@@ -67,10 +67,10 @@ pub(crate) struct Device {
     markers: Option<Vec<DrainSide>>,
     /// Whether the queue pair is in the error state.
     broken: bool,
-    /// The calls of the connection manager that the connection has requested and that were not yet
+    /// The calls of the connection manager that the connection has requested, and that are not yet
     /// performed.
     pub(crate) wanted: VecDeque<CmOp>,
-    /// Whether the peer may have a connected queue pair to which this side can send.
+    /// Whether the queue pair is connected. If it is not, no frame arrives and no send completes.
     pub(crate) connected: bool,
     established: bool,
     /// Whether the private data of the connection request are sent in a separate frame.
@@ -82,10 +82,11 @@ pub(crate) struct Device {
     /// The received frame in each filled buffer. An entry is removed when the connection delivers
     /// the frame or posts the buffer again.
     filled: HashMap<u32, Vec<u8>>,
-    /// The buffers of the messages that the application holds. A buffer with several messages
-    /// occurs once per message.
+    /// The buffers of the messages that the application holds. A buffer is listed once for each
+    /// held message in it.
     pub(crate) kept: VecDeque<u32>,
-    /// The buffers with several messages, and how many of these messages the application holds.
+    /// The buffers that contain several messages. The value is the number of these messages that
+    /// the application still holds.
     shared: HashMap<u32, u32>,
     /// The lengths in bytes of the large messages that the application holds.
     pub(crate) large: VecDeque<u64>,
@@ -100,30 +101,30 @@ pub(crate) struct Device {
     taken: u32,
     /// The number of messages that the application has released.
     released: u32,
-    /// The last grant and the last count of taken large messages that this side has sent to the
-    /// peer.
+    /// The last values that this side has sent to the peer: the grant, and the number of large
+    /// messages read.
     reported: (u32, u32),
     /// The next frame number in each direction, modulo 2¹⁶.
     frames_received: u16,
     frames_sent: u16,
     /// The kind of each frame that this side has sent.
-    pub(crate) said: Vec<u8>,
-    /// The number of messages sent, and the total number that the peer has granted.
+    pub(crate) sent_kinds: Vec<u8>,
+    /// The number of messages that this side has sent, and the total number that the peer permits.
     pub(crate) credit: (u32, u32),
-    /// The number of large messages that this side has announced, and the number that the peer has
-    /// taken.
+    /// The number of large messages that this side has announced, and how many of them the peer has
+    /// read.
     pub(crate) exposed: (u32, u32),
-    /// The number of control messages sent, and the total number that the peer has granted.
+    /// The number of control messages that the connection has accepted from the application, and
+    /// the total number that the peer permits.
     pub(crate) control: (u32, u32),
     /// The number of control messages that this side has posted.
     control_posted: u32,
-    /// The number of control messages received, and the total number that this side has granted to
-    /// the peer.
+    /// The number of control messages received, and the total number that this side permits.
     pub(crate) control_received: u32,
     pub(crate) granted: u32,
     /// The number of control messages that the application holds.
     pub(crate) untaken: u32,
-    /// The number of held messages. They must be sent before any other message.
+    /// The number of held messages. They must be sent before all other messages.
     held: u32,
     lengths: VecDeque<u64>,
     /// Whether this side has finished sending.
@@ -131,7 +132,7 @@ pub(crate) struct Device {
     pub(crate) peer_finished: bool,
     peer_leaves: bool,
     /// Whether this side has sent a Finish frame.
-    told_finish: bool,
+    has_sent_finish: bool,
 }
 
 impl Device {
@@ -168,7 +169,7 @@ impl Device {
             reported: (params.window.into(), 0),
             frames_received: 0,
             frames_sent: 0,
-            said: Vec::new(),
+            sent_kinds: Vec::new(),
             credit: (0, window.into()),
             exposed: (0, 0),
             control: (0, 2),
@@ -181,7 +182,7 @@ impl Device {
             finished: false,
             peer_finished: false,
             peer_leaves: false,
-            told_finish: false,
+            has_sent_finish: false,
             params,
         };
         this.perform_outputs();
@@ -211,8 +212,8 @@ impl Device {
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    // The connection posts the buffer of a control frame again. It does so for
-                    // other frames only if they violate the protocol.
+                    // Reposting is correct for a control frame. For a frame with data, it is
+                    // correct only if the frame violates the protocol.
                     bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }
@@ -314,8 +315,8 @@ impl Device {
                 assert_eq!(parts.len(), count as usize);
                 let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
                 assert_eq!(lens, len, "no byte is left out");
-                // The connection posts the buffer again when the application has released the last
-                // message in it.
+                // `release` posts the buffer again after the application has released all messages
+                // in it.
                 self.shared.insert(buffer, count);
                 self.kept.extend(parts.iter().map(|_| buffer));
             }
@@ -386,23 +387,23 @@ impl Device {
             2..=14 => 0,
             other => panic!("kind {other}"),
         };
-        assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16..=18));
+        assert!(!self.has_sent_finish || !matches!(header[0], 1 | 9 | 16..=18));
         assert!(
             self.held == 0 || !matches!(header[0], 5 | 9) || self.conn.close_reason().is_some(),
             "not before what is held"
         );
-        self.told_finish |= header[0] == 9;
+        self.has_sent_finish |= header[0] == 9;
         self.take_slot(transmit.slot, reserved, transmit.signalled, None);
         assert_eq!(header[1], 0);
         assert_eq!(header[2..4], self.frames_sent.to_be_bytes());
         self.frames_sent = self.frames_sent.wrapping_add(1);
-        self.said.push(header[0]);
+        self.sent_kinds.push(header[0]);
         if header[0] == 18 {
             assert!(len > 0 && len <= word(8));
         } else {
             assert_eq!(word(8), len);
         }
-        // A grant never exceeds the posted receives, and never decreases.
+        // A grant never decreases, and never exceeds the total number of posted receives.
         let grant = word(4);
         assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
         self.reported.0 = grant;
@@ -477,8 +478,8 @@ impl Device {
         self.conn.handle_copied(self.now);
     }
 
-    /// Returns how many bytes of a message the peer still has to send, if the peer is sending a
-    /// message in fragments.
+    /// Returns how many bytes are missing from a message that the peer sends in fragments. Returns
+    /// `None` if no message is incomplete.
     pub(crate) fn missing(&self) -> Option<u32> {
         let last = self.inbound.back()?;
         (last.missing > 0).then_some(last.missing)
