@@ -33,18 +33,19 @@ use crate::{
 /// The TCP port on which an agent listens.
 pub const PORT: u16 = 7450;
 
-/// The time limit for a conductor to connect. On a busy machine, a conductor takes long to start.
+/// The time limit for a conductor to connect. On a busy machine, a conductor takes a long time to
+/// start.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// The maximum time without a request from the conductor. A conductor sends no requests while it
-/// waits for programs on its own host.
+/// The maximum time between two requests of the conductor. It is long, because a conductor sends no
+/// requests while it waits for programs on its own host.
 const SILENCE: Duration = Duration::from_secs(3600);
 
 /// The pause before a failed operation is repeated.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
-/// The time limit for reading the remaining output of a program that has ended. The pipe may still
-/// be open, because a child of the program has inherited the pipe's write end.
+/// The time limit for reading the remaining output of a program that has ended. The pipe can still
+/// be open then, because a child of the program has inherited its write end.
 const OUTPUT_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves one conductor until the conductor sends `Quit`.
@@ -61,11 +62,10 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let accepted = retry(|| listener.accept());
     let (mut stream, _) = accepted.context("no conductor connects")?;
-    // Close the listener. Other conductors retry their connect until the next agent on this host
-    // accepts them.
+    // Close the listener, so that other conductors are refused. They retry until the next agent on
+    // this host accepts them.
     drop(listener);
-    // The listener is nonblocking, and on some systems an accepted stream inherits this mode from
-    // it.
+    // On some systems, an accepted stream is nonblocking if the listener is nonblocking.
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
@@ -84,9 +84,9 @@ pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Reads the conductor's requests, starts programs and sends reports about these programs. Returns
-/// when the conductor sends `Quit`. When a program has ended, the agent calls `leave` with the
-/// program's process id, so that the caller can kill processes that the program has left behind.
+/// Reads the conductor's requests, starts programs, and sends reports about them. Returns when the
+/// conductor sends `Quit`. When a program has ended, the agent calls `leave` with the program's
+/// process id, so that the caller can kill processes that the program has left behind.
 ///
 /// # Errors
 ///
@@ -96,8 +96,8 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
     loop {
         let (number, frame) = wire::read(requests).context("the conductor is gone")?;
         let reports = sender.clone();
-        // Ignore the error: sending fails only if the conductor has disconnected, and then the next
-        // read of a request fails, too.
+        // Ignore the error: sending fails only if the conductor has disconnected, and then reading
+        // the next request fails, too.
         let report = move |frame| drop(reports.send(number, &frame));
         let failed = match frame {
             Frame::Start(job) => {
@@ -134,11 +134,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program. Threads of the agent call `report` when the program starts, prints output
-    /// and ends. If `job.env` is `None`, the program inherits this process's environment. A program
-    /// without a stdin does not inherit RUST_LOG, so that it prints its default output.
+    /// Starts a program. Threads of the agent call `report` when the program starts, when it prints
+    /// output, and when it ends. If `job.env` is `None`, the program inherits this process's
+    /// environment. A program without a stdin does not inherit RUST_LOG, so that it prints its
+    /// default output.
     ///
-    /// `prepare` may change the command before the process is started. After the program has ended,
+    /// `prepare` can change the command before the process is started. After the program has ended,
     /// a thread calls `leave` with the program's process id, so that the caller can kill processes
     /// that the program has left behind.
     ///
@@ -234,8 +235,8 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(signal)
 }
 
-/// Starts a thread that reports the bytes of one output until the end of file. The thread then
-/// drops `open`.
+/// Starts a thread that reports all bytes of one output. The thread drops `open` at the end of the
+/// output.
 fn forward(
     output: Option<impl Read + Send + 'static>,
     frame: fn(Vec<u8>) -> Frame,
@@ -273,7 +274,8 @@ mod tests {
         (Host::connect_to(address).unwrap(), agent)
     }
 
-    /// Runs a test twice: with this host, without TCP, and with an agent over TCP.
+    /// Runs a test twice: once on this host without TCP, and once with an agent that is connected
+    /// over TCP.
     fn both(test: impl Fn(&mut Host)) {
         test(&mut Host::here());
         let (mut host, agent) = there();
@@ -289,8 +291,8 @@ mod tests {
     #[test]
     fn host_writes_reads_and_ends_a_program() {
         both(|host| {
-            // The order of lines from two pipes is undefined, so the script waits for a second word
-            // before it prints to stderr.
+            // The script waits for a second word before it prints to stderr, because the order of
+            // lines from two pipes is undefined.
             let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
             host.start_with_stdin(&sh(script)).unwrap();
             let outcome = host.wait_for_text("got", Duration::from_millis(1)).unwrap();
@@ -317,8 +319,8 @@ mod tests {
         let agent = thread::spawn(move || serve_on(listener));
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
-        // The agent has closed its listener. But if another test is forking a child at this moment,
-        // the child has a copy of the descriptor until it calls exec.
+        // The agent has closed its listener, but a child that another test has just forked can have
+        // a copy of the listener's descriptor. This copy is closed when the child calls exec.
         let mut deadline = Deadline::after(LIMIT);
         while TcpStream::connect(address).is_ok() {
             assert!(!deadline.is_over(), "the agent still listens");

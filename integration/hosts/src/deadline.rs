@@ -13,22 +13,22 @@ const TIMES: u32 = 10;
 /// The maximum value of [`slowness`]. It also limits how long a hanging operation takes to fail.
 const SLOWEST: f64 = 10.0;
 
-/// Returns how many times longer a program takes to start now than on an idle machine: 1 to 10.
+/// Measures how many times longer a program takes to start now than on an idle machine. Returns a
+/// factor from 1 to 10.
 #[must_use]
 pub fn slowness() -> f64 {
     let start = Instant::now();
     for _ in 0..TIMES {
-        // Ignore the error: if the program `true` does not exist, the failed search for it also
-        // takes time.
+        // Ignore the error: if the program `true` does not exist, searching for it also takes time.
         let _ = Command::new("true").status();
     }
     let mean = start.elapsed() / TIMES;
     (mean.as_secs_f64() / USUAL.as_secs_f64()).clamp(1.0, SLOWEST)
 }
 
-/// A time limit for an operation, given as the time on an idle machine. When the limit has passed,
-/// the deadline measures once how slow the machine is at that moment, and multiplies the limit by
-/// this factor. An operation that exceeds the extended limit is therefore assumed to hang.
+/// A time limit for an operation. The limit is given as the time on an idle machine. When it has
+/// expired, the deadline measures once how slow the machine is, and multiplies the limit by this
+/// factor. An operation that exceeds the extended limit is therefore assumed to hang.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     start: Instant,
@@ -38,8 +38,8 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Creates a deadline that ends after `limit`, or later on a slow machine. `From<Duration>`
-    /// does the same.
+    /// Creates a deadline that expires after `limit`, or later on a slow machine. `Deadline::from`
+    /// is equivalent.
     #[must_use]
     pub fn after(limit: Duration) -> Self {
         Self {
@@ -48,8 +48,8 @@ impl Deadline {
         }
     }
 
-    /// Creates a deadline that is never extended. It is for callers that wait repeatedly with a
-    /// short limit.
+    /// Creates a deadline that is never extended, for callers that wait repeatedly with a short
+    /// limit.
     #[must_use]
     pub fn exactly_after(limit: Duration) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Deadline {
         }
     }
 
-    /// Returns the time left, which is zero after the deadline.
+    /// Returns the time left, or zero if the deadline has passed.
     pub fn left(&mut self) -> Duration {
         let left = self.granted.saturating_sub(self.start.elapsed());
         if !left.is_zero() || !self.extensible {

@@ -15,12 +15,10 @@ use crate::{
     wire::{Frame, HOST},
 };
 
-/// The time limit for a server to listen, on an idle machine. A [`Deadline`] extends it on a busy
-/// one.
+/// The time limit for a server to start listening, on an idle machine.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
-/// A host on which the caller can run one program at a time. It can also run shell commands while
-/// the program runs.
+/// A host on which the caller can run one program at a time, and shell commands at any time.
 #[derive(Debug)]
 pub struct Host {
     link: Link,
@@ -235,8 +233,8 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         // For another host, a thread of the link reads from the TCP connection until the agent
-        // closes it. So kill the program and shut down the sending direction, which makes the agent
-        // end and close the connection.
+        // closes it. To end this thread, kill the program and shut down the sending direction: the
+        // agent then ends and closes the connection.
         self.process = None;
         self.link.end();
     }

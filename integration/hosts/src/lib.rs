@@ -1,9 +1,9 @@
 //! Runs programs on this host or on another one.
 //!
-//! A [`Process`] is one program, which the [`agent`] of a [`Host`] has started. A [`Link`] carries
-//! the frames of [`wire`] between a conductor and an agent. It is a TCP connection to another host,
-//! a virtio port to a guest of the lab, or a socket pair to the agent of this host, which is a
-//! thread of this process.
+//! A [`Process`] is a program that the [`agent`] of a [`Host`] has started. A [`Link`] carries the
+//! frames of [`wire`] between a conductor and an agent. It is a TCP connection to another host, a
+//! virtio port to a guest of the lab, or a socket pair to the agent of this host, which is a thread
+//! of this process.
 
 pub mod agent;
 mod deadline;
@@ -42,8 +42,9 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compares the help of a tool with the file in `integration/help`. The tool's script prints this
-/// file without building the tool. If `RDMSG_RENEW_HELP` is set, writes the file instead.
+/// Compares the help text of a tool with its file in `integration/help`, which the tool's script
+/// prints without building the tool. If the environment variable `RDMSG_RENEW_HELP` is set, writes
+/// the file instead.
 ///
 /// # Panics
 ///

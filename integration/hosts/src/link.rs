@@ -24,8 +24,8 @@ pub struct Link {
     /// The TCP connection to another host, or `None` for this host and for a guest of the lab.
     stream: Option<Arc<TcpStream>>,
     sender: Sender,
-    /// The programs for which reports can still arrive, or `None` after the connection to the agent
-    /// was lost.
+    /// The programs for which reports can still arrive. `None` after the connection to the agent is
+    /// lost.
     programs: Arc<Mutex<Option<Programs>>>,
 }
 
@@ -55,8 +55,8 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Creates a link to the agent at the other end of this stream. Also returns a receiver for
-    /// reports that concern the host itself instead of one of its programs.
+    /// Creates a link to the agent at the other end of this stream. Also returns the receiver for
+    /// reports about the host itself, as opposed to its programs.
     ///
     /// # Errors
     ///
@@ -84,8 +84,8 @@ impl Link {
         thread::spawn(move || {
             while let Ok((number, frame)) = wire::read(&mut from) {
                 if let Some(programs) = &mut *lock(&programs) {
-                    // Sending fails if the receiver was dropped together with its `Process`. No
-                    // later report is then of interest.
+                    // Sending fails if the receiver was dropped together with its `Process`. Later
+                    // reports about this program are then not needed.
                     let report = programs.reports.get(&number).map(|to| to.send(frame));
                     if !matches!(report, Some(Ok(()))) {
                         programs.reports.remove(&number);
@@ -102,7 +102,7 @@ impl Link {
     }
 
     /// Requests the start of a program. Returns the number that identifies the program in frames,
-    /// and the receiver of reports about the program. The receiver is disconnected when the
+    /// and the receiver of reports about the program. The receiver is disconnected if the
     /// connection to the agent is lost.
     ///
     /// # Errors

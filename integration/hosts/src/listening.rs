@@ -1,4 +1,5 @@
-/// A sign that a server accepts connections. A command on the server's host prints this sign.
+/// The condition that shows that a server accepts connections. A command on the server's host
+/// checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Listening {
@@ -11,7 +12,7 @@ pub enum Listening {
 }
 
 impl Listening {
-    /// Returns the command that prints the sign if the server accepts connections.
+    /// Returns a command whose output shows whether the server accepts connections.
     pub(crate) fn command(self) -> &'static [&'static str] {
         match self {
             Self::Cm(_) => &["rdma", "resource", "show", "cm_id"],
@@ -20,7 +21,7 @@ impl Listening {
         }
     }
 
-    /// Returns whether the command's output contains the sign.
+    /// Returns whether this output of the command shows that the server accepts connections.
     pub(crate) fn is_shown_in(self, printed: &str) -> bool {
         printed.lines().any(|line| match self {
             Self::Cm(port) => {

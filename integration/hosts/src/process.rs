@@ -30,12 +30,11 @@ pub struct Process {
     id: u32,
     frames: Receiver<Frame>,
     printed: Vec<u8>,
-    /// The bytes after the last newline, of stdout and of stderr.
+    /// For stdout and for stderr: the bytes after the last newline.
     begun: [Vec<u8>; 2],
     lines: VecDeque<Line>,
-    /// The agent's answer to the last request: the time at which the request took effect, in
-    /// milliseconds since 1970, or the reason why the request failed. `None` until the answer
-    /// arrives.
+    /// The agent's answer to the last request, or `None` until it arrives: the time at which the
+    /// request took effect, in milliseconds since 1970, or the reason why the request failed.
     answer: Option<Result<u64, String>>,
     status: Option<i32>,
     /// Whether the connection to the agent is lost.
@@ -110,7 +109,7 @@ impl Process {
             lost: false,
         };
         let began = this.answer();
-        // If the start has failed, there is no process for `drop` to kill.
+        // If the program was not started, there is no process that `drop` must kill.
         this.lost = began.is_err();
         began.map(|_| this)
     }
@@ -158,9 +157,8 @@ impl Process {
         self.lines.pop_front()
     }
 
-    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent. The
-    /// line is not sent if the program is known to have ended, or if the connection to the agent is
-    /// lost.
+    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent. It is
+    /// not sent if the program is known to have ended, or if the connection to the agent is lost.
     pub fn tell(&mut self, line: &str) -> bool {
         let line = Frame::Tell(format!("{line}\n").into_bytes());
         self.status.is_none() && self.link.send(self.number, &line).is_ok()
@@ -193,8 +191,8 @@ impl Process {
         while !self.is_over() && !deadline.is_over() {
             self.receive(deadline.left());
         }
-        // Receive the frames that have already arrived. Limit this to 100 ms, because a program
-        // that prints continuously causes an endless sequence of frames.
+        // Receive the frames that have already arrived, but for at most 100 ms, because a program
+        // can print continuously.
         let mut moment = Deadline::exactly_after(Duration::from_millis(100));
         while !moment.is_over() && self.receive(Duration::ZERO) {}
         ensure!(!self.lost, "the host of a program is gone");
@@ -204,13 +202,13 @@ impl Process {
         }))
     }
 
-    /// Kills the program if it still runs, and returns its [`Ended`]. If the program has already
-    /// ended by itself, the result contains its exit status.
+    /// Kills the program if it still runs. Returns its output, and its exit status if it ended by
+    /// itself.
     ///
     /// # Errors
     ///
-    /// If the program does not end within 15 s after SIGKILL, because a system call blocks in the
-    /// kernel. For a program on this host, the error contains the program's kernel stack.
+    /// If the program does not end within 15 s after SIGKILL, because it is blocked in a system
+    /// call. For a program on this host, the error contains the program's kernel stack.
     pub fn kill(&mut self) -> Result<Ended> {
         if let Some(ended) = self.end(Duration::ZERO)? {
             return Ok(ended);

@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::lock;
 
-/// The maximum length of a frame in bytes. A larger length means that the reader has lost its
-/// position in the stream and is not reading a frame header.
+/// The maximum length of a frame in bytes. A larger length means that the bytes read are not a
+/// frame header.
 const MAX: usize = 1 << 26;
 
-/// The program number in frames that concern the host itself instead of one of its programs.
+/// The program number in frames about the host itself, as opposed to its programs.
 pub const HOST: u32 = 0;
 
 /// A request from the conductor to the agent, or a report from the agent to the conductor.
@@ -43,7 +43,7 @@ pub enum Frame {
     Quit,
     /// Report: the host has booted and can run programs.
     Ready,
-    /// Report that is sent regularly: the host is alive.
+    /// Report: the host is alive. Sent regularly.
     Beat,
     /// Report: the request has failed for this reason.
     Failed(String),
@@ -100,8 +100,8 @@ impl Sender {
                 (b'j', &json)
             }
         };
-        // Write the frame with one call: a virtio port has no buffer, so each write is a separate
-        // transfer.
+        // Write the frame with one call: a virtio port has no buffer, so it transfers each write
+        // separately.
         let mut bytes = ((payload.len() + 5) as u32).to_le_bytes().to_vec();
         bytes.extend(program.to_le_bytes());
         bytes.push(kind);

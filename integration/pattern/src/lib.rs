@@ -1,6 +1,6 @@
-//! Byte patterns that identify messages in tests. This is a separate package so that the compiler
-//! can optimise it even in debug builds: emulated guests fill and compare many bytes, while the
-//! other code of tests mostly waits.
+//! Byte patterns that identify messages in tests. This is a separate package because it is
+//! optimised even in debug builds: emulated guests fill and compare many bytes, while the other
+//! code of tests mostly waits.
 
 use std::io::{Read, Write};
 
@@ -9,7 +9,7 @@ use fastrand::Rng;
 /// The number of bytes that `check` compares at a time.
 const PIECE: usize = 4096;
 
-/// Returns a random number generator whose seed depends on all elements of `parts`.
+/// Returns a random number generator that is seeded with all elements of `parts`.
 #[must_use]
 pub fn random(parts: &[u64]) -> Rng {
     let seed = parts
@@ -26,7 +26,7 @@ pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns `len` bytes of an endless sequence, starting at position `at`.
+/// Returns `len` bytes of an infinite sequence, starting at position `at`.
 #[must_use]
 pub fn sequence(at: usize, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)) as u8;
@@ -98,8 +98,8 @@ pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A generator of pattern bytes. Each step generates eight bytes, so the length of each piece
-/// except the last must be a multiple of eight.
+/// A generator of pattern bytes. It generates eight bytes per step. If the caller fills a pattern
+/// piece by piece, the length of each piece except the last must therefore be a multiple of eight.
 struct Pattern(u64);
 
 impl Pattern {
