@@ -1,4 +1,4 @@
-//! The way in which QEMU executes a guest's instructions, and the guest's clock.
+//! How QEMU executes a guest's instructions, and which clock the guest uses.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ pub(crate) enum Accel {
 }
 
 impl Accel {
-    /// Returns QEMU's options. A counted guest has one processor, because QEMU would switch between
-    /// two processors at different instructions in each run. While the guest idles, its clock
-    /// follows this machine's clock. With `sleep=off`, the clock would jump to the next timer even
-    /// while the guest waits for a file on this machine, so a limit of a minute could expire before
-    /// a program has started.
+    /// Returns QEMU's options. A counted guest has only one processor, because QEMU would switch
+    /// between two processors at different instructions in each run. While the guest idles, its
+    /// clock follows this machine's clock. With `sleep=off`, the clock would jump to the next timer
+    /// instead, even while the guest waits for a file on this machine. A time limit of one minute
+    /// could then expire before a program has started.
     pub(crate) fn options(self, cpus: usize) -> String {
         match self {
             Self::Tcg => format!("-accel tcg,thread=multi -cpu qemu64 -smp {cpus}"),
@@ -25,9 +25,9 @@ impl Accel {
         }
     }
 
-    /// Returns the frequency of the time stamp counter in the guest, in kHz. The guest cannot query
-    /// this frequency. It would otherwise measure the frequency by comparing two emulated clocks,
-    /// and on a busy machine the result can be completely wrong.
+    /// Returns the frequency of the guest's time stamp counter in kHz, which is passed to the
+    /// guest's kernel. The kernel cannot query this frequency. It would measure the frequency by
+    /// comparing two emulated clocks, and the result could be completely wrong on a busy machine.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => khz(),
@@ -36,7 +36,7 @@ impl Accel {
         }
     }
 
-    /// Returns the time limit for a boot. Every successful boot takes less time.
+    /// Returns the time limit for a boot, which exceeds the duration of all successful boots.
     pub(crate) fn boot_limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Tcg => 120,
@@ -46,7 +46,8 @@ impl Accel {
 }
 
 /// Returns the frequency in kHz of this machine's time stamp counter, which an emulated guest
-/// reads. Compares the counter with the system's clock, so other load does not affect the result.
+/// reads. Measures the counter against the system's clock, so other load does not affect the
+/// result.
 #[cfg(target_arch = "x86_64")]
 fn khz() -> Option<u32> {
     use std::{
@@ -54,11 +55,11 @@ fn khz() -> Option<u32> {
         time::{Duration, Instant},
     };
 
-    /// The time between the two readings, each of which is accurate to about 100 ns.
+    /// The time between the two readings. Each reading is accurate to about 100 ns.
     const SPAN: Duration = Duration::from_millis(50);
 
-    /// Reads the clock and the counter many times, and returns the reading that took the shortest
-    /// time. An interrupt between the clock and the counter would make a reading inaccurate.
+    /// Reads the clock and the counter many times, and returns the fastest reading. A reading is
+    /// inaccurate if an interrupt occurs between the clock and the counter.
     #[allow(unsafe_code)]
     fn read() -> (Duration, Instant, u64) {
         let tries = (0..1000).map(|_| {
@@ -78,8 +79,8 @@ fn khz() -> Option<u32> {
     u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
-/// Returns `None`. On other architectures, the guest reads a counter that QEMU derives from this
-/// machine's clock, and measures the counter's frequency itself.
+/// Returns `None`. On other architectures, the guest measures the frequency itself: it reads a
+/// counter that QEMU derives from this machine's clock.
 #[cfg(not(target_arch = "x86_64"))]
 fn khz() -> Option<u32> {
     None

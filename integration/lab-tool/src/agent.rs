@@ -33,7 +33,7 @@ use crate::{
 /// The path of a script that runs `modprobe` with the folder of the guest kernel's modules.
 const MODPROBE: &str = "/run/lab/modprobe";
 
-/// Runs the agent until the lab closes the port.
+/// Runs the agent until the lab closes the virtio port.
 pub(crate) fn main() -> Result<()> {
     if std::process::id() == 1 {
         return run_as_init();
@@ -58,8 +58,8 @@ pub(crate) fn main() -> Result<()> {
     })
 }
 
-/// Runs as process 1 of a guest. This process inherits every orphan, and the guest stops when it
-/// ends. Starts the agent as another process, so that the agent waits only for its own children.
+/// Runs as process 1 of a guest. Process 1 inherits every orphan, and the guest stops when process
+/// 1 ends. Starts the agent as another process, so that the agent waits only for its own children.
 fn run_as_init() -> Result<()> {
     let agent = Command::new(env::current_exe()?).arg("agent").spawn()?;
     let agent = Pid::from_raw(agent.id() as i32);
@@ -101,10 +101,10 @@ fn bring_up() -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host answers pings. Repeats `ping` without a limit, because `ping` fails
-/// immediately if the address cannot be resolved, for instance while the host is booting. If the
-/// lab's boot limit expires, the lab prints the end of the console, which contains the message
-/// printed here.
+/// Pings a host until it answers. Runs `ping` repeatedly, because `ping` fails immediately while it
+/// cannot resolve the address, for instance while the host boots. Has no time limit: if the
+/// lab's boot limit expires, the lab prints the end of the console, which contains this function's
+/// message.
 fn await_answer(peer: &str) {
     let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
     if let Err(error) = ping() {

@@ -178,8 +178,7 @@ pub(crate) struct MachineArgs {
 }
 
 impl Exec {
-    /// Returns the words of the command. The words begin with the shell if the command is a single
-    /// argument.
+    /// Returns the words of the command. A command that is a single argument is run with `sh -c`.
     pub(crate) fn argv(&self) -> Vec<OsString> {
         match &*self.command {
             [line] => ["sh".into(), "-c".into(), line.clone()].to_vec(),
@@ -197,9 +196,10 @@ impl MachineArgs {
         self.hosts.into()
     }
 
-    /// Returns the number of processors of each guest. The default is limited to this machine's
-    /// processors, because an emulated processor that waits for a real one delays the others: two
-    /// guests on two processors are faster by a third if each has one processor instead of two.
+    /// Returns the number of processors of each guest. By default, all guests together have at most
+    /// as many processors as this machine: an emulated processor that waits for a real one delays
+    /// the others. On a machine with two processors, two guests run a third faster with one
+    /// processor each than with two.
     pub(crate) fn cpus(&self) -> usize {
         let real = available_parallelism().map_or(1, usize::from);
         let fitting = (real / self.hosts()).clamp(1, 2);

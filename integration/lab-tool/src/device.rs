@@ -41,9 +41,9 @@ pub(crate) fn gids(device: &str) -> Vec<Ipv6Addr> {
     gids.filter_map(|gid| gid.trim().parse().ok()).collect()
 }
 
-/// Creates an RDMA device on the network device `netdev`. If `netdev` does not exist, creates a
-/// dummy network device. Assigns these addresses to `netdev`, and waits until the RDMA device is
-/// active.
+/// Creates an RDMA device on the network device `netdev`, and waits until the RDMA device is
+/// active. Assigns the addresses to `netdev`. If `netdev` does not exist, creates it as a dummy
+/// device.
 pub(crate) fn create(
     name: &str,
     driver: Driver,
@@ -66,7 +66,7 @@ pub(crate) fn create(
     let deadline = Instant::now() + DEVICE_LIMIT;
     loop {
         let gids = gids(name);
-        // Check no GIDs on software iWARP, because they do not contain addresses there.
+        // The GIDs of software iWARP contain no addresses.
         let is_listed = driver == Driver::Siw || needed.iter().all(|gid| gids.contains(gid));
         if is_listed && is_active(name) && Path::new("/dev/infiniband/rdma_cm").exists() {
             return Ok(());

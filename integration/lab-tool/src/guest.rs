@@ -19,15 +19,14 @@ use crate::{
     watch::{Stop, Watch},
 };
 
-/// The maximum number of attempts to boot. On a busy machine an attempt sometimes fails, and the
-/// next attempt can succeed.
+/// The maximum number of attempts to boot. On a busy machine, some attempts fail.
 const BOOTS: u32 = 3;
 
 /// The environment variables of this process that a command inherits.
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
-/// Boots all machines, and waits until each has its devices and reaches the other machine. If one
-/// machine fails, switches off all machines and boots them again.
+/// Boots all machines. Waits until each machine has its devices and can reach the other machine. If
+/// one machine fails, switches off all machines and boots them again.
 pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
     let mut attempt = 0;
     loop {
@@ -53,8 +52,8 @@ pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
             return Err(error);
         }
         eprintln!("lab: {error:#}; booting again");
-        // Each thread ends when its machine is switched off. Join the threads, so that none of them
-        // sends an event later.
+        // Each thread ends when its machine is switched off. Join the threads, because they can
+        // still send events until then.
         drop(guests);
         for thread in threads {
             let _ = thread.join();
@@ -76,9 +75,9 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
     with_console_tail(&guests, ended)
 }
 
-/// Returns an error if the program exists on this machine but not in a guest, which has its own
-/// /tmp and /run. The folders in `visible` exist in the guest even if they are below /tmp or /run.
-/// The first folder in `visible` is the command's working directory.
+/// Returns an error if the program exists on this machine but is not visible in a guest, which has
+/// its own /tmp and /run. The folders in `visible` are visible in the guest even if they are below
+/// /tmp or /run. The first one is the command's working directory.
 fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let program = command[0].as_ref().to_string_lossy();
     // A single argument is a command line for the shell.
@@ -91,7 +90,7 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
         .into_iter()
         .find(|own| path.starts_with(own));
     let is_visible = visible.iter().any(|folder| path.starts_with(folder));
-    // Check only names with a slash, because a name without a slash is searched in `PATH`.
+    // Names without a slash are not checked, because they are looked up in `PATH`.
     match own.filter(|_| program.contains('/') && !is_visible && path.exists()) {
         Some(own) => bail!(
             "{program} does not exist in the guest, which has its own {own}; move it below {}",
@@ -101,7 +100,7 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     }
 }
 
-/// Starts a program in the checkout, and returns the program's number. If `has_stdin` is set, the
+/// Starts a program in the checkout. Returns the program's number. If `has_stdin` is set, the
 /// program's stdin is a pipe.
 pub(crate) fn start(
     machines: &Machines,
@@ -138,15 +137,14 @@ pub(crate) fn start(
     Ok(number)
 }
 
-/// Returns the index of the lost host and the answers of its monitor, if the error is the loss of a
-/// host.
+/// Returns the index of the host and the answers of its monitor, if the error reports a lost host.
 fn lost(error: &Error) -> Option<(usize, &str)> {
     let stop = error.downcast_ref::<Stop>()?;
     Some((stop.host?, &stop.monitor))
 }
 
-/// Prints the end of a host's console if the outcome is the loss of this host. If the host has
-/// stopped, also saves its console and the monitor's answers in a folder.
+/// Prints the end of a host's console if `outcome` reports that this host was lost. If the host has
+/// stopped responding, also saves its console output and the monitor's answers in a folder.
 pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
         if let Some((host, monitor)) = lost(error) {
@@ -167,7 +165,7 @@ mod tests {
 
     #[test]
     fn program_missing_in_guest_is_refused_with_reason() {
-        // Use a path below /tmp, because the guest has its own /tmp. `env::temp_dir` can return a
+        // Use a path below /tmp, which the guest does not share. `env::temp_dir` can return a
         // different folder.
         let dir = PathBuf::from(format!("/tmp/lab-hidden.{}", std::process::id()));
         fs::create_dir(&dir).unwrap();

@@ -41,8 +41,8 @@ impl Driver {
         }
     }
 
-    /// Returns the network of host `index` out of `count` hosts. The devices are named after their
-    /// drivers.
+    /// Returns the network of host number `index`, out of `count` hosts. Each device is named after
+    /// its driver.
     pub(crate) fn host_network(self, index: usize, count: usize) -> HostNetwork {
         let names = self.each().iter().map(|driver| driver.name() + "0");
         HostNetwork::new(index, count, names)
@@ -57,15 +57,14 @@ pub(crate) struct HostNetwork {
     pub(crate) devices: Vec<(String, Ipv4Addr)>,
     /// The IPv4 address of the other host's first device.
     pub(crate) peer: Ipv4Addr,
-    /// The IPv6 address of the first device. `None` if the device existed before and has no IPv6
-    /// address.
+    /// The IPv6 address of the first device. `None` for an existing device without an IPv6 address.
     pub(crate) addr6: Option<Ipv6Addr>,
     pub(crate) peer6: Option<Ipv6Addr>,
 }
 
 impl HostNetwork {
-    /// Returns the network of host `index` out of `count` hosts, with devices of these names. Each
-    /// device is in a different network. A single host is its own peer.
+    /// Returns the network of host number `index`, out of `count` hosts, with devices of these
+    /// names. Each device is in a different network. A single host is its own peer.
     pub(crate) fn new(
         index: usize,
         count: usize,

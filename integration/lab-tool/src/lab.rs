@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 
 #[derive(Debug)]
 pub(crate) struct Lab {
-    /// The checkout. It is the working directory of the lab and of all commands.
+    /// The checkout, which is the working directory of the lab and of all commands.
     pub(crate) checkout: PathBuf,
-    /// Cargo's target folder. It contains all files of the lab.
+    /// Cargo's target folder, which contains all files of the lab.
     pub(crate) target: PathBuf,
     /// The path of this program.
     pub(crate) tool: PathBuf,

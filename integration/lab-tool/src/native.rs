@@ -29,8 +29,8 @@ use crate::{
     watch::Watch,
 };
 
-/// The network device that the lab creates if this machine has no RDMA device, and the RDMA device
-/// that the lab creates on this network device.
+/// The network device and the RDMA device on it. The lab creates both if this machine has no RDMA
+/// device.
 const NETDEV: &str = "lab0";
 const DEVICE: &str = "lab_rxe0";
 
@@ -65,8 +65,8 @@ fn network_on(device: String) -> Option<HostNetwork> {
     })
 }
 
-/// Returns the first usable IPv4 address and the first usable IPv6 address. Skips empty slots of
-/// the table, and link-local addresses, which need a scope ID.
+/// Returns the first usable IPv4 address and the first usable IPv6 address. Skips empty entries of
+/// the GID table, and link-local addresses, which need a scope ID.
 fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     let is_v6 = |gid: &&Ipv6Addr| {
         gid.to_ipv4_mapped().is_none() && !gid.is_unspecified() && !gid.is_unicast_link_local()
@@ -81,8 +81,8 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
         Some(network) => (network, None),
         None => SoftRoce::make().map(|(network, made)| (network, Some(made)))?,
     };
-    // Remove the limit on locked memory, as in a guest. Ignore the error, because the call needs a
-    // privilege that this process may lack.
+    // Remove the limit on locked memory, as in a guest. Ignore the error: the call needs a
+    // privilege that this process may not have.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let hosts = args.machines.hosts();
     let mut programs = Vec::new();
@@ -123,8 +123,8 @@ impl SoftRoce {
     fn make() -> Result<(HostNetwork, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let network = HostNetwork::new(0, 1, [DEVICE.to_owned()]);
-        // Construct the value before the call, so that its drop removes a partially created device
-        // if the call fails.
+        // Construct the value before the device. If creating the device fails, dropping the value
+        // removes what was created.
         let made = Self;
         device::create(
             DEVICE,

@@ -58,8 +58,8 @@ struct Sink<W> {
     to: W,
     /// The text before each line. If it is empty, all bytes are forwarded unchanged.
     prefix: String,
-    /// The bytes of an incomplete line. They are held back until the line is complete if there is a
-    /// prefix.
+    /// The bytes of an incomplete line, if there is a prefix. They are written when the line is
+    /// complete.
     held: Vec<u8>,
 }
 
@@ -95,7 +95,7 @@ impl<W: Write> Sink<W> {
         self.to.flush()
     }
 
-    /// Writes the last line if it has no newline, and appends the newline.
+    /// Writes the incomplete last line, if any, and appends a newline.
     fn finish(&mut self) -> io::Result<()> {
         match *self.held {
             [] => Ok(()),

@@ -14,20 +14,21 @@ use serde_json::{Deserializer, Value, json};
 
 use crate::watch::{HostEvent, Stop};
 
-/// The time without a heartbeat after which the lab queries the monitor: four heartbeat intervals.
+/// The time without a heartbeat after which the lab queries QEMU's monitor. It is four heartbeat
+/// intervals.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// The time between two readings of the registers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The minimum processor time of a runnable guest between two readings. If the guest got less, this
-/// machine is too busy to conclude from unchanged registers that the guest has stopped.
+/// The minimum processor time that a runnable guest must get between two readings. If it gets less,
+/// unchanged registers do not prove that the guest has stopped: this machine may be too busy.
 const CHANCE: Duration = Duration::from_millis(500);
 
 /// The time limit for an answer of QEMU's monitor, which usually answers within 1 ms.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// A reading of a machine's state, taken from outside the machine.
+/// A reading of a machine's state from outside of the machine.
 #[derive(Clone, Debug, Default)]
 struct Observation {
     /// The registers of all virtual processors, or `None` if the monitor does not answer.
@@ -40,7 +41,7 @@ struct Observation {
     report: String,
 }
 
-/// Watches the machine of a host until its agent has closed the port, and sends changes of the
+/// Watches a host's machine until its agent closes the port, and sends changes of the machine's
 /// state to `news`. `reports` receives the frames of the agent, and `pid` is the process id of
 /// QEMU.
 pub(crate) fn watch_over(
@@ -55,7 +56,7 @@ pub(crate) fn watch_over(
     let mut is_ready = false;
     loop {
         let time_limit = match (&verdict, &before) {
-            // The machine seems to have stopped. Check once more, without waiting, whether a
+            // The machine has probably stopped. Check once more, without waiting, whether a
             // heartbeat has arrived.
             (Some(_), _) => Duration::ZERO,
             (None, Some(_)) => CHECK_INTERVAL,
@@ -81,13 +82,13 @@ pub(crate) fn watch_over(
                 let now = look(pid, monitor);
                 verdict = before.replace(now.clone()).and_then(|before| {
                     let why = stopped(&before, &now)?;
-                    let why = format!("the machine has stopped: no sign of life, and {why}");
+                    let why = format!("the machine has stopped: no heartbeat, and {why}");
                     Some(Stop::stopped(host, &why, before.report + &now.report))
                 });
                 continue;
             }
-            // Report nothing, because the thread that reads the command's frames also detects this
-            // end.
+            // Report nothing: the thread that reads the command's frames reports that the
+            // connection has ended.
             Err(RecvTimeoutError::Disconnected) if is_ready => return,
             Err(RecvTimeoutError::Disconnected) => {
                 let _ = news.send(HostEvent::Stop(Stop::lost(host, "the machine stopped")));
@@ -126,7 +127,7 @@ fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
     monitor.set_read_timeout(Some(TIME_LIMIT))?;
     monitor.set_write_timeout(Some(TIME_LIMIT))?;
     let id = format!("{:?}", Instant::now());
-    // QEMU accepts this command only once. Later rejections do no harm.
+    // QEMU accepts this command only once, and rejects it afterwards, which does no harm.
     writeln!(monitor, "{}", json!({"execute": "qmp_capabilities"}))?;
     let command = json!({"execute": "human-monitor-command", "id": id,
         "arguments": {"command-line": line}});
@@ -142,8 +143,7 @@ fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
     bail!("QEMU has closed the monitor")
 }
 
-/// Compares two readings. Returns the reason if they show that the machine has stopped, and `None`
-/// otherwise.
+/// Compares two readings. If they show that the machine has stopped, returns the reason.
 fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     let ran = now.ran.saturating_sub(before.ran);
     if now.runnable && ran < CHANCE {
@@ -159,8 +159,7 @@ fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     }
 }
 
-/// Returns whether all registers are unchanged, or whether the registers of a virtual processor
-/// that is not halted are unchanged.
+/// Returns whether all registers are unchanged, or those of a virtual processor that is not halted.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
     let stands_still = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");

@@ -1,4 +1,4 @@
-//! Starts virtual machines. All machines end no later than this process.
+//! Starts virtual machines, which run at most until this process ends.
 
 use std::{
     fs::{self, File},
@@ -160,10 +160,10 @@ impl Machines {
     }
 
     fn command_line(&self, host: &str, results: &Path) -> Result<String> {
-        // tsc=reliable: the emulated time stamp counter follows this machine's clock, needs no
-        // check, and is the only clock that is cheap to read. no_timer_check: the kernel's test of
-        // timer interrupts at boot sometimes fails on a busy machine, and says nothing about this
-        // guest.
+        // tsc=reliable: the emulated time stamp counter follows this machine's clock, so the guest
+        // need not check it. It is also the only clock that is cheap to read. no_timer_check: at
+        // boot, the kernel tests the timer interrupts. On a busy machine, this test sometimes fails
+        // although the interrupts work.
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
                         net.ifnames=0"
             .to_owned();
@@ -171,16 +171,16 @@ impl Machines {
             line += &format!(" tsc_early_khz={khz}");
         }
         line += match self.accel {
-            // Disable features that cost time for each system call or packet on an emulated
-            // processor: hardening, because a guest has no attackers; bounce buffers, because the
-            // guest has no devices with limited addressing; self-tests of cryptographic algorithms;
-            // and memory accounting.
+            // Disable features that slow down each system call or packet on an emulated processor:
+            // hardening, because a guest has no attackers; bounce buffers, because the guest's
+            // devices can address all memory; self-tests of cryptographic algorithms; and memory
+            // accounting.
             Accel::Tcg => {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  selinux=0 audit=0 swiotlb=noforce cryptomgr.notests cgroup_disable=memory"
             }
-            // Disable address randomization, because the addresses affect how many instructions
-            // copies and searches execute.
+            // Disable address randomization, because the number of instructions of copies and
+            // searches depends on addresses.
             Accel::Counted => " norandmaps nokaslr",
         };
         let (hosts, device) = (self.args.hosts(), self.args.device.name());
@@ -247,15 +247,15 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
-/// After one machine has ended, reads the packets that the other machine sends to it, until no
-/// packet arrives for 1 s. Without this, the other machine's QEMU would hold a partially sent
-/// packet forever. The network driver in that machine would queue all further packets, and queue
-/// pairs there could not be destroyed.
+/// Runs after one machine has ended. Reads the packets that the other machine sends to it, until no
+/// packet arrives for 1 s. Otherwise, a partially sent packet would block the other machine's QEMU
+/// forever. The network driver in that machine would queue all further packets, and its queue pairs
+/// could not be destroyed.
 fn drain_link(mut link: UnixStream, port: &UnixStream) {
-    // Wait until the machine has ended, which closes the other end of its port.
+    // Wait until the ended machine has closed the other end of its port.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
     while poll(&mut gone, PollTimeout::NONE) == Err(Errno::EINTR) {}
-    // QEMU has set O_NONBLOCK on the socket's open file description, which it shares with this
+    // QEMU has set O_NONBLOCK on the socket's open file description, which is shared with this
     // process.
     let ready = link.set_nonblocking(false).is_ok()
         && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
@@ -263,7 +263,7 @@ fn drain_link(mut link: UnixStream, port: &UnixStream) {
 }
 
 /// Clears close-on-exec, so that the next child inherits `socket`. Returns the number of the
-/// descriptor.
+/// socket's descriptor.
 fn inherited(socket: &UnixStream) -> Result<i32> {
     fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
     Ok(socket.as_raw_fd())

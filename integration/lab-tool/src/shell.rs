@@ -13,7 +13,7 @@ use hosts::wire::Frame;
 
 use crate::{guest, qemu::Machines, watch::Watch};
 
-/// The time limit of an interactive shell, which practically never expires.
+/// The time limit of an interactive shell: 136 years.
 const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The byte that a terminal in raw mode sends for ^D.
@@ -23,8 +23,7 @@ pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
     let guests = guest::boot(machines, watch)?;
     let term = env::var_os("TERM").unwrap_or_else(|| "dumb".into());
     let env = [("PS1".into(), r"\h:\w# ".into()), ("TERM".into(), term)];
-    // A command that sets the guest's terminal to the same number of rows and columns as this
-    // terminal.
+    // This command gives the guest's terminal the same number of rows and columns as this terminal.
     let size =
         stty(&["size"]).map(|size| format!("stty rows {};", size.trim().replace(' ', " cols ")));
     let size = size.unwrap_or_default();
@@ -50,8 +49,8 @@ pub(crate) fn shell(machines: &Machines, watch: &Watch) -> Result<u8> {
     guest::with_console_tail(&guests, watch.ended(1, NO_LIMIT, &[]))
 }
 
-/// A guard for the terminal in raw mode, in which each key is read immediately. Dropping this value
-/// restores the previous mode.
+/// A guard for the terminal's raw mode, in which each key can be read immediately. Dropping this
+/// value restores the previous mode.
 #[derive(Debug)]
 struct RawTerminal {
     before: String,

@@ -1,4 +1,4 @@
-//! Waits for hosts and for other events that end the run.
+//! Waits for the hosts' events, and for other events that end the run.
 
 use std::{
     fmt::Display,
@@ -18,10 +18,10 @@ use thiserror::Error;
 
 use crate::host_network::HOSTS;
 
-/// The exit status after a failure of the lab, as opposed to a failure of the command.
+/// The exit status if the lab itself has failed, and not the command.
 pub(crate) const FAILURE: u8 = 125;
 
-/// The exit status after a guest has stopped for a reason other than the command.
+/// The exit status if a guest has stopped responding for a reason other than the command.
 const STOPPED: u8 = 123;
 
 /// An event while hosts run.
@@ -40,7 +40,8 @@ pub(crate) struct Stop {
     /// The exit status of the lab.
     pub(crate) status: u8,
     why: String,
-    /// The lost host, if any. The machine of a lost host has ended, did not boot, or has stopped.
+    /// The host that was lost, if any: its machine has ended, has not booted, or has stopped
+    /// responding.
     pub(crate) host: Option<usize>,
     /// The answers of the monitor if the machine has stopped, otherwise an empty string.
     pub(crate) monitor: String,
@@ -56,7 +57,7 @@ impl Stop {
         }
     }
 
-    /// Creates the reason that the reader of stdout or stderr has closed the pipe.
+    /// Creates a stop because the reader of stdout or stderr has closed the pipe.
     pub(crate) fn output_closed() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
@@ -71,7 +72,7 @@ impl Stop {
         }
     }
 
-    /// Creates the reason that the virtual processors of this host make no progress.
+    /// Creates a stop because the virtual processors of this host make no progress.
     pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
         Self {
             status: STOPPED,
@@ -88,12 +89,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch. It must be created before the process starts any thread, because it blocks
-    /// signals for the process.
+    /// Creates a watch. Call this function before the process starts a thread, because it blocks
+    /// signals for the whole process.
     pub(crate) fn new() -> Result<Self> {
         let (news, inbox) = channel();
-        // Below, ignore the failure of sending an event: it means that the main thread has ended
-        // and dropped the receiver.
+        // The closures below ignore errors of sending an event. Sending fails only if the main
+        // thread has ended and dropped the receiver.
         let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {
             let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
@@ -123,15 +124,16 @@ impl Watch {
         Ok(())
     }
 
-    /// Discards the pending events of machines that were switched off. Fails on a signal.
+    /// Discards the pending events of machines that were switched off. Returns an error if a signal
+    /// has arrived.
     pub(crate) fn forget_hosts(&self) -> Result<()> {
         while self.next(Instant::now())?.is_some() {}
         Ok(())
     }
 
     /// Waits until the commands of all hosts have ended. Returns the first nonzero exit status, or
-    /// zero if all commands succeeded. If the machine of a host in `may_die` ends, its command
-    /// counts as ended with status 0.
+    /// zero if all commands succeeded. If the machine of a host in `may_die` ends, the status of
+    /// its command is 0.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();
@@ -169,7 +171,7 @@ impl Watch {
     }
 
     /// Returns the next event, or `None` at the deadline. Returns an error if the run must end for
-    /// a reason that does not concern a host, for instance a signal.
+    /// a reason that concerns no particular host, for instance a signal.
     fn next(&self, deadline: Instant) -> Result<Option<HostEvent>> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.inbox.recv_timeout(left) {
@@ -181,9 +183,9 @@ impl Watch {
     }
 }
 
-/// Calls `tell` for each signal that requests the end of this process. The caller must not have
-/// started a thread yet, because threads inherit the mask that blocks these signals.
-fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
+/// Calls `notify` for each signal that requests the end of this process. Call this function before
+/// the process starts a thread, because threads inherit the mask that blocks these signals.
+fn on_signal(notify: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     signals.add(Signal::SIGTERM);
@@ -193,14 +195,14 @@ fn on_signal(tell: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     signals.thread_block()?;
     thread::spawn(move || {
         while let Ok(signal) = signals.wait() {
-            tell(signal);
+            notify(signal);
         }
     });
     Ok(())
 }
 
-/// Returns whether SIGHUP is ignored because `nohup` started this process. If it is, the caller
-/// must not wait for SIGHUP, because this would override `nohup`.
+/// Returns whether this process ignores SIGHUP, for example because `nohup` has started it. The
+/// caller must then not wait for SIGHUP, because this would override `nohup`.
 fn hangup_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -208,16 +210,16 @@ fn hangup_is_ignored() -> bool {
     mask.is_some_and(|mask| mask & 1 << (Signal::SIGHUP as u32 - 1) != 0)
 }
 
-/// Calls `tell` when the reader of stdout or stderr has closed the pipe, even if this process
+/// Calls `notify` when the reader of stdout or stderr has closed the pipe, even if this process
 /// writes nothing.
-fn on_output_closed(tell: impl FnOnce() + Send + 'static) {
+fn on_output_closed(notify: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         let (stdout, stderr) = (io::stdout(), io::stderr());
         // Request no events, because `poll` always reports errors and hang-ups.
         let mut fds =
             [&stdout.as_fd(), &stderr.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::empty()));
         while let Err(nix::Error::EINTR) = poll(&mut fds, PollTimeout::NONE) {}
-        tell();
+        notify();
     });
 }
 
