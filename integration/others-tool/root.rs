@@ -12,7 +12,7 @@ pub mod net {
     // The generator omits the next line in the program with sockets.
     pub use rdmsg::{Stream as TcpStream, StreamListener as TcpListener};
 
-    /// Functions that return addresses which no other test of this run uses.
+    /// Functions that return addresses that no other test of this run uses.
     pub mod test {
         use std::{
             net::SocketAddr,
@@ -31,7 +31,7 @@ pub mod net {
         }
 
         /// Returns an address with a free port. Each test runs in its own process, so the process
-        /// id selects the ports. These are below the range from which the kernel chooses ports.
+        /// id selects the ports. They are below the range from which the kernel chooses ports.
         fn at(host: &str) -> SocketAddr {
             let port = 20_000 + (process::id() % 1200) as u16 * 10;
             let port = port + TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -40,8 +40,7 @@ pub mod net {
     }
 }
 
-/// Replaces the loopback address in `text` by the address of the RDMA device, if the program runs
-/// in the lab.
+/// In the lab, replaces the loopback address in `text` with the address of the RDMA device.
 pub fn here(text: &str) -> &'static str {
     let address = |name, loopback: &str| env::var(name).unwrap_or_else(|_| loopback.to_owned());
     let v4 = address("LAB_ADDR", "127.0.0.1");

@@ -16,8 +16,8 @@ pub(crate) struct Case {
     pub(crate) clients: Vec<Side>,
     /// Whether all clients run concurrently. Otherwise they run one after the other.
     pub(crate) at_once: bool,
-    /// The sign that the server accepts connections. `None` if the clients start without waiting
-    /// for a sign.
+    /// The sign that shows that the server accepts connections. If `None`, the clients start
+    /// immediately.
     pub(crate) ready: Option<Listening>,
     /// Whether the case also runs with `--quick`.
     pub(crate) quick: bool,
@@ -29,12 +29,12 @@ pub(crate) struct Case {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
     pub(crate) who: Language,
-    /// The environment variables, the program and the program's options. They can contain
-    /// placeholders, for example for addresses.
+    /// The environment variables, the program and its options, with placeholders for addresses and
+    /// paths.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// The cue on which this side is killed. If `None`, a side that does not end by itself is
-    /// killed after the other side has ended.
+    /// The event on which this side is killed. If `None`, a side that must run until it is killed
+    /// is killed after the other side has ended.
     pub(crate) killed_on: Option<Cue>,
     /// The texts that this side must print to stdout or stderr.
     pub(crate) says: Vec<String>,
@@ -47,7 +47,7 @@ pub(crate) enum Language {
     Rust,
 }
 
-/// The way in which a program must end.
+/// How a program must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// The program exits with status 0.
@@ -60,24 +60,24 @@ pub(crate) enum Ends {
     WhenKilled,
 }
 
-/// The event on which a program is killed.
+/// The event on which a side is killed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cue {
-    /// The program that will be killed has printed this text.
+    /// This side has printed this text.
     OfItself(String),
-    /// The program at the other end has printed this text.
+    /// The other side has printed this text.
     OfTheOther(String),
 }
 
-/// The combinations of a server's and a client's language, without C with C.
+/// The languages of the server and of the client. C with C is not tested.
 const PAIRS: [(Language, Language); 3] = [
     (Language::Rust, Language::Rust),
     (Language::Rust, Language::C),
     (Language::C, Language::Rust),
 ];
 
-/// The command line of Valkey's server, without files and without TCP. `integration/valkey` builds
-/// this server.
+/// The command line of Valkey's server, which `integration/valkey` builds. The server stores no
+/// files and does not listen on TCP.
 const VALKEY: &str = "{programs}/../valkey/valkey-server --rdma-bind {server} --rdma-port 6379 \
                       --port 0 --protected-mode no --save \"\" --dir /tmp";
 
@@ -139,7 +139,7 @@ fn listening(place: &str) -> Result<Option<Listening>> {
     })
 }
 
-/// Parses the line of a side. If the line says "each", the side's language is `each`.
+/// Parses the line of a side. `each` is the side's language if the line begins with "each".
 fn side(line: &str, each: Language) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
@@ -219,8 +219,8 @@ impl Place {
         })
     }
 
-    /// Returns the command line of a side, with the placeholders replaced by their values. If the
-    /// program is in Rust, prefixes it with the folder of this program.
+    /// Returns the command line of a side, with values for its placeholders. The path of a program
+    /// in Rust is in the folder of this program.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv = side.argv.clone();
         let program = argv

@@ -1,16 +1,18 @@
-//! Differences on software iWARP. It lacks capabilities that some cases need; these cases also fail
-//! between two C programs. In addition, its driver loses data that arrives too early.
+//! The cases that software iWARP does not support. Most of them need a capability that the driver
+//! lacks, and also fail between two C programs. In addition, the driver loses data that arrives too
+//! early.
 
 use anyhow::Result;
 use toolbox::Host;
 
 use crate::case::{Case, Language};
 
-/// Returns the capability that this case needs but software iWARP lacks, if any.
+/// Returns the capability that this case needs and software iWARP lacks. Returns `None` if the case
+/// can run.
 pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
-    // The connecting side's driver aborts the connection if data directly follows the reply to its
-    // request.
+    // The driver of the connecting side aborts the connection if data follows immediately after the
+    // reply to its request.
     const FIRST: &str = "a listening side that may speak first (RFC 5044, 7.1)";
     match (&*case.program, &*case.what) {
         ("udaddy" | "mckey", _) => Some("datagrams"),
@@ -19,8 +21,9 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
         ("devinfo", what) if what.contains("GID") => Some("GIDs that ibv_devinfo(1) prints"),
         ("rping", what) if what.contains("queue pair") => Some(BY_HAND),
         ("ucmatose", what) if what != "no messages" => Some(FIRST),
-        // The server grants credits immediately. If the server closes while these credits arrive,
-        // its driver resets the connection and discards unsent data.
+        // The C server sends first: it grants credits immediately. In addition, if credits from the
+        // client arrive while the server closes, the server's driver resets the connection and
+        // discards unsent data.
         ("rstream", _) if case.server.who == Language::C => Some(FIRST),
         ("rstream", "inline") => Some("200 bytes of inline data"),
         ("rstream", what) if what.contains("at a server of IPv4") => {
@@ -30,10 +33,10 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     }
 }
 
-/// Delays the first SEND of each connection that this host, which runs the clients, sends. The
-/// accepting side's driver sends its reply before it starts to watch the socket. If a SEND arrives
-/// in between, the driver does not notice the SEND until further data arrives. A C program sends no
-/// further data.
+/// Delays the first SEND of each connection that the clients on this host establish. The driver of
+/// the accepting side sends its reply before it starts to watch the socket. If a SEND arrives
+/// between these two steps, the driver does not notice it until further data arrives, and a C
+/// program sends no further data.
 pub(crate) fn delay_first_sends() -> Result<()> {
     // Matches segments of untagged queue 0 with message sequence number 1 (RFC 5041, 4.3). The
     // offsets assume an IP header, and a TCP header with timestamps.

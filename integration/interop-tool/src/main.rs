@@ -73,7 +73,7 @@ fn main() -> Result<ExitCode> {
 /// Starts this program in virtual machines, even if this machine has an RDMA device, because the
 /// cases need two hosts. Returns only if the start fails.
 fn launch(options: &Options) -> Result<Error> {
-    // Check the selected cases before booting hosts, because booting takes long.
+    // Check the options before booting the hosts, because booting takes long.
     let cases = cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
     let mut launch = Launch::new(2, limit).device(options.device);

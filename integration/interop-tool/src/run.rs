@@ -5,11 +5,11 @@ use toolbox::{Deadline, Ended, Process, Side as End, TextWait, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Place, Side};
 
-/// The time for which a server that must not end by itself is observed after its clients have
-/// ended. Then the server is killed.
+/// The time from the end of the clients until a server is killed, if the server must run until
+/// then. If it ends earlier, the case fails.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Runs a case. When this function returns, all programs of the case have ended.
+/// Runs a case. All programs of the case have ended when this function returns.
 pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
     agent.start(&place.argv(&case.server))?;
     if let Some(listening) = case.ready {
@@ -62,13 +62,14 @@ struct Stage<'a> {
     agent: &'a mut Host,
     /// The time limit for each side, on an idle machine.
     limit: Duration,
-    /// The exit status and output of the server, if the server has ended before its clients.
+    /// The exit status and output of the server, if it has ended before its clients.
     server: Option<Ended>,
     problems: String,
 }
 
 impl Stage<'_> {
-    /// Waits until the client has ended. Kills the client or the server when its cue occurs.
+    /// Waits until the client has ended. Kills the client or the server when its `killed_on` event
+    /// occurs.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
         if let Some(cue) = &self.case.server.killed_on {
             self.wait_for_cue(End::Server, cue, &mut process)?;
@@ -77,7 +78,7 @@ impl Stage<'_> {
         match (&client.killed_on, client.ends) {
             (None, Ends::Well | Ends::Badly | Ends::Somehow) => process.finish(self.limit),
             (None, Ends::WhenKilled) => {
-                // Wait for the server's end first, because the client is killed after it.
+                // The client runs until it is killed, so wait for the end of the server first.
                 self.server = Some(self.agent.finish(self.limit)?);
                 process.finish(Duration::ZERO)
             }
@@ -88,7 +89,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits until the text is printed on which the program at `end` is killed.
+    /// Waits for the event on which the program at `end` is killed: one of the programs prints a
+    /// text.
     fn wait_for_cue(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
         let (speaker, text) = match cue {
             Cue::OfItself(text) => (end, text),
@@ -105,7 +107,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Waits until the server has ended. Kills the server if it must not end by itself.
+    /// Waits until the server has ended. Kills a server that must run until it is killed.
     fn server(&mut self) -> Result<Ended> {
         if let Some(ended) = self.server.take() {
             return Ok(ended);

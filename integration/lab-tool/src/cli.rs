@@ -83,7 +83,7 @@ pub(crate) struct Setup {
 /// RUST_BACKTRACE and RUST_LOG are passed on. Before the command starts on a host, all hosts have
 /// booted, their devices are active, and each host can reach the other.
 ///
-/// A guest's agent sends a sign of life every 5 s. If none arrives for 20 s, the lab queries QEMU's
+/// A guest's agent sends a heartbeat every 5 s. If none arrives for 20 s, the lab queries QEMU's
 /// monitor. The guest has stopped if its registers do not change for another 10 s, although this
 /// machine has processor time for the guest. The lab then prints the console and the answers of the
 /// monitor, saves both in target/lab/stopped, and ends the command.

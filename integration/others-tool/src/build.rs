@@ -22,7 +22,7 @@ const TYPES: &str = "    pub use rdmsg::{Stream as TcpStream, StreamListener as 
 #[derive(Debug)]
 pub(crate) struct Generated {
     folder: PathBuf,
-    /// The paths of the programs by name. The paths are empty until the programs are built.
+    /// The paths of the programs by name. A path is empty until the program is built.
     programs: BTreeMap<String, PathBuf>,
 }
 
@@ -55,7 +55,7 @@ impl Generated {
         self.folder.join("Cargo.toml")
     }
 
-    /// Adds the two programs of a suite: one uses sockets, the other uses rdmsg.
+    /// Adds the two programs of a suite: one with sockets, and one with rdmsg.
     pub(crate) fn add(&mut self, suite: &Suite) -> Result<()> {
         let root = include_str!("../root.rs");
         ensure!(root.contains(TYPES), "root.rs does not contain {TYPES}");
@@ -117,8 +117,8 @@ impl Generated {
     }
 }
 
-/// Writes a file if its content differs. An unchanged file keeps its time stamp, so cargo does not
-/// rebuild. Returns whether the content has changed.
+/// Writes a file, unless it already has this content: cargo does not rebuild a file with an
+/// unchanged time stamp. Returns whether the content has changed.
 fn write(path: &Path, text: &str) -> Result<bool> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(false);

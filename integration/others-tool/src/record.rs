@@ -16,7 +16,7 @@ use crate::differences;
 /// The time limit for one test, on an idle machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The types that a suite's program uses, and their transport.
+/// The types that the program of a suite uses, and their transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Carrier {
     /// The types for which the suite was written: sockets over TCP.
@@ -41,9 +41,9 @@ pub(crate) struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
     pub(crate) name: String,
-    /// Whether the program with rdmsg contains the test. Otherwise a substitution has left it out.
+    /// Whether the program with rdmsg contains the test. If not, a substitution has left it out.
     pub(crate) compiles: bool,
-    /// For each carrier, the reason why the test failed, or `None` if the test passed.
+    /// The outcome for each carrier: the reason why the test failed, or `None` if it passed.
     pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use crate::record::{Carrier, Record, Verdict};
 
-/// Prints the table, and each test that fails. Returns failure unless exactly the tests in
+/// Prints the table, and each test that fails. Returns success only if exactly the tests in
 /// `differences.txt` fail.
 pub(crate) fn print(records: &[Record]) -> ExitCode {
     let row = |columns: [&str; 6]| {

@@ -40,8 +40,8 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Finds a suite, and downloads it if it is not on this machine. Returns `None` if the
-    /// distribution's version of std has no substitutions.
+    /// Finds a suite, and downloads it if it is not on this machine. Returns `None` if there are no
+    /// substitutions for the distribution's version of std.
     pub(crate) fn find(name: Name, manifest: &Path) -> Result<Option<Self>> {
         match name {
             Name::Std => Self::of_apt(),
