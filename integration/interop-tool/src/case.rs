@@ -207,7 +207,7 @@ impl Place {
     /// Returns the values for host a, on which the clients run.
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
         let programs = env::current_exe()?;
-        let programs = programs.parent().context("this program is nowhere")?;
+        let programs = programs.parent().context("the path has no folder")?;
         Ok(Self {
             places: [
                 ("{server}", lab.peer.to_string()),

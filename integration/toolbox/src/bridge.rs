@@ -15,8 +15,8 @@ pub struct Bridge {
     pub address: SocketAddr,
 }
 
-/// Two bridges on this host with an rdmsg connection between them. TCP clients of the near bridge
-/// reach a TCP service through both bridges.
+/// Two bridges on this host, which are connected over rdmsg. A TCP client of the near bridge
+/// reaches a TCP service through both.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BridgePair {
@@ -67,8 +67,8 @@ impl Bridge {
         Process::start(&[&[&*program], &options[..], more].concat())
     }
 
-    /// Requests reports with SIGUSR1 until a report contains this text. The report's counters are
-    /// updated with a short delay, so the first report can be outdated.
+    /// Requests reports with SIGUSR1 until a report contains this text. The first report can be
+    /// outdated, because the bridge updates its counters with a short delay.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Bridge {
         self.process.wait_for_text(text, TIME_LIMIT) == TextWait::Printed
     }
 
-    /// Waits until the bridge ends without a signal or a kill by the caller.
+    /// Waits until the bridge ends by itself.
     ///
     /// # Errors
     ///
@@ -121,9 +121,9 @@ impl Bridge {
 }
 
 impl BridgePair {
-    /// Starts both bridges with the same options. `between` is the address on which the far bridge
-    /// listens for the near one, with a scheme of rdmsg: `rdma://10.8.0.1:0` in the lab,
-    /// `rdmsg+tcp://127.0.0.1:0` on any machine.
+    /// Starts both bridges with the same options. The far bridge listens on the address `between`,
+    /// to which the near bridge connects. Its scheme selects the transport: `rdma://10.8.0.1:0` in
+    /// the lab, `rdmsg+tcp://127.0.0.1:0` on any machine.
     ///
     /// # Errors
     ///

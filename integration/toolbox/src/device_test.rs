@@ -8,17 +8,17 @@ use std::{
 
 use crate::{Deadline, Lab, TIME_LIMIT, Watchdog};
 
-/// The time limit for a test in seconds, on an idle machine. Tests take about a tenth of this
-/// limit.
+/// The time limit for a test in seconds, on an idle machine. It is about ten times as long as a
+/// test takes.
 const SECONDS: u64 = 300;
 
-/// The counters at the end of the previous test, or `None` if the previous test failed. The tests
-/// of a program run one at a time.
+/// The counters at the end of the previous test. `None` before the first test, and after a test
+/// that failed. The tests of a program run one at a time.
 static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 
-/// The guard of a device test. Its watchdog aborts the program if the test hangs. A test must drop
-/// the guard after all objects of the device: the drop panics if objects are left on the device, or
-/// if a receiver had no receive posted when a message arrived (the device counted an RNR NAK).
+/// A guard that each device test creates first and drops last. Dropping it panics if the test has
+/// left objects on the device, or if a message arrived at a receiver without a posted receive (the
+/// device counted an RNR NAK). If the test hangs, a watchdog aborts the program.
 #[derive(Debug)]
 pub struct DeviceTest {
     lab: Lab,
@@ -32,19 +32,19 @@ pub struct DeviceTest {
 struct Counts {
     /// The numbers of queue pairs, completion queues, memory regions, shared receive queues and
     /// connection manager ids. Devices and protection domains are not counted, because librdmacm
-    /// keeps the device, and sometimes a protection domain, until the process ends.
+    /// retains the device, and sometimes a protection domain, until the process ends.
     objects: Vec<String>,
     rnr_naks: u64,
 }
 
-/// Returns `able`, which states whether the device has the capability that a test needs. If it is
-/// false, prints the missing capability to stderr directly, because the test harness hides the
-/// output of a test that passes.
+/// Returns `able`: whether the device has the capability that a test needs. If it is false, prints
+/// to stderr that the test does not apply. The test harness would hide normal output, because the
+/// test passes.
 ///
 /// # Panics
 ///
-/// If the device lacks the capability and is not iWARP: then the library is wrong, or the device is
-/// of an unknown kind. Also panics if stderr is closed.
+/// If a device other than iWARP lacks the capability. In this case, the library is wrong, or the
+/// device is of an unknown kind. Also panics if stderr is closed.
 #[must_use]
 pub fn applies(able: bool, capability: &str) -> bool {
     if !able {
@@ -57,8 +57,8 @@ pub fn applies(able: bool, capability: &str) -> bool {
 }
 
 impl DeviceTest {
-    /// Starts a test whose connections use credits: every receiver must have a receive posted when
-    /// a message arrives.
+    /// Starts a test whose connections use credits: when a message arrives, the receiver must have
+    /// a receive posted.
     ///
     /// # Panics
     ///
@@ -69,7 +69,7 @@ impl DeviceTest {
         Self::new(SECONDS, true)
     }
 
-    /// Like [`start`](Self::start), but with this time limit in seconds on an idle machine.
+    /// Like [`start`](Self::start), but with a time limit of `seconds` on an idle machine.
     ///
     /// # Panics
     ///
@@ -80,7 +80,7 @@ impl DeviceTest {
         Self::new(seconds, true)
     }
 
-    /// Starts a test in which senders may send without credit, so RNR NAKs are not an error.
+    /// Starts a test in which RNR NAKs are not an error, because senders may send without credit.
     ///
     /// # Panics
     ///
@@ -135,14 +135,14 @@ impl Drop for DeviceTest {
         }
         let mut deadline = Deadline::after(TIME_LIMIT);
         let mut now = Counts::now(&self.lab);
-        // The engine closes dropped connections in the background, so wait until their objects are
+        // The engine closes dropped connections in the background. Wait until their objects are
         // destroyed.
         while now.objects != self.before.objects && !deadline.is_over() {
             thread::sleep(Duration::from_millis(5));
             now = Counts::now(&self.lab);
         }
         let rnr_naks = if self.has_credits {
-            // If the test has removed the device and created it again, the counter has restarted at
+            // If the test has replaced the device, the counter of the new device has started at
             // zero.
             self.before.rnr_naks.min(now.rnr_naks)
         } else {

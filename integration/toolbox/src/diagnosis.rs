@@ -34,7 +34,7 @@ pub struct Finding {
     pub is_of_peer: bool,
     /// The text of the finding.
     pub what: String,
-    /// The commands that the doctor prints to fix the cause.
+    /// The commands that the doctor suggests to repair the cause.
     #[serde(default, rename = "mend")]
     pub commands: Vec<String>,
 }
@@ -68,11 +68,11 @@ impl Diagnosis {
             .collect()
     }
 
-    /// Returns the only finding whose state is `error`.
+    /// Returns the finding whose state is `error`. Its subject must be `subject`.
     ///
     /// # Panics
     ///
-    /// If there is not exactly one such finding, or if its subject is not `subject`.
+    /// If there is not exactly one such finding, or if its subject differs.
     #[must_use]
     #[track_caller]
     pub fn only_error(&self, subject: &str) -> &Finding {

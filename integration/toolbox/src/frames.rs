@@ -1,5 +1,5 @@
-//! An independent implementation of the wire format. Tests use it instead of the codec of the
-//! library: a mistake in the codec would otherwise affect both sides equally and stay hidden.
+//! An independent implementation of the wire format. Tests use it instead of the library's codec,
+//! because a mistake in that codec would affect both sides equally and stay hidden.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
@@ -11,8 +11,8 @@ pub const EAGER_SIZE: u32 = 1000;
 pub const HEADER_LEN: usize = 16;
 /// The largest message that either side accepts, in bytes.
 pub const MAX_MESSAGE: u64 = 1 << 20;
-/// The number of receives that the library posts for control frames, in addition to those for data
-/// frames.
+/// The number of receives that the library posts for control frames. It posts them in addition to
+/// those for data frames.
 pub const CONTROL_RECEIVES: usize = 15;
 
 pub const DATA: u8 = 1;
@@ -30,13 +30,13 @@ pub const REQUEST: u8 = 13;
 pub const ANSWER: u8 = 14;
 pub const RENDEZVOUS: u8 = 16;
 
-/// A frame. The constructors return valid frames. Tests then change single fields.
+/// A frame. The constructors return valid frames, in which tests then change single fields.
 #[derive(Debug, Clone)]
 pub struct Frame<'a> {
     pub kind: u8,
     pub flags: u8,
-    /// The frame number minus the number that the receiver expects next; 0 in a valid frame.
-    /// `Peer::send` adds the expected number.
+    /// The difference between the frame number and the number that the receiver expects next. It is
+    /// 0 in a valid frame. `Peer::send` adds the expected number.
     pub ahead: u16,
     pub grant: u32,
     /// The value of the length field. If `None`, the length of the payload is used.
@@ -79,7 +79,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The payload of a Rendezvous frame, which announces a large message. Tests change single fields.
+/// The payload of a Rendezvous frame, which announces a large message.
 #[derive(Debug, Clone, Copy)]
 pub struct Descriptor {
     pub addr: u64,
@@ -113,7 +113,7 @@ impl Descriptor {
     }
 }
 
-/// The hello that a peer sends to start a connection. Tests change single fields.
+/// The hello that a peer sends to start a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Hello {
     pub magic: [u8; 4],
@@ -131,7 +131,7 @@ pub struct Hello {
 
 impl Hello {
     pub const LEN: u8 = 36;
-    /// The feature bit of a connection request whose private data follow in a separate frame.
+    /// The feature bit of a connection request whose private data is sent in a separate frame.
     pub const LONG_REQUEST: u16 = 256;
 
     /// The hello of a peer that follows the protocol.

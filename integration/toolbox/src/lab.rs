@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::resources::resources;
 
-/// The environment variables that the lab sets for this program.
+/// The values of the environment variables that the lab sets.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Lab {
@@ -22,7 +22,7 @@ pub struct Lab {
     pub peer: IpAddr,
     /// The IPv6 address of this host.
     pub addr6: IpAddr,
-    /// The IPv6 address of the other host. If there is only one host, the address of this host.
+    /// The folder for result files, which is kept after the run.
     pub peer6: IpAddr,
     /// The folder for result files. It remains after the run.
     pub results: PathBuf,
@@ -36,8 +36,8 @@ impl Lab {
     /// If there is no RDMA device. A device test must not pass without a device.
     #[must_use]
     pub fn get() -> Self {
-        // The logger writes warnings to the test's captured output, which the harness prints if the
-        // test fails. The variable RUST_LOG can select more levels.
+        // The logger writes to the captured output of the test, which the harness prints if the
+        // test fails. It writes warnings, unless RUST_LOG selects other levels.
         let _ = env_logger::builder().is_test(true).try_init();
         Self::find()
             .unwrap_or_else(|error| panic!("{error:#}: run the device tests with integration/test"))
@@ -86,10 +86,10 @@ impl Lab {
         SocketAddr::new(self.addr, port)
     }
 
-    /// Returns the source address for a test that connects with calls of the connection manager.
-    /// Returns `None` except on iWARP, which uses TCP's ports. There, the kernel's connection
-    /// manager could choose a port that TCP already uses, so this function returns a port that is
-    /// free for TCP.
+    /// Returns the source address for a test that calls the connection manager itself to connect.
+    /// On RoCE, returns `None`. iWARP shares its ports with TCP, but the kernel's connection
+    /// manager can choose a port that TCP already uses. On iWARP, this function therefore returns
+    /// an address with a port that is free for TCP.
     ///
     /// # Panics
     ///
@@ -123,8 +123,8 @@ impl Lab {
             .unwrap_or_else(|_| panic!("{path}: {text}"))
     }
 
-    /// Returns the number of RNR NAKs that this device has sent and received. Returns 0 on iWARP,
-    /// which has no RNR NAK: there, a missing receive breaks the connection.
+    /// Returns the number of RNR NAKs that this device has sent and received. iWARP has no RNR
+    /// NAKs, so the number is 0 there; a missing receive breaks the connection instead.
     #[must_use]
     pub fn rnr_naks(&self) -> u64 {
         if self.is_iwarp() {

@@ -9,14 +9,14 @@ use std::{
 use anyhow::{Context, Error, Result};
 use clap::ValueEnum;
 
-/// The exit status of `integration/lab exec` if the lab itself has failed, and not the command.
+/// The exit status of `integration/lab exec` if the lab has failed, as opposed to the command.
 pub const LAB_FAILED: i32 = 125;
 
 /// The exit status of `integration/lab exec` if a guest has stopped responding for a reason other
 /// than the command.
 pub const LAB_STOPPED: i32 = 123;
 
-/// The advice that is printed after [`LAB_FAILED`].
+/// The advice that is printed if the lab has failed.
 pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above. To make the \
     lab again: rm -r target/lab, then integration/lab setup";
 
@@ -31,8 +31,8 @@ pub enum LabDevice {
     Siw,
 }
 
-/// A launcher that runs this program again, on the hosts of the lab. The working directory must be
-/// the checkout; `integration/tool` changes to it.
+/// A builder that runs this program again, on the hosts of the lab. The working directory must be
+/// the checkout, to which `integration/tool` changes.
 #[derive(Debug)]
 pub struct Launch {
     lab: Command,
@@ -40,14 +40,14 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Selects one or two hosts. The lab kills the program after the time `limit`.
+    /// Creates a launch on one host or on two. The lab kills the program after `limit`.
     #[must_use]
     pub fn new(hosts: u8, limit: Duration) -> Self {
         Self::on(&["--hosts", &hosts.to_string()], limit)
     }
 
-    /// Selects one host whose clock counts instructions. The lab kills the program after the time
-    /// `limit`, measured with this machine's clock.
+    /// Creates a launch on one host whose clock counts instructions. The lab kills the program
+    /// after `limit`, measured with this machine's clock.
     #[must_use]
     pub fn counted(limit: Duration) -> Self {
         Self::on(&["--counted"], limit)
@@ -79,7 +79,7 @@ impl Launch {
         }
     }
 
-    /// Runs the program on this machine instead of in guests if this machine has an RDMA device.
+    /// Selects this machine instead of guests, if this machine has an RDMA device.
     ///
     /// # Errors
     ///

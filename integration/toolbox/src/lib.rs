@@ -1,5 +1,5 @@
 //! Code that the device tests and the tools share: the lab's environment, control of programs and
-//! hosts, messages with known contents, and time limits that are extended on a busy machine.
+//! hosts, messages with known contents, and time limits that are longer on a busy machine.
 //!
 //! The tests and the tools run in the lab, or on a machine with an RDMA device: see
 //! `integration/test`. A test fails if there is no device. The library's timeouts limit every wait.
@@ -23,8 +23,7 @@ mod watchdog;
 
 use std::{fs, time::Duration};
 
-/// Control of other hosts: the hosts on which a conductor runs programs, and the agent that
-/// executes the conductor's commands.
+/// Control of other hosts. An agent on each host executes the commands of a conductor.
 pub mod agent {
     pub use hosts::{
         Host, NextLine,
@@ -52,8 +51,8 @@ pub use crate::{
     watchdog::Watchdog,
 };
 
-/// The time limit for an event that must happen. It suffices on a busy machine that emulates each
-/// instruction.
+/// The time limit for events that must occur. It is long enough for a busy machine that emulates
+/// each instruction.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the number of open file descriptors of this process.
@@ -82,7 +81,7 @@ pub fn await_line(process: &mut Process, text: &str) {
     }
 }
 
-/// Returns the sections of a tool's table. Each section consists of its title, which follows `==`,
+/// Returns the sections of a tool's text file. A section consists of its title, which follows `==`,
 /// and its lines. Empty lines and comments are left out.
 pub fn sections(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     text.split("\n== ").skip(1).map(|section| {

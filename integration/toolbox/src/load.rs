@@ -16,7 +16,7 @@ impl Load {
     ///
     /// If a process cannot be started.
     pub fn start(each: usize) -> Result<Self> {
-        // The loop ends when this process has ended, even if this process was killed.
+        // The loop ends when this process has ended, even by a signal.
         let busy = "while kill -0 $PPID 2>/dev/null; do :; done";
         let mut load = Self(Vec::new());
         for _ in 0..each * available_parallelism()?.get() {

@@ -3,10 +3,10 @@
 
 use crate::agent;
 
-/// Returns the command that applies `netem` to all RDMA packets that this host sends. The packets
-/// of the conductor use the same network device, but are not affected. RDMA packets are UDP packets
-/// to port 4791 (RoCE), or, on an iWARP device, the packets of all TCP connections except the
-/// conductor's.
+/// Returns the command that applies `netem` to all RDMA packets that this host sends. On RoCE,
+/// these are the UDP packets to port 4791. On iWARP, these are the packets of all TCP connections
+/// except the conductor's. The conductor's packets are sent through the same network device, but
+/// are not affected.
 #[must_use]
 pub fn impair(netem: &str) -> String {
     const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \

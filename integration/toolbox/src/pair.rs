@@ -4,8 +4,8 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
 use crate::{Lab, TIME_LIMIT};
 
-/// Connects this host to itself, on the shared engine. Returns the connecting end, and then the
-/// accepting end.
+/// Connects this host to itself. Both ends use the shared engine. Returns the connecting end,
+/// followed by the accepting end.
 ///
 /// # Panics
 ///
@@ -31,7 +31,8 @@ pub fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// Returns the path of an example program in the parent folder of the test binaries' folder.
+/// Returns the path of an example program. The program must be in the parent folder of the test
+/// program's folder.
 ///
 /// # Panics
 ///
@@ -49,11 +50,11 @@ pub fn example(name: &str) -> PathBuf {
     program
 }
 
-/// Returns the reason why a connection has ended, from the result of a call on its endpoint.
+/// Returns the reason why a connection has ended, from the error of a call on its endpoint.
 ///
 /// # Panics
 ///
-/// If the call succeeded, or failed with an error that contains no such reason.
+/// If the call succeeded, or if its error contains no such reason.
 pub fn reason(result: Result<impl fmt::Debug, Error>) -> CloseReason {
     match result.expect_err("the connection has ended") {
         Error::Disconnected(reason)

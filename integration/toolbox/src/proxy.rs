@@ -35,7 +35,7 @@ impl Proxy {
         let of_thread = Arc::clone(&connections);
         thread::spawn(move || {
             for client in listener.incoming() {
-                // Ignore the error: the client or the server has ended before the proxy connected
+                // Ignore the error: the client or the server ended before the proxy had connected
                 // them.
                 let _ = client.and_then(|client| join(&of_thread, client, server));
             }

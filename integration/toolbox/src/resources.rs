@@ -1,5 +1,5 @@
 //! Counts the objects of an RDMA device through netlink. `rdma resource show` prints the same
-//! counts. But tests count often, and starting a program takes long in an emulated guest.
+//! counts, but tests count often, and starting a program takes long in an emulated guest.
 //!
 //! See `rdma_netlink.h` of the kernel, and netlink(7).
 
@@ -75,7 +75,10 @@ fn dump() -> Result<Vec<Vec<u8>>> {
             ensure!(rest.len() >= HEADER_LEN, "a message without a header");
             let len = u32::from_ne_bytes(rest[..4].try_into()?) as usize;
             let kind = u16::from_ne_bytes(rest[4..6].try_into()?);
-            ensure!((HEADER_LEN..=rest.len()).contains(&len), "a torn message");
+            ensure!(
+                (HEADER_LEN..=rest.len()).contains(&len),
+                "truncated message"
+            );
             match kind {
                 NLMSG_DONE => return Ok(messages),
                 NLMSG_ERROR => bail!(error(&rest[HEADER_LEN..len])?),
@@ -88,7 +91,7 @@ fn dump() -> Result<Vec<Vec<u8>>> {
 
 /// Returns the error in a `struct nlmsgerr`, whose first field is the negated errno.
 fn error(bytes: &[u8]) -> Result<io::Error> {
-    let errno = bytes.first_chunk().context("a torn error")?;
+    let errno = bytes.first_chunk().context("truncated error")?;
     Ok(io::Error::from_raw_os_error(
         i32::from_ne_bytes(*errno).saturating_neg(),
     ))
@@ -109,7 +112,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> {
         });
         let Some((len, kind)) = header.filter(|(len, _)| (4..=bytes.len()).contains(len)) else {
             bytes = &[];
-            return Some(Err(anyhow!("a torn attribute")));
+            return Some(Err(anyhow!("truncated attribute")));
         };
         let content = &bytes[4..len];
         bytes = &bytes[aligned(len).min(bytes.len())..];

@@ -2,10 +2,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{Line, Process, TIME_LIMIT};
 
-/// A shell in which tests run lines as root.
+/// A shell that executes the command lines of a test as root.
 ///
-/// The shell defines a function `sudo`, so that lines with `sudo` work on any machine. It finds the
-/// programs of this checkout through PATH.
+/// The shell defines a function `sudo`, so that lines with `sudo` work on any machine. PATH
+/// contains the folder with the programs of this checkout.
 #[derive(Debug)]
 pub struct Shell {
     process: Process,
@@ -24,7 +24,7 @@ impl Shell {
             typed: 0,
         };
         let programs = crate::example("rdmsg");
-        let programs = programs.parent().context("a program in no folder")?;
+        let programs = programs.parent().context("the path has no folder")?;
         for line in [
             "sudo() { \"$@\"; }".to_owned(),
             format!("PATH={}:$PATH", programs.display()),

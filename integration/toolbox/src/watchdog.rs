@@ -8,8 +8,8 @@ use std::{
 
 use crate::Deadline;
 
-/// Aborts the program if the watchdog is not dropped in time. A test that hangs therefore fails,
-/// and the message names the test.
+/// Aborts the program unless it is dropped in time. A test that hangs therefore fails, with a
+/// message that names the test.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: Sender<()>,
@@ -17,8 +17,8 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts a watchdog for the running test. `seconds` is the limit on an idle machine; a
-    /// [`Deadline`] allows more time on a busy one. Choose a long limit, because the lab is slow.
-    /// If the limit expires, the watchdog prints the caller's source line and aborts the process.
+    /// [`Deadline`] extends it on a busy one. Choose a long limit, because the lab is slow. If the
+    /// limit expires, the watchdog prints the caller's source line and aborts the process.
     #[must_use]
     #[track_caller]
     pub fn new(seconds: u64) -> Self {

@@ -12,11 +12,11 @@ use toolbox::{Line, Process, TIME_LIMIT};
 /// The length of a buffer in bytes.
 const PIECE: usize = 60 << 10;
 
-/// The beginning of the line that the copier prints when it listens. The address follows.
+/// The text that the copier prints before its address when it listens.
 const LISTENS: &str = "listening on ";
 
-/// Starts this program as a copier for `target`. Returns the process and the address on which the
-/// copier listens.
+/// Starts this program as a copier that forwards to `target`. Returns the process, and the address
+/// on which the copier listens.
 pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
     let program = std::env::current_exe()?;
     let argv = [
@@ -43,7 +43,8 @@ pub(crate) fn run(target: SocketAddr) -> Result<()> {
     loop {
         let (client, _) = listener.accept()?;
         thread::spawn(move || {
-            // Ignore the error: if the client or the target fails, both connections are closed.
+            // Ignore the error: if the client or the target fails, this closure closes both
+            // connections.
             let _ = join(&client, target);
         });
     }

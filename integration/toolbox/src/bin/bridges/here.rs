@@ -1,5 +1,5 @@
-//! Measures loads on this machine, in three ways: through a direct connection, through two copiers,
-//! and through two bridges.
+//! Measures loads on this machine in three setups: with a direct connection, with two copiers, and
+//! with two bridges.
 
 use std::{env, fs, net::SocketAddr, time::Duration};
 
@@ -21,16 +21,16 @@ const ROWS: [(&str, Load); 6] = [
     ("8 streams", Load::Streams(8)),
 ];
 
-/// Measures each load in each of the three ways, for `time` each. Repeats this `rounds` times, and
-/// prints a table of the medians.
+/// Measures each load in each of the three setups, for `time` per measurement. Repeats this
+/// `rounds` times, and prints a table of the medians.
 pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     let service = load::serve()?;
     let (far, behind) = copier::start(service)?;
     let (near, copied) = copier::start(behind)?;
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
     let pair = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &[])?;
-    // The three ways, each with its address, and with the ids of the processes between client and
-    // service.
+    // The three setups. Each has a name, an address, and the ids of the processes between the
+    // client and the service.
     let ways: [(&str, SocketAddr, &[u32]); 3] = [
         ("direct", service, &[]),
         ("two copiers", copied, &[near.id(), far.id()]),
@@ -67,8 +67,8 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Runs a load. Returns the rate, and the processor time in microseconds per connection, request or
-/// megabyte. The processor time is the sum over the processes in `between`.
+/// Runs a load. Returns the rate, and the processor time that the processes in `between` have used,
+/// in microseconds per connection, request or megabyte.
 fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Result<(f64, f64)> {
     let used = || {
         between

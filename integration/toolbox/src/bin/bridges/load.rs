@@ -32,8 +32,8 @@ pub(crate) enum Load {
 pub(crate) struct Done {
     /// The rate: connections, requests or bytes per second.
     pub(crate) rate: f64,
-    /// The total number of connections, requests or bytes. It also counts items that completed
-    /// after the measured time.
+    /// The total number of connections, requests or bytes, including those that completed after the
+    /// measured time.
     pub(crate) all: u64,
 }
 
@@ -48,8 +48,8 @@ const SHORT: usize = 64;
 const WRITE: usize = 256 << 10;
 
 impl Load {
-    /// Returns the unit of the rate, the unit to which processor time is related, and the number of
-    /// counted items per unit.
+    /// Returns the unit of the rate, the unit for the processor time, and the number of counted
+    /// items per such unit.
     pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Connections(_) => ("/s", "connection", 1.0),
@@ -116,8 +116,8 @@ impl Run {
             return Ok(());
         }
         let mut writer = reader.try_clone()?;
-        // The capacity of the channel is one below `at_once`, because the writer already has one
-        // more request in progress.
+        // The channel counts requests in flight. Its capacity is lower by one, because the writer
+        // writes a request before it sends to the channel.
         let (sent, answered) = sync_channel(at_once - 1);
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
@@ -147,15 +147,13 @@ impl Run {
             self.count(bytes.len());
         }
         stream.shutdown(Shutdown::Write)?;
-        // The service sends one byte after it has read to the end of file, so this byte shows that
-        // all bytes have arrived.
+        // The service sends one byte after it has read all bytes up to the end of file.
         stream.read_exact(&mut [0])
     }
 }
 
-/// Connects to the service and requests that the service echoes `len` bytes at a time. If `len` is
-/// 0, the service only reads. It then sends one byte after the client has closed its sending
-/// direction.
+/// Connects to the service. The service echoes `len` bytes at a time. If `len` is 0, it only reads,
+/// and sends one byte when the client has shut down its sending direction.
 fn connect(service: SocketAddr, len: usize) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(service)?;
     stream.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! Measures a redis server in the guest whose clock counts instructions.
+//! Measures redis-server in the guest whose clock counts instructions.
 
 use std::{env, net::TcpListener, process::Command};
 
@@ -50,7 +50,7 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the median and the mean of a request's time in microseconds.
+/// Runs GET requests. Returns the median and the mean of their times in microseconds.
 fn get(port: u16, clients: u32, requests: u32) -> Result<(f64, f64)> {
     let line = format!("-p {port} -c {clients} -n {requests} -t get --csv");
     let output = Command::new("redis-benchmark")
@@ -64,8 +64,8 @@ fn get(port: u16, clients: u32, requests: u32) -> Result<(f64, f64)> {
         .skip(1)
         .map(|cell| Ok(cell.trim_matches('"').parse()?))
         .collect::<Result<_>>()?;
-    // The columns after the name: requests per second, then in milliseconds the mean, the minimum,
-    // and the percentiles from the median up.
+    // The columns after the name are: requests per second, the mean, the minimum, and the
+    // percentiles from the median up. All times are in milliseconds.
     let micros = |column: usize| cells.get(column).map(|millis| millis * 1e3);
     micros(3)
         .zip(micros(1))

@@ -1,5 +1,5 @@
-//! Runs the services of `cm-examples/services` on two hosts of the lab. The clients are the stock
-//! clients of the services' protocols over plain TCP, and clients of rdmsg over RDMA.
+//! Runs the services of `cm-examples/services` on two hosts of the lab. Stock clients connect over
+//! plain TCP, and clients of rdmsg connect over RDMA.
 //!
 //! On host a, an agent starts the servers. Host b runs the clients and prints the table.
 

@@ -1,4 +1,4 @@
-//! The plan of `plan.txt`: the servers, their clients and the expected results.
+//! Parses `plan.txt`, which lists the servers, their clients and the expected results.
 
 use anyhow::{Context, Result, bail};
 use toolbox::sections;
@@ -12,9 +12,9 @@ pub(crate) struct Line {
 
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// A script that starts the service behind the server. It runs on the server's host.
+    /// A script that starts the service to which the server forwards. It runs on the server's host.
     Behind,
-    /// A script that stops the service behind the server.
+    /// A script that stops this service.
     End,
     /// A server. It must print that it listens.
     Server,
@@ -28,7 +28,7 @@ pub(crate) enum Expected {
     Outage(StartSign, String),
 }
 
-/// The sign that a client has succeeded.
+/// The sign by which a client's success is recognised.
 #[derive(Debug)]
 pub(crate) enum SuccessSign {
     /// The client prints this text.
@@ -39,7 +39,7 @@ pub(crate) enum SuccessSign {
     Rate(String),
 }
 
-/// The sign that a client has started its work.
+/// The sign by which the start of a client's work is recognised.
 #[derive(Debug)]
 pub(crate) enum StartSign {
     /// The client prints this text.
@@ -53,7 +53,7 @@ pub(crate) enum StartSign {
 /// The file to which a client writes a page.
 pub(crate) const PAGE_FILE: &str = "/tmp/page";
 
-/// The file of the server's self-signed certificate, on both hosts.
+/// The file with the server's self-signed certificate, on both hosts.
 pub(crate) const CERTIFICATE: &str = "/tmp/services.pem";
 
 /// Returns the services of the plan, each with its name and its lines.
@@ -91,8 +91,8 @@ fn line(text: &str) -> Result<Line> {
     Ok(Line { expected, command })
 }
 
-/// Parses the sign that a client has started its work, and the text that the client must print
-/// afterwards.
+/// Parses the sign that shows that a client has started its work, and the text that the client must
+/// print later.
 fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (sign, text) = begun.split_once(' ').context(how.to_owned())?;

@@ -12,7 +12,8 @@ use toolbox::{Deadline, Host, Process, TextWait, network, words};
 
 use crate::plan::{CERTIFICATE, Expected, Line, PAGE_FILE, StartSign, SuccessSign, services};
 
-/// The time limits for a server to listen or to end, and for a client to end.
+/// The time limit for a server to start listening and for a server to end, and the time limit for a
+/// client to end.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 
@@ -20,8 +21,8 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 /// keepalive timeout.
 const CUT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The duration of an outage that connections with sessions survive. A client without sessions
-/// would end within [`CUT_LIMIT`].
+/// The duration of an outage, after which sessions resume. Without sessions, a client would end
+/// within [`CUT_LIMIT`].
 const OUTAGE: Duration = Duration::from_secs(20);
 
 /// The servers' port for rdmsg, their port for plain TCP, and the address of the bridge on this
@@ -78,7 +79,7 @@ impl Run {
         let mut services = services()?;
         services.retain(|(name, _)| is_requested(name));
         ensure!(!services.is_empty(), "no service has this name");
-        // Some clients copy a file. Write this file, and the expected checksum of the copy.
+        // Some clients copy this file. The checksum is that of a correct copy.
         fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
         let sums = "sha256sum /tmp/file | sed s,/tmp/file,/tmp/back, >/tmp/sums";
         self.here.shell(sums)?;
@@ -173,7 +174,7 @@ impl Run {
         Ok(argv)
     }
 
-    /// Starts a client, and waits for the sign that the client has started its work.
+    /// Starts a client, and waits until it has started its work.
     fn begin(&mut self, line: &str, begun: &StartSign) -> Result<Process> {
         let mut client = Process::start(&self.argv(line)?)?;
         let until =
@@ -207,13 +208,13 @@ impl Run {
         Ok(())
     }
 
-    /// Makes both hosts drop all RDMA packets while a client runs, which must then end with
-    /// `error`. Returns the time from the first drop to the client's end.
+    /// Makes both hosts drop all RDMA packets while a client runs. The client must then end with
+    /// `error`. Returns the error, and the time that the client took to end.
     fn cut(&mut self, line: &str, begun: &StartSign, error: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         self.drop_all()?;
         let start = Instant::now();
-        // Wait for twice the limit, because a busy host detects the cut late.
+        // Wait for twice the limit, because a busy host can take longer to detect the cut.
         let ended = client.end(Deadline::after(2 * CUT_LIMIT));
         let took = start.elapsed().as_secs_f64();
         self.repair()?;
@@ -228,9 +229,9 @@ impl Run {
         Ok(format!("{error:?}, {took:.1} s"))
     }
 
-    /// Makes both hosts drop all RDMA packets for 20 s while a client runs. The client must
-    /// nevertheless succeed. Returns the time from the repair to the client's end. A quick run
-    /// drops no packets.
+    /// Makes both hosts drop all RDMA packets for 20 s while a client runs. The client must succeed
+    /// nevertheless. Returns the time from the end of the outage to the end of the client. In a
+    /// quick run, there is no outage.
     fn outage(&mut self, line: &str, begun: &StartSign, text: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         if self.cuts {

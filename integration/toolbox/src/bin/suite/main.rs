@@ -65,8 +65,8 @@ fn main() -> Result<()> {
     let native = native_is_possible()?;
     let first = tracks::listed("first", &only, &DeviceTests::default(), native)?;
     steps.take_side_by_side(vec![first])?;
-    // One command builds all packages. A command for a single package would enable fewer features
-    // of the dependencies, so that cargo would build the dependencies again.
+    // Build all packages with one command. A command for a single package would enable fewer
+    // features of the dependencies, and cargo would therefore build them again.
     steps.begin("building all programs and tests");
     let built = tests_of(&format!("build {} --all-targets --locked", only.packages()))?;
     let anywhere = tracks::anywhere(&built, &only)?;
@@ -89,12 +89,12 @@ fn main() -> Result<()> {
     let outcomes = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));
         let anywhere = scope.spawn(|| steps.take_side_by_side(vec![anywhere]));
-        // Run these builds first, because compilers would slow down the virtual machines, whose
-        // tests have timeouts.
+        // Run these builds before the tests in virtual machines: these tests have timeouts, and
+        // compilers would slow them down.
         let compiled = steps.take_side_by_side(vec![builds]);
         let checks = scope.spawn(|| steps.take_side_by_side(vec![checks]));
-        // Run three lanes concurrently, because a guest uses a processor for only a third of the
-        // time and waits for the rest.
+        // A guest uses a processor for only a third of the time, and waits for the rest. So run
+        // three lanes concurrently.
         let tested = steps.take_side_by_side(vec![one, two, Vec::new()]);
         let lanes = [anywhere, beside, checks].map(|lane| lane.join().expect("it does not panic"));
         [compiled, tested].into_iter().chain(lanes)

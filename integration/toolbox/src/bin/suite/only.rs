@@ -6,12 +6,12 @@ use crate::{programs::Test, steps::Track};
 
 /// Selects tracks and test programs by name.
 pub(crate) struct Only {
-    /// The names of the selected tracks and test programs. If there are none, all tracks that `all`
-    /// permits are selected.
+    /// The names of the selected tracks and test programs. If empty, all tracks are selected, or
+    /// all short tracks if `all` is not set.
     names: Vec<String>,
-    /// Whether long tracks are also selected if their name is not given.
+    /// Whether long tracks are selected, too, if `names` is empty.
     all: bool,
-    /// All names passed to `selects` so far, for the error about an unknown name.
+    /// All names passed to `selects` so far. The error about an unknown name lists them.
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -24,7 +24,7 @@ impl Only {
         }
     }
 
-    /// Returns whether this name is selected. Remembers the name for `check`.
+    /// Returns whether this name is selected. Adds it to the names that `check` knows.
     pub(crate) fn selects(&self, name: &str) -> bool {
         self.known.borrow_mut().insert(name.to_owned());
         self.names.is_empty() || self.names.iter().any(|selected| selected == name)
@@ -37,9 +37,8 @@ impl Only {
         tests.iter().filter(is_selected).copied().collect()
     }
 
-    /// Returns the options that select the packages to build. The services are left out unless a
-    /// selected track or program needs them, because their dependencies take a fifth of the build
-    /// time.
+    /// Returns cargo's options for the packages to build. The services are left out if they are not
+    /// selected, because their dependencies take a fifth of the build time.
     pub(crate) fn packages(&self) -> &'static str {
         if self.all || self.names.iter().any(|name| name == "services") {
             "--workspace"
@@ -48,12 +47,12 @@ impl Only {
         }
     }
 
-    /// Returns whether long tests are selected, by `all` or by name.
+    /// Returns whether long tests run: if `all` is set, or if there are selected names.
     pub(crate) fn selects_long(&self) -> bool {
         self.all || !self.names.is_empty()
     }
 
-    /// Returns the selected tracks, with all of their steps.
+    /// Returns the selected tracks, each with all of its steps.
     pub(crate) fn tracks(&self, tracks: Vec<Track>) -> Vec<Track> {
         let is_selected =
             |track: &Track| self.selects(track.name) && (self.selects_long() || !track.is_long);

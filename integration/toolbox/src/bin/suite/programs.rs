@@ -12,8 +12,8 @@ use toolbox::words;
 use crate::only::Only;
 
 /// Returns the cargo command for the tests that need no device, or `None` if no test is selected.
-/// The command names the same packages as the build: with fewer packages, cargo would select fewer
-/// features and build again.
+/// The command names the same packages as the build. Otherwise, cargo would select fewer features
+/// and build again.
 pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = format!("cargo test {} --locked", only.packages());
     if only.selects(track) {
@@ -36,7 +36,7 @@ pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Optio
 
 /// A program of tests.
 pub(crate) struct Test {
-    /// Whether the program is in the package of the device tests.
+    /// Whether the program belongs to the package `device`.
     is_of_device: bool,
     pub(crate) name: String,
     pub(crate) program: PathBuf,
@@ -63,7 +63,7 @@ pub(crate) struct DeviceTests {
 
 impl DeviceTests {
     pub(crate) fn new(mut built: Vec<Test>) -> Result<Self> {
-        // These programs can also run without a device, over TCP.
+        // These programs can run over TCP without a device, but also run with one.
         let anywhere = [
             "conformance",
             "behaviour",
@@ -79,7 +79,7 @@ impl DeviceTests {
             "services",
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());
-        // Sort the programs, because cargo reports them in the order in which their builds end.
+        // Sort the programs: cargo reports them in the order in which their builds have finished.
         built.sort_by(|a, b| a.name.cmp(&b.name));
         for test in built {
             if test.is_of_device && test.name.ends_with("two_hosts") {
@@ -122,8 +122,9 @@ impl DeviceTests {
 /// the lab, because a container can lack this permission.
 const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
-/// The test programs that do not run on software iWARP, each with the reason, for example the
-/// capability that the device lacks. A single test that does not apply prints its own reason.
+/// The test programs that do not run on software iWARP, each with the reason, for instance a
+/// capability that the device lacks. In other programs, a test that does not apply prints its own
+/// reason.
 pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("own_network", "it needs no device"),
     (
@@ -156,8 +157,8 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("tcp_api", "behaviour covers streams"),
 ];
 
-/// The programs that run on software iWARP even without `--all`: tests of messages of all sizes, of
-/// faults, and of closing.
+/// The programs that run on software iWARP even without `--all`. They test messages of all sizes,
+/// faults, and closing.
 const SHORT_ON_IWARP: [&str; 6] = [
     "conformance",
     "devices",
@@ -187,8 +188,8 @@ pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
     Ok(said.lines().filter_map(test_of).collect())
 }
 
-/// Returns the integration test program that a message of cargo describes. Returns `None` for
-/// messages about other programs.
+/// Parses a JSON message of cargo. Returns the test program that it describes, or `None` if it is
+/// about another program.
 fn test_of(message: &str) -> Option<Test> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["target"]["kind"][0] == "test";

@@ -16,8 +16,9 @@ use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis};
 
 use crate::programs::tests_of;
 
-/// The environment variable with the start time of the command, in seconds since 1970. The command
-/// sets it before it builds this program, so the build time counts as well.
+/// The environment variable with the start time of the command, in seconds since 1970.
+/// `integration/test` sets it before it builds this program, so that the printed times include the
+/// build.
 const BEGAN: &str = "TEST_BEGAN";
 
 /// Runs steps. Prints the name of each step, with the time since the start in seconds.
@@ -32,8 +33,9 @@ pub(crate) struct Steps {
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) what: String,
-    /// The cargo options that build test programs. The step then runs `line` once per program, and
-    /// replaces the word `TEST` with the program's path. If `None`, the step runs `line` once.
+    /// Cargo's options for building test programs. The step then runs `line` once per built
+    /// program, and replaces the word `TEST` with the program's path. If `None`, the step runs
+    /// `line` once.
     pub(crate) build: Option<String>,
     pub(crate) line: Vec<String>,
 }
@@ -43,7 +45,7 @@ pub(crate) struct Step {
 pub(crate) struct Track {
     /// The prefix of each output line.
     pub(crate) name: &'static str,
-    /// Whether the track runs only with `--all` or if its name is selected.
+    /// Whether the track runs only with `--all`, or when it is selected by name.
     pub(crate) is_long: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -65,7 +67,7 @@ impl Step {
     }
 }
 
-/// Returns whether this line of a test program's or a tool's output reports a failure.
+/// Returns whether this line of output reports a failure of a test or of a tool.
 fn reports_a_failure(line: &str) -> bool {
     line.contains("FAILED") || line.contains("panicked at")
 }
@@ -114,8 +116,8 @@ impl Steps {
         taken.with_context(|| step.what.clone())
     }
 
-    /// Runs a command, which must exit with status 0. If a guest of the lab stops and the output
-    /// has not yet reported a failure, runs the command once more.
+    /// Runs a command, which must exit with status 0. If a guest of the lab stops responding before
+    /// the output reports a failure, runs the command once more.
     fn run(&self, track: &str, command: &mut Command) -> Result<()> {
         let (mut status, has_failed) = run_once(track, command)?;
         if status.code() == Some(LAB_STOPPED) && !has_failed {
@@ -150,9 +152,9 @@ impl Steps {
         Ok(())
     }
 
-    /// Runs the lanes concurrently. The tracks of a lane, and the steps of a track, run one after
-    /// the other. A lane that has no tracks left runs tracks of another lane. If steps have failed,
-    /// returns all their failures at the end.
+    /// Runs the lanes concurrently. The tracks of a lane run one after the other, as do the steps
+    /// of a track. When a lane has no tracks left, it takes tracks from another lane. The returned
+    /// error lists all steps that have failed.
     pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
@@ -203,8 +205,8 @@ impl Steps {
     }
 }
 
-/// Runs a command, and prefixes each output line with the track's name. Also returns whether a line
-/// reported a failure.
+/// Runs a command, and prefixes each output line with the track's name. Returns the exit status,
+/// and whether a line reported a failure.
 fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     let (lines, output) = pipe()?;
     command
@@ -214,8 +216,8 @@ fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     let line = format!("{command:?}");
     let child = command.spawn();
     let mut child = child.with_context(|| format!("cannot run {line}"))?;
-    // Close the copies of the write end in this process. Otherwise the pipe would stay open after
-    // the child has ended.
+    // Close this process's copies of the write end. Otherwise, the pipe would stay open after the
+    // child has ended.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut has_failed = false;
     for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {

@@ -17,8 +17,8 @@ use crate::{
     steps::{Step, Track},
 };
 
-/// Returns the selected tracks of a group in `steps.txt`. `native` states whether this machine has
-/// an RDMA device.
+/// Returns the selected tracks of one group in `steps.txt`. `native` is whether this machine has an
+/// RDMA device.
 pub(crate) fn listed(
     group: &str,
     only: &Only,
@@ -67,8 +67,8 @@ fn step(line: &str, packages: &str, tests: &DeviceTests, native: bool) -> Result
     Ok(Step { what, build, line })
 }
 
-/// Returns a command prefix that runs a command only on idle processors, or with the lowest
-/// priority if the kernel refuses idle scheduling.
+/// Returns a prefix for commands that should run only on idle processors. If the kernel refuses
+/// idle scheduling, the prefix sets the lowest priority.
 fn idly() -> &'static str {
     let mut trial = Command::new("chrt");
     trial.args(["--idle", "0", "true"]).stderr(Stdio::null());
@@ -86,7 +86,7 @@ pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
     Ok(step.map(|step| Track::new(name, vec![step])).collect())
 }
 
-/// Returns the tracks that need devices of one host, the longest first.
+/// Returns the tracks that need one host with a device. The longest track is first.
 pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec<Track> {
     let all: Vec<_> = tests.one.iter().collect();
     let on_one = |name, tests: &[&Test]| {
@@ -99,12 +99,12 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         let tests = only.of(name, tests);
         of_tests(name, what, &iwarp, false, &tests, &SKIPPED_ON_IWARP)
     };
-    // Run these programs in a single boot, because they take only half the time of the other
-    // programs.
+    // All programs on iWARP run in a single boot, because they take only half as long as the
+    // others.
     let on_iwarp = on_iwarp("siw", &tests.on_iwarp(only.selects_long()));
     let mut tracks = Vec::new();
     if native {
-        // Run the tests one after the other, because they count the objects of the only device.
+        // The tests count the objects of the only device, so they must run one after the other.
         let mut track = on_one("device", &all);
         let on_two = on_two("device", tests, true, only);
         track.steps.extend(on_two.steps);
@@ -119,7 +119,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
     tracks
 }
 
-/// Returns the tracks that need devices of two hosts, the longest first.
+/// Returns the tracks that need two hosts with devices. The longest track is first.
 pub(crate) fn on_two_hosts(tests: &DeviceTests, native: bool, only: &Only) -> Result<Vec<Track>> {
     let mut tracks = listed("two", only, tests, native)?;
     if !native {
@@ -138,8 +138,8 @@ fn on_two(name: &'static str, tests: &DeviceTests, native: bool, only: &Only) ->
     of_tests(name, what, options, native, &only.of(name, &all), &[])
 }
 
-/// Returns a track with one step that runs test programs on a device, without the tests in
-/// `skipped`. The track has no step if `tests` is empty.
+/// Returns a track with one step that runs test programs on a device. The step leaves out the tests
+/// in `skipped`. If `tests` is empty, the track has no steps.
 fn of_tests(
     name: &'static str,
     what: &str,
@@ -162,7 +162,7 @@ fn of_tests(
     Track::new(name, vec![Step::new(what, line)])
 }
 
-/// Returns the prefix of a command that needs a device.
+/// Returns the words with which a command is run on a host with a device.
 fn lab(options: &str, native: bool) -> Vec<String> {
     let native = if native { "--native" } else { "" };
     words(&format!("integration/lab exec {options} {native}"))
@@ -170,13 +170,13 @@ fn lab(options: &str, native: bool) -> Vec<String> {
 
 /// Returns the options of the lab for tests on one host.
 fn one_host() -> String {
-    // Divide the real processors between the two machines, up to two each: a virtual processor that
-    // waits for a real one delays the other virtual processors.
+    // Divide this machine's processors between two guests, at most two for each: a virtual
+    // processor that waits for a real one delays the others.
     let cpus = available_parallelism().map_or(1, |real| (real.get() / 2).clamp(1, 2));
     format!("--cpus {cpus} --memory 3072 --timeout 1800")
 }
 
-/// The programs that take longest on software RoCE. Each has its duration in seconds on a machine
+/// The programs that take longest on software RoCE, with their durations in seconds on a machine
 /// with two processors.
 const LONG: [(&str, u32); 14] = [
     ("hostile", 110),
@@ -202,8 +202,8 @@ fn weight(test: &Test) -> u32 {
     known.map_or(5, |(_, seconds)| *seconds)
 }
 
-/// Splits the tests into two parts with about the same duration. Each part keeps the order of
-/// `tests`.
+/// Distributes the tests over two parts of about the same duration. Retains the order of the tests
+/// within each part.
 fn dealt<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
     let mut longest_first: Vec<_> = (0..tests.len()).collect();
     longest_first.sort_by_key(|&number| Reverse(weight(tests[number])));
