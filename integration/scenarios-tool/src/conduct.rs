@@ -42,7 +42,7 @@ const CLEANUP_LIMIT: Duration = Duration::from_secs(10);
 const PROGRESS: Duration = Duration::from_secs(10);
 
 /// The maximum number of printed problems per scenario. With many connections, most problems are
-/// alike.
+/// similar.
 const MOST_PROBLEMS: usize = 30;
 
 /// A host, with its agent and the output of its worker.
@@ -65,7 +65,7 @@ pub(crate) struct Notes {
     pub(crate) listens: Vec<SocketAddr>,
     /// The number of times that the worker has reported [`Report::Flowing`].
     flowing: u32,
-    /// The resource counts that a victim has reported last.
+    /// The last resource counts that the victim has reported.
     pub(crate) health: Option<Health>,
     pub(crate) ended: Option<Ended>,
     /// The lines that the worker has printed to stderr.
@@ -95,8 +95,8 @@ impl Host {
         Ok(())
     }
 
-    /// Reads the worker's lines until `until` returns true. Fails if the worker ends first, or
-    /// after `limit`. `what` describes the awaited state for the error.
+    /// Reads the worker's lines until `until` returns true. Fails if the worker ends earlier, or
+    /// after `limit`. The error names the awaited state, which is `what`.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -147,7 +147,7 @@ impl Host {
     /// Makes a hung worker report its open connections and exit. Kills the worker if it does not
     /// exit.
     fn quit_worker(&mut self) {
-        // Ignore the errors: the report is optional, and the host may no longer run.
+        // Ignore the errors: the report is optional, and the host may be down.
         let _ = self.agent.tell("quit");
         let _ = self.end(CLEANUP_LIMIT, false);
         let _ = self.agent.finish(Duration::ZERO);
@@ -197,7 +197,8 @@ impl Host {
     }
 }
 
-/// The conductor with its two hosts. If the lab has only one host, both are this host.
+/// The conductor and the two hosts that it controls. If the lab has only one host, both are this
+/// host.
 #[derive(Debug)]
 pub(crate) struct Conductor {
     lab: Lab,
@@ -227,8 +228,8 @@ impl Conductor {
         let start = Instant::now();
         let before = slowness();
         let played = self.play(scenario, seed);
-        // Use the larger of both factors, because the machine may have been slow only at the start
-        // or only at the end.
+        // Use the larger factor, because the machine can be slow at the start or at the end of the
+        // scenario.
         let bound = bound(scenario, before.max(slowness()));
         let judged = match played {
             Ok(began) => {
@@ -278,7 +279,7 @@ impl Conductor {
         passed
     }
 
-    /// Runs a scenario. Returns the times of the fault on both hosts, as in [`Evidence::began`].
+    /// Runs a scenario. Returns the time of the fault on each host, as in [`Evidence::began`].
     fn play(&mut self, scenario: &Scenario, seed: u64) -> Result<[u64; 2]> {
         let mut server = self.lab.peer;
         if let Fault::Network(netem) = scenario.fault {
@@ -314,8 +315,7 @@ impl Conductor {
         self.strike(scenario, seed, &args, address)
     }
 
-    /// Waits for the duration `time` while messages flow. Fails as soon as a worker reports a
-    /// problem or ends.
+    /// Waits for `time` while messages flow. Fails as soon as a worker reports a problem or ends.
     fn flow(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         let mut next = Instant::now() + PROGRESS;
@@ -350,9 +350,9 @@ impl Conductor {
     }
 }
 
-/// Returns the time limit for a side to detect that a connection has ended, on a machine that is
-/// slower by the factor `slowness`. The limit includes `Config::resume`, the time for which a
-/// session waits.
+/// Returns the time limit for a side to detect that a connection has ended. It includes
+/// `Config::resume`, the time for which a session can be suspended. The machine is slower than an
+/// idle one by the factor `slowness`.
 fn bound(scenario: &Scenario, slowness: f64) -> Duration {
     let config = scenario.config();
     let interval = config.keepalive_interval.unwrap_or_default();

@@ -8,28 +8,28 @@ use toolbox::{Deadline, TIME_LIMIT};
 /// a log line, and the thread then runs until the engine ends.
 const RELIEF: usize = 1;
 
-/// The permitted growth of resident memory in KiB. Memory grows without a leak because the
-/// allocator does not return all memory of threads and connections that have ended.
+/// The permitted growth of resident memory in KiB. Memory grows even without a leak, because the
+/// allocator retains some memory of threads and connections that have ended.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
 /// The permitted growth of resident memory per simultaneous connection, in KiB. A page with freed
-/// memory stays resident if it also contains an allocation that is still in use.
+/// memory stays resident while it also contains an allocation in use.
 const SLACK_OF_CONNECTION: u64 = 16;
 
-/// The resources of this process, for comparing the state at the end with the state at the start.
+/// The resources of this process. The values at the end are compared with those at the start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Health {
     /// The objects on the device, of all processes.
     objects: String,
-    /// The number of RNR NAKs of all processes. Except in a victim, each RNR NAK is an error of the
-    /// library.
+    /// The number of RNR NAKs of all processes. Each RNR NAK is an error of the library, except in
+    /// a victim.
     rnr_naks: u64,
     descriptors: usize,
     threads: usize,
     pinned_kib: u64,
     resident_kib: u64,
-    /// The number of connections of the engine, and the bytes charged to its budget. Only a victim
-    /// sets these fields.
+    /// The number of the engine's connections, and the number of bytes charged to its budget. Only
+    /// a victim sets these fields.
     pub(crate) connections: u64,
     pub(crate) budget: u64,
 }
@@ -69,8 +69,8 @@ impl Health {
     }
 }
 
-/// Calls `now` until `has_no_leak_since` returns true. Returns the last counts. Fails after half of
-/// [`TIME_LIMIT`].
+/// Calls `now` until `has_no_leak_since` returns true. Returns the last result of `now`. Fails
+/// after half of [`TIME_LIMIT`].
 pub(crate) fn settle(
     before: &Health,
     mut now: impl FnMut() -> Result<Health>,

@@ -1,5 +1,5 @@
-//! The rules for the records that both sides write about each connection. Some rules hold for every
-//! fault, others only for a particular fault.
+//! Checks the records that both sides write about each connection. Some rules apply to all faults,
+//! and others to a particular fault.
 
 mod abandoned;
 
@@ -21,9 +21,9 @@ use crate::{
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Record>,
     pub(crate) servers: Vec<Record>,
-    /// The start of the fault, by the clock of the client host and by the clock of the server host.
-    /// If a side can detect the fault only when the fault ends, or if suspended sessions wait for
-    /// that end, the end of the fault is recorded instead.
+    /// The start of the fault in milliseconds since 1970, by the clock of the client's host and by
+    /// the clock of the server's host. If a side can detect the fault only at its end, or if
+    /// sessions are suspended until then, this is the end of the fault instead.
     pub(crate) began: [u64; 2],
     /// The time limit for a side to detect that a connection has ended.
     pub(crate) bound: Duration,
@@ -57,8 +57,8 @@ pub(crate) fn judge(
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
-    // A client that gives up has no record of the connection. The server can already have accepted
-    // this connection.
+    // A client has no record of a connection attempt that it has abandoned, although the server may
+    // have accepted this attempt.
     let is_known = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
     for record in servers.values().flatten().filter(is_known) {
         problems.push(format!("the client has no record of {record:?}"));
@@ -108,11 +108,11 @@ fn connection(
 }
 
 /// Checks the messages in one direction. Each message must be received once and in order. If a
-/// message is not received, its sender must get an unknown outcome, and its receiver must not see
-/// an orderly close.
+/// message is lost, its sender must get an unknown outcome, and its receiver must not see an
+/// orderly close.
 fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
     let (accepted, received) = (sender.accepted, receiver.received);
-    // A side that drops its handles or exits does not have to receive all messages.
+    // A side that drops its handles or exits need not receive all messages.
     let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
     let problem = if received > sender.begun {
         format!("the {from} sent {}, and", sender.begun)
@@ -131,8 +131,8 @@ fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), Strin
     Err(format!("{problem} {received} arrived"))
 }
 
-/// Checks that each id has exactly one completion, and that no completion reports a failure if all
-/// messages arrived.
+/// Checks that each id has exactly one completion. If all messages were delivered, no completion
+/// may report a failure.
 fn complete(side: Side, record: &Record) -> Result<(), String> {
     if record.end == End::Open {
         return Err(format!("the {side} recorded no end"));
@@ -168,12 +168,12 @@ fn expected(
             resumed(Side::Client, client, begin, evidence.bound)?;
             resumed(Side::Server, server, begin_of_server, evidence.bound)
         }
-        // A side that has started to end its session does not resume the session, so its last
-        // frames can be lost.
+        // A side that has started to end a session does not resume it, so its last frames can be
+        // lost.
         Expect::EndsOrResumes if client.ends || server.ends => Ok(()),
-        // The first connection was cut after the server had sent its reply, but before the server
-        // knew that the reply had arrived. The server therefore has no session, and the client must
-        // get the error `SessionLost`.
+        // The connection was cut after the server had sent its reply, but before the server had
+        // received a confirmation that the reply arrived. The server therefore has no session, and
+        // the client must get the error `SessionLost`.
         Expect::EndsOrResumes if matches!(server.end, End::NotEstablished(_)) => {
             let is_lost = client.end == End::Broken("SessionLost".to_owned());
             let is_unconfirmed = client.confirmed == 0 && client.received == 0;
@@ -201,7 +201,7 @@ fn expected(
     }
 }
 
-/// Checks that a side's connection ended as its plan says.
+/// Checks that a side's connection has ended as planned.
 fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
     let is_broken = |reason: &str| record.end == End::Broken(reason.to_owned());
     let is_aborted = |code| is_broken(&format!("PeerAborted({code})"));
@@ -250,8 +250,8 @@ fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<()
     Err(format!("the {side} {problem}"))
 }
 
-/// Returns a violation for each client that never closed a connection itself with all messages
-/// delivered.
+/// Returns a violation for each client that did not close any connection itself with all its
+/// messages delivered.
 fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = String> {
     let slots = scenario.connections();
     let closed = |record: &&Record| record.end == End::LocallyClosed && record.delivered;
@@ -261,8 +261,8 @@ fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = S
     others.map(|slot| format!("client {slot} never closed a connection itself"))
 }
 
-/// Returns a summary: how often each kind of end occurred at the clients, the longest time until a
-/// break was detected or a resumed connection was closed, and the number of messages.
+/// Returns a summary: the number of clients for each kind of end, the longest time until a break
+/// was detected or a resumed connection was closed, and the number of messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
     for record in &evidence.clients {

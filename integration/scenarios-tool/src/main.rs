@@ -1,6 +1,6 @@
-//! Runs connections of rdmsg between two programs: with faults of networks, processes, hosts and
-//! devices, for a long time, and with hostile peers among honest ones. Both sides write records
-//! that account for each message, and no resource may leak.
+//! Tests connections of rdmsg between two programs: while networks, processes, hosts and devices
+//! fail; for a long time; and while hostile peers attack. Both sides write records that account for
+//! each message. No resource may leak.
 //!
 //! On a developer's machine, the program starts itself on the hosts of the lab. Each host runs an
 //! agent. For each scenario, the agent starts this program again as a worker, which runs all
@@ -27,8 +27,8 @@ use crate::{
     scenario::{EVERY_END, SESSION_ENDS, Scenario},
 };
 
-/// The command prefix that makes the allocator return freed memory to the kernel. Otherwise freed
-/// memory would be counted as resident.
+/// A command prefix that makes the allocator return freed memory to the kernel. Otherwise, freed
+/// memory would count as resident.
 const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
 
 /// The maximum duration of one part of a soak. The records are checked after each part.
@@ -187,8 +187,8 @@ impl Faults {
         Ok(scenarios)
     }
 
-    /// Returns a launcher of this program on the hosts of the lab, because most faults need virtual
-    /// hosts and networks.
+    /// Returns a launch of this program on the hosts of the lab. Most faults need virtual hosts and
+    /// networks.
     fn launch(&self) -> Result<Launch> {
         println!("seed {}", self.seed);
         let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(3000);

@@ -23,7 +23,7 @@ pub(crate) fn add_address(address: &str) -> String {
     format!("ip addr add {address}/24 dev eth0 && {knows}")
 }
 
-/// Returns the command that replaces the second address by the third.
+/// Returns the command that replaces the second address with the third.
 pub(crate) fn change_address() -> String {
     const SCRIPT: &str = "ip addr del SECOND/24 dev eth0 && ip addr add THIRD/24 dev eth0";
     SCRIPT
@@ -35,13 +35,13 @@ pub(crate) fn change_address() -> String {
 pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
      for n in 1 2 3; do ip addr del 10.8.1.$n/24 dev eth0 2>/dev/null; done; true";
 
-/// The command that starts to remove the RDMA device. It does not wait: the kernel completes the
-/// removal only when no process uses the device.
+/// The command that starts to remove the RDMA device. It does not wait for the end of the removal,
+/// which the kernel delays until no process uses the device.
 pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV >/dev/null 2>&1 &";
 
-/// Returns the command that waits until the old device is removed, creates a new one, and waits
-/// until the new device accepts connections. In the lab, a device's name consists of its driver's
-/// name and a 0.
+/// Returns the command that creates a new RDMA device after the old one is removed. Waits for the
+/// removal, and until the new device accepts connections. In the lab, the name of a device is the
+/// name of its driver and a 0.
 pub(crate) fn restore_device() -> String {
     const SCRIPT: &str = "for i in $(seq 1200); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
          rdma link add $LAB_DEV type ${LAB_DEV%0} netdev eth0 && KNOWS && \
@@ -49,9 +49,8 @@ pub(crate) fn restore_device() -> String {
     SCRIPT.replace("KNOWS", &KNOWS.replace("ADDRESS", "$LAB_ADDR"))
 }
 
-/// Returns the command that runs programs with other protocols as clients of the server, some
-/// concurrently and some one after the other. Half of the programs are killed while they run. Their
-/// results are ignored.
+/// Returns the command that runs clients of other protocols against the server, some of them
+/// concurrently. Half of them are killed while they run. Their results are ignored.
 pub(crate) fn strangers(server: SocketAddr) -> String {
     const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
          timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \

@@ -9,8 +9,8 @@ use crate::scenario::{Fault, Reading, Scenario, Traffic};
 /// The length of the longest message in bytes.
 const LONGEST: u64 = 8 << 20;
 
-/// The minimum length of a side's last message in bytes, long enough for its bytes to differ from
-/// those of all other messages.
+/// The minimum length of a side's last message in bytes. It is long enough for the last message to
+/// differ from all others.
 const LAST: usize = 8;
 
 /// The number of listeners for connections with [`Traffic::Any`]. The listeners have different
@@ -28,18 +28,17 @@ pub(crate) struct Plan {
     halves: [Half; 2],
 }
 
-/// The part of a plan for one side.
+/// One side's part of a plan.
 #[derive(Debug)]
 pub(crate) struct Half {
     pub(crate) config: Config,
     /// The number of messages to send, unless the connection ends earlier. If `None`, the side
-    /// sends until the order to stop.
+    /// sends messages until it is ordered to stop.
     pub(crate) messages: Option<u64>,
     pub(crate) reading: Reading,
 }
 
-/// The way in which the connection ends. A side first sends all its messages, unless it drops the
-/// connection.
+/// How the connection ends. Each side first sends all its messages, unless it drops the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// One side closes after it has received all messages of the other side.
@@ -97,8 +96,8 @@ impl Plan {
         });
         let by = one_of(&mut rng, &Side::BOTH);
         let roll = rng.u32(..100);
-        // Give the other side more messages, so that it is probably still sending when this side
-        // ends the connection.
+        // Give the other side more messages, so that it is probably still sending at the end of the
+        // connection.
         let factor = match roll {
             35..55 => 4,
             65.. => 2,
@@ -125,8 +124,7 @@ impl Plan {
         &self.halves[side as usize]
     }
 
-    /// Returns the eager size of the connection in bytes, which is the smaller one of both sides'
-    /// values.
+    /// Returns the eager size of the connection in bytes: the smaller of both sides' values.
     pub(crate) fn eager_size(&self) -> u32 {
         let sizes = self.halves.iter().filter_map(|half| half.config.eager_size);
         sizes.min().unwrap_or(u32::MAX)
@@ -148,16 +146,16 @@ fn listener_config(scenario: &Scenario, seed: u64, listener: u64) -> Config {
     config(scenario, &mut random(&[seed, listener, u64::from(b'l')]))
 }
 
-/// Returns a random valid configuration, in which windows and rings can be small. Unless the
-/// scenario changes them, all timeouts are long, because an emulated peer can be very slow.
+/// Returns a random valid configuration. Its windows and rings can be small. Its timeouts are long,
+/// because an emulated peer can be very slow. Finally applies the scenario's changes.
 fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     let millis = Duration::from_millis;
     let mut config = Config::default();
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
     config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
     config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
-    // There are enough shared receives for all connections, including closing ones, but not for the
-    // full windows of all connections.
+    // The shared receives suffice for all connections, including closing ones, but not for the full
+    // windows of all connections.
     if rng.bool() {
         config.shared_receive = Some(550);
         config.eager_size = Some(one_of(rng, &[256, 4096]));
@@ -226,8 +224,7 @@ impl Content {
         }
     }
 
-    /// Returns a random number generator whose seed depends on the message's number and on
-    /// `purpose`.
+    /// Returns a random number generator that is seeded with the message's number and `purpose`.
     pub(crate) fn random(&self, number: u64, purpose: u8) -> Rng {
         random(&[self.seed, number, purpose.into()])
     }

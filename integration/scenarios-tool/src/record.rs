@@ -1,5 +1,4 @@
-//! The record that each side writes about a connection, for comparison with the other side's
-//! record.
+//! One side's record of a connection, which is compared with the record of the other side.
 
 use rdmsg::CloseReason;
 use serde::{Deserialize, Serialize};
@@ -36,7 +35,7 @@ pub(crate) struct Record {
     pub(crate) end: End,
 }
 
-/// The way in which a connection ended, as observed by one side.
+/// How a connection ended, as observed by one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
     /// The connection has not ended.

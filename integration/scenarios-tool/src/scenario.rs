@@ -21,8 +21,8 @@ pub(crate) struct Scenario {
     pub(crate) quick: bool,
 }
 
-/// A group of similar connections: their number, the messages of both sides, and the way in which
-/// the server receives. The client always receives immediately.
+/// A group of similar connections: their number, the messages of both sides, and how the server
+/// receives. The client always receives immediately.
 pub(crate) type Group = (u32, Traffic, Reading);
 
 /// The messages that both sides send.
@@ -32,19 +32,19 @@ pub(crate) enum Traffic {
     Idle,
     /// Messages up to the eager size, without pauses.
     Small,
-    /// Messages above the eager size, which the receiver reads from the sender's memory, without
-    /// pauses.
+    /// Messages above the eager size, without pauses. The receiver reads them from the sender's
+    /// memory.
     Large,
     /// Small and large messages.
     Mixed,
     /// Small and large messages, and one-sided operations.
     Operations,
     /// Small and large messages of up to 8 MiB, on consecutive connections. Each connection has a
-    /// random configuration, a random way of receiving and a random ending: see `plan`.
+    /// random configuration and a random ending, and receives in a random way: see `plan`.
     Any,
 }
 
-/// The way in which a side receives messages.
+/// How a side receives messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     /// Immediately, with `next_completion`.
@@ -65,20 +65,21 @@ pub(crate) enum Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Nothing,
-    /// Both hosts send through `tc … netem` with these arguments. This starts before the first
-    /// connection and ends after the last one.
+    /// Both hosts send through `tc … netem` with these arguments, from before the first connection
+    /// until after the last one.
     Network(&'static str),
     /// All packets of both hosts are dropped for this number of milliseconds.
     Cut(u64),
     /// Like `Cut`, but afterwards both hosts send through `tc … netem` with these arguments.
     CutInto(u64, &'static str),
-    /// Like `Cut`, but both sides receive the order to stop during the cut, so they close during
-    /// the cut.
+    /// Like `Cut`, but both sides are ordered to stop during the cut, so that they close during the
+    /// cut.
     CutWhileClosing(u64),
-    /// The packets of one host or of both are dropped this number of times, for up to 2.5 s each.
-    /// The pauses in between last 1 ms to 1 s, so a cut can begin during any step of a resumption.
+    /// The network of one host or of both is cut this number of times, for up to 2.5 s each. The
+    /// pauses between the cuts last 1 ms to 1 s, so that a cut can begin at any step of a
+    /// resumption.
     Flaps(u32),
-    /// All packets are dropped once every 20 s while messages flow, for 6, 1 and 0.1 s in turn.
+    /// The network is cut every 20 s while messages flow, for 6, 1 and 0.1 s in turn.
     Cuts,
     /// The server's process is killed.
     ProcessKilled,
@@ -90,8 +91,8 @@ pub(crate) enum Fault {
     ProcessStopped(Side, u64),
     /// The server's process returns from `main` immediately after it has sent its last message.
     ProcessLeaves,
-    /// The server shuts down its engine, which ends all connections, and then listens again. The
-    /// field is the number of such restarts.
+    /// The server shuts down its engine, which ends all connections, and listens again. It does
+    /// this the given number of times.
     ServerRestarts(u32),
     /// Programs on host a connect to the server with other protocols, and some of them are killed.
     Strangers,
@@ -108,10 +109,10 @@ pub(crate) enum Fault {
 pub(crate) enum Expect {
     /// All messages arrive, and every connection ends as planned.
     Completes,
-    /// Like `Completes`, and in addition every connection resumes.
+    /// Like `Completes`. In addition, every connection resumes.
     Resumes,
-    /// Like `Completes`, but connections that a side has started to end may fail. At least one
-    /// connection resumes.
+    /// At least one connection resumes. Connections that a side has started to end may fail. All
+    /// others complete, as for `Completes`.
     EndsOrResumes,
     /// The client detects that the server does not know its sessions.
     SessionsEnd,
@@ -127,9 +128,9 @@ pub(crate) enum Expect {
     ServerDetectsLater,
     /// No expectation apart from the rules that hold for all scenarios.
     RulesOnly,
-    /// All messages of the server arrive. The client then sees the same end as after a close.
+    /// All messages of the server arrive. Then the client sees an orderly close.
     AllOfServerArrives,
-    /// In the end, each client closes a connection to the restarted server, with all messages
+    /// After the restarts, each client can still close a connection with all its messages
     /// delivered.
     Reconnects,
 }
@@ -202,7 +203,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("corrupt",                SOME, Network("corrupt 1%"), Completes, usual, 4, false),
         row("everything",             SOME, Network(mixture), Completes, usual, 4, true),
         row("slow-wire", WIDE, Network("rate 1mbit"), Completes, tolerating_delay, 3, false),
-        // Many concurrent connects, and senders that are faster than the receiver.
+        // Many concurrent connects, and receivers that are slower than the senders.
         row("storm-50", &[(50, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, true),
         row("storm-100", &[(100, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, false),
         row("storm-200", &[(200, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, false),
@@ -267,7 +268,7 @@ impl Scenario {
         suspended + u64::from(self.connections())
     }
 
-    /// Returns whether each connection that ends is followed by a new one until the order to stop.
+    /// Returns whether each connection is followed by a new one, until the order to stop.
     pub(crate) fn is_endless(&self) -> bool {
         self.groups == EVERYTHING
     }
@@ -312,7 +313,7 @@ impl Scenario {
 }
 
 impl Fault {
-    /// Returns whether the fault loses the server's records.
+    /// Returns whether the fault kills the server's process, so that its records are lost.
     pub(crate) fn kills(self) -> bool {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }
@@ -341,10 +342,10 @@ impl fmt::Display for Scenario {
 
 fn usual(_: &mut Config) {}
 
-/// Tolerates packets that wait for seconds in a queue behind packets of other connections. The
-/// device waits long before it retransmits. Few messages are in flight, so that the close completes
-/// in time. Keepalive and `read_timeout` need no change, because no connection times out while
-/// bytes arrive.
+/// Makes connections tolerate packets that are queued for seconds behind packets of other
+/// connections. The device waits long before it retransmits. Few messages are in flight, so that
+/// the close completes in time. Keepalive and `read_timeout` keep their values, because no
+/// connection times out while bytes arrive.
 fn tolerating_delay(config: &mut Config) {
     config.rdma.ack_timeout = Some(23);
     config.receive_window = 4;
@@ -360,7 +361,7 @@ fn with_little_memory(config: &mut Config) {
     config.registration_cache = 0;
 }
 
-/// Like `with_little_memory`, and makes all connections of a side share their receives.
+/// Like `with_little_memory`, but all connections of a side share their receives.
 fn sharing(config: &mut Config) {
     with_little_memory(config);
     config.shared_receive = Some(200 * 26);
@@ -392,9 +393,8 @@ fn resuming(config: &mut Config) {
     config.shared_receive = None;
 }
 
-/// Like `resuming`, but connections detect a cut within a second. All cuts are shorter than the
-/// time for which a session waits, even if each attempt to connect blocks the engine for 5 s, as on
-/// software iWARP.
+/// Like `resuming`, but connections detect a cut within a second. `resume` is longer than all cuts,
+/// even if each attempt to connect blocks the engine for 5 s, as on software iWARP.
 fn detecting_cuts(config: &mut Config) {
     resuming(config);
     config.resume = Duration::from_secs(180);

@@ -22,9 +22,9 @@ pub struct Lab {
     pub peer: IpAddr,
     /// The IPv6 address of this host.
     pub addr6: IpAddr,
-    /// The folder for result files, which is kept after the run.
+    /// The IPv6 address of the other host. If there is only one host, the address of this host.
     pub peer6: IpAddr,
-    /// The folder for result files. It remains after the run.
+    /// The folder for result files, which is kept after the run.
     pub results: PathBuf,
 }
 

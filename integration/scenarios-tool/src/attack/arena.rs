@@ -1,5 +1,5 @@
-//! The attackers. Each attacker thread opens one connection after the other. The seed and the
-//! connection's number determine an attack, except for the times at which the victim answers.
+//! The attacker threads. Each opens one connection after the other. An attack depends only on the
+//! seed, on the number of the connection, and on the times at which the victim answers.
 
 use std::{
     net::SocketAddr,
@@ -18,14 +18,14 @@ use super::{connection::Attack, victim::SERVICES};
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) transport: TransportChoice,
-    /// The numbers of attacker threads: with busy connections, and with slow connections.
+    /// The number of attacker threads with busy connections, and of those with slow connections.
     pub(super) busy: u64,
     pub(super) slow: u64,
-    /// The maximum numbers of connects and of writes per second, for all attackers together.
+    /// The maximum numbers of connects and of writes per second by all attackers together.
     connects: u32,
     writes: u32,
-    /// The length in bytes of the longest message that the victim accepts. Over RDMA, each attacker
-    /// that announces messages registers memory of this length.
+    /// The length in bytes of the longest message that the victim accepts. Over RDMA, an attacker
+    /// registers this much memory for the messages that it announces.
     pub(super) longest: u64,
     /// The factor by which honest clients lengthen their pauses.
     pub(super) slower: u64,
@@ -84,8 +84,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns whether a connection of this kind lasts long and does little. Such attacks use many
-    /// connections at a time.
+    /// Returns whether a connection of this kind lasts long and sends little. The attackers open
+    /// many such connections at a time.
     pub(super) fn is_slow(self) -> bool {
         matches!(
             self,
@@ -100,8 +100,8 @@ pub(super) struct Arena<'a> {
     pub(super) site: &'static Site,
     pub(super) services: &'a [SocketAddr],
     pub(super) end: Instant,
-    /// The earliest times of the next connect and of the next write. All threads share these rate
-    /// limits.
+    /// The earliest times of the next connect and of the next write. They limit the rates of all
+    /// threads together.
     connects: Mutex<Instant>,
     writes: Mutex<Instant>,
 }
@@ -142,7 +142,8 @@ impl<'a> Arena<'a> {
 
     fn turn(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
         let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-        // Do not schedule a turn in the past, so that unused turns cannot add up to a burst.
+        // Begin at the current time if `next` is in the past. Otherwise, threads that have not used
+        // their turns could use them in a burst.
         let turn = next.max(Instant::now());
         *next = turn.min(self.end) + Duration::from_secs(1) / per_second;
         drop(next);
@@ -157,7 +158,7 @@ pub(super) struct Attacker {
     /// The kinds of attack from which the thread chooses at random.
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
-    /// The number of the next connection of this thread, and the increment to the number after it.
+    /// The number of this thread's next connection, and the difference between consecutive numbers.
     pub(super) next: u64,
     pub(super) step: u64,
     /// The number of mutated frames and PDUs sent so far.

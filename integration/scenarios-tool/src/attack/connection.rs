@@ -20,7 +20,7 @@ use super::{
     wire::{Descriptor, Hello},
 };
 
-/// The time between two polls of a connection for received data.
+/// The time between two polls for received data.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The speed at which an attacker writes.
@@ -34,7 +34,7 @@ pub(super) enum Pace {
     Stuck,
 }
 
-/// The way in which an attacker ends a connection.
+/// How an attacker ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Leave {
     Close,
@@ -47,32 +47,32 @@ pub(super) enum Leave {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) pace: Pace,
-    /// Whether the attacker does not answer the victim's READs.
+    /// Whether the attacker leaves the victim's READs unanswered.
     pub(super) is_mute: bool,
-    /// The frames that were received from the victim.
+    /// The frames received from the victim.
     pub(super) received: VecDeque<Vec<u8>>,
     pub(super) has_ended: bool,
 }
 
-/// The transport part of an attacker's side of a connection: TCP or RDMA.
+/// An attacker's side of a connection over TCP or RDMA.
 pub(super) trait Wire {
     fn state(&mut self) -> &mut State;
     /// Sends a frame.
     fn send_frame(&mut self, frame: &[u8]);
-    /// Sends a frame, but in a PDU or operation that violates the protocol.
+    /// Sends a frame in a PDU or operation that violates the protocol.
     fn send_broken(&mut self, frame: &[u8], rng: &mut Rng);
     /// Starts a random operation on the victim's memory region that `token` describes.
     fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
-    /// Returns a descriptor of `len` bytes of memory, to announce as a large message.
+    /// Returns the descriptor of `len` bytes of memory, for the announcement of a large message.
     fn memory(&mut self, len: u64) -> Descriptor;
     /// Writes queued bytes, at the pace of `state` and within the arena's rate limits.
     fn flush(&mut self, arena: &Arena<'_>);
     /// Receives the data that has arrived, without waiting.
     fn poll(&mut self);
-    /// Starts to end the connection in the way `leave`. Dropping the wire completes the end.
+    /// Starts to end the connection as `leave` specifies. Dropping this value completes the end.
     fn leave(&mut self, leave: Leave);
 
-    /// Flushes and polls for the duration `time`, or until a frame has arrived.
+    /// Flushes and polls repeatedly for up to `time`, until a frame arrives or the connection ends.
     fn pump(&mut self, arena: &Arena<'_>, time: Duration) {
         let end = arena.end.min(Instant::now() + time);
         loop {
@@ -98,8 +98,8 @@ pub(super) struct Attack<'a> {
 }
 
 impl<'a> Attack<'a> {
-    /// Connects. Attacks of kind `Setup`, and attacks of kind `Silent` over TCP, leave the
-    /// connection half-open.
+    /// Connects to the victim. Over TCP, attacks of kind `Setup` and `Silent` do not wait for the
+    /// victim's answer to the connection request.
     pub(super) fn open(
         arena: &'a Arena<'a>,
         attacker: &'a mut Attacker,
@@ -205,8 +205,8 @@ impl<'a> Attack<'a> {
         !self.wire.state().has_ended && !self.arena.is_over()
     }
 
-    /// Calls `act` repeatedly; `times` is the range of the random number of calls. Stops when the
-    /// connection or the phase ends.
+    /// Calls `act` a random number of times in the range `times`, until the connection or the phase
+    /// ends.
     fn repeat(&mut self, times: Range<u32>, mut act: impl FnMut(&mut Self)) {
         for _ in 0..self.rng.u32(times) {
             if self.is_active() {
@@ -220,7 +220,7 @@ impl<'a> Attack<'a> {
         self.wire.send_frame(&frame);
     }
 
-    /// Flushes and polls for the duration `time`, and sends the answers that the protocol requires.
+    /// Flushes and polls for up to `time`. Then sends the answers that the protocol requires.
     fn pump(&mut self, time: Duration) {
         self.wire.pump(self.arena, time);
         while let Some(frame) = self.wire.state().received.pop_front() {
@@ -230,7 +230,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Stops writing for the rest of the connection, so the attacker sends no answers, either.
+    /// Stops writing on this connection. From then on, the attacker also sends no answers.
     fn stall(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
@@ -254,7 +254,8 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Sends one frame of a valid conversation, or a mutation instead of the frame.
+    /// Sends a valid frame. In a quarter of the cases, violates the protocol instead: for example,
+    /// changes the frame, sends it twice, or sends it later.
     fn one(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
         let way = rng.u8(0..40);
@@ -289,8 +290,8 @@ impl<'a> Attack<'a> {
         if !is_mute {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
-            // The device itself answers READs. Stall, because the queue pair then enters the error
-            // state, in which it answers none.
+            // The device answers READs without the attacker. Stalling moves the queue pair to the
+            // error state, in which the device does not answer.
             self.stall();
         }
         if is_mute && self.rng.u8(0..4) == 0 {
@@ -320,7 +321,7 @@ impl<'a> Attack<'a> {
             this.send_frame(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
-        // Pause without polling. Meanwhile the attacker receives nothing.
+        // Pause without polling, so that the attacker receives nothing.
         let time = self.millis(100..4000);
         self.arena.pause(time);
     }

@@ -36,8 +36,8 @@ use crate::{
 /// The number of rounds. Each round is a quiet phase followed by an attack.
 const ROUNDS: usize = 4;
 
-/// The maximum ratio of an operation's 99th percentile during attacks to its 99th percentile in
-/// quiet phases. The test fails if this ratio is reached.
+/// The test fails if an operation's 99th percentile during attacks is at least this many times its
+/// 99th percentile in quiet phases.
 const MOST: f64 = 10.0;
 
 /// The difference between the first connection numbers of two attacker threads.
@@ -112,8 +112,7 @@ impl Options {
         };
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
-            // Add time to the limit, because the victim needs time after each attack to release
-            // resources.
+            // The limit includes time for the victim to release its resources after each attack.
             let launch = Launch::new(1, self.minutes + Duration::from_secs(900));
             let launch = launch.option("--cpus", "2").option("--memory", "2G");
             status =
@@ -225,7 +224,7 @@ fn attackers(options: &Options, site: &Site) -> Vec<Attacker> {
     }
 }
 
-/// Returns the kinds of attack from which a slow or a busy attacker chooses. About half of the busy
+/// Returns the kinds of attack that slow or busy attackers choose from. About half of the busy
 /// attackers' connections send mutants, because mutants cover most of the protocol.
 fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     let all = Kind::value_variants().iter().copied();
@@ -237,8 +236,8 @@ fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     kinds
 }
 
-/// Returns the victim's resources. Waits first until the victim has released the connections that
-/// clients have closed.
+/// Waits until the victim has released closed connections, which means that its resources no longer
+/// change. Returns the resources.
 fn baseline(victim: &mut Victim) -> Result<Health> {
     let mut last = victim.health()?;
     settle(
@@ -252,7 +251,7 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
 }
 
 /// Prints the medians of the honest clients' 99th percentiles. Fails if the medians during attacks
-/// are too high. Medians are compared because other load on this machine affects single phases.
+/// are too high. The medians are used because other load on this machine affects single phases.
 fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
     let mut slow = Vec::new();
     for client in clients {

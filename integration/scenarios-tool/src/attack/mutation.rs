@@ -34,7 +34,7 @@ pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) {
     one_of([HELLO, &[]], bytes, rng);
 }
 
-/// Changes one field of a TCP connection request. The field can be in the hello of the request.
+/// Changes one field of a TCP connection request, or of the hello in the request.
 pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) {
     one_of([REQUEST, HELLO], bytes, rng);
 }

@@ -1,5 +1,5 @@
-//! An attacker's side of a connection over RDMA. It calls the public verbs and the connection
-//! manager directly.
+//! An attacker's side of a connection over RDMA. It calls the verbs and the connection manager
+//! directly, instead of the library.
 
 use std::{
     net::SocketAddr,
@@ -27,7 +27,8 @@ use super::{
 
 /// The depth of the send queue and of the receive queue in work requests.
 const DEPTH: u32 = 64;
-/// The size of a slot in bytes. It exceeds the victim's longest frame.
+/// The size in bytes of a slot, which is the buffer of one work request. It exceeds the victim's
+/// longest frame.
 const SLOT: usize = 1 << 16;
 /// The work request id of all sends. The id of a receive is its slot's index, which is lower than
 /// `SEND`.
@@ -47,8 +48,8 @@ pub(super) struct Rdma {
     lent: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The number of posted work requests, and how many of them `flush` has charged to the write
-    /// rate limit.
+    /// The number of sends posted, and how many of them `flush` has counted against the rate limit
+    /// for writes.
     posted: u32,
     flushed: u32,
     state: State,
@@ -115,9 +116,9 @@ impl Rdma {
         Ok(())
     }
 
-    /// Copies the bytes to the next slot and posts a work request. If more than `DEPTH` requests
-    /// are in flight, the slot may be overwritten before it is sent, or the post may fail. Neither
-    /// matters for an attacker.
+    /// Copies the bytes to the next slot and posts a send from it. If more than `DEPTH` sends are
+    /// in flight, the slot can be overwritten before it is sent, or the post can fail. An attacker
+    /// can ignore both.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
@@ -180,7 +181,7 @@ impl Wire for Rdma {
             self.flushed = self.flushed.wrapping_add(1);
         }
         if matches!(self.state.pace, Pace::Stuck) {
-            // In the error state, the device neither answers READs nor acknowledges packets.
+            // In the error state, the device answers no READs and acknowledges no packets.
             let _ = self.qp.to_err();
             self.state.has_ended = true;
         }
@@ -217,8 +218,8 @@ impl Wire for Rdma {
     fn leave(&mut self, leave: Leave) {
         match leave {
             Leave::Close | Leave::Half => drop(self.id.disconnect()),
-            // The queue pair enters the error state without a disconnect. The kernel destroys the
-            // id when the id is dropped.
+            // The error state stops the queue pair without a disconnect. The kernel destroys the id
+            // when the id is dropped.
             Leave::Reset => drop(self.qp.to_err()),
         }
     }

@@ -17,7 +17,7 @@ const ANNOUNCED: u32 = 4;
 /// The maximum payload of a data frame in bytes. Each service accepts this length.
 const LONGEST: usize = 1000;
 
-/// The frame counters of the attacker for a valid connection.
+/// The attacker's counters, from which it derives the fields of valid frames.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) frames_sent: u16,
@@ -35,7 +35,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Creates the counters. The victim's hello grants the initial credits for data frames.
+    /// Creates the counters. The initial number of credits for data frames is in the victim's
+    /// hello.
     pub(super) fn new(hello: &[u8]) -> Self {
         let word = |at: usize| Some(u16::from_be_bytes(*hello.get(at..)?.first_chunk()?));
         let credits = word(10).filter(|credits| *credits > 0);
@@ -61,8 +62,8 @@ impl Session {
         self.limit.wrapping_sub(self.data_sent)
     }
 
-    /// Returns the next frame of a valid conversation. If the frame announces a large message, it
-    /// contains the descriptor `memory`.
+    /// Returns the next frame of a valid conversation. If the frame announces a large message, its
+    /// payload is the descriptor `memory`.
     pub(super) fn next(&mut self, rng: &mut Rng, memory: Descriptor) -> Vec<u8> {
         let is_free = self.credits() > 0 && !self.finished;
         match rng.u8(0..40) {
@@ -119,8 +120,8 @@ impl Session {
         self.frame(GRANT, 0, &[])
     }
 
-    /// Updates the counters for a received frame of the victim. Returns the answer that the
-    /// protocol requires, if any.
+    /// Updates the counters after a frame from the victim. Returns the answer that the protocol
+    /// requires, if any.
     pub(super) fn take(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         if frame.len() < HEADER_LEN {
             return None;

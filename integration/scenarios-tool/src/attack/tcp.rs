@@ -23,7 +23,7 @@ use super::{
     wire::Descriptor,
 };
 
-/// The source address of attackers. Honest clients use another one.
+/// The source address of attackers. Honest clients use a different one.
 const SOURCE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), 0);
 
 const PREFIX: usize = 8;
@@ -142,8 +142,8 @@ impl Tcp {
         }
     }
 
-    /// Queues `bytes` for writing. Returns an empty vector, because the victim's answer has not
-    /// arrived.
+    /// Queues `bytes` for writing. Returns an empty vector in place of the victim's answer, which
+    /// has not arrived yet.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
         Vec::new()

@@ -126,8 +126,8 @@ pub(super) struct HonestClient {
     pause: Duration,
     /// The open connection. It stays open between phases.
     connection: Option<Echo>,
-    /// The 99th percentiles of the operations' durations, one per phase: first the list for quiet
-    /// phases, then the list for attacks. The value for a phase without operations is
+    /// The 99th percentile of the operations' durations in each phase: a list for the quiet phases,
+    /// followed by a list for the attacks. For a phase without operations, the value is
     /// `Duration::MAX`.
     pub(super) percentiles: [Vec<Duration>; 2],
 }
@@ -223,8 +223,8 @@ impl HonestClient {
     }
 }
 
-/// Returns the configuration of a service for the victim. Honest clients use the same configuration
-/// with longer timeouts.
+/// Returns the victim's configuration of a service. Honest clients use the same configuration with
+/// longer timeouts.
 pub(super) fn config(service: usize, site: &Site) -> Config {
     let mut config = Config::default();
     config.transport = site.transport;
@@ -251,14 +251,14 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         Some(lab) => (lab.at(0), &RDMA),
         None => ("127.0.0.1:0".parse()?, &TCP),
     };
-    // The limits suffice for four messages of maximum length, or for a hundred messages of honest
-    // clients. Attackers announce more than the limits permit.
+    // The limits suffice for four messages of the maximum length, or for a hundred messages of
+    // honest clients. Attackers announce more than that.
     let mut limits = EngineLimits::default();
     limits.pinned = 32 << 20;
     limits.held = 4 * site.longest;
     let engine = Engine::with_limits(limits)?;
     let mut services = Vec::new();
-    // The threads ignore errors of a listener: if a listener ends, the honest clients fail.
+    // The threads end silently if a listener fails. The honest clients then report errors.
     for service in 0..SERVICES.len() {
         let config = config(service, site);
         let builder = Listener::builder().config(&config).engine(&engine);
@@ -296,9 +296,9 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the numbers of objects on the device, of all processes. Only those kinds are counted
-/// that each connection creates. Memory regions are not counted, because messages create them at
-/// any time; the budget counts their bytes as pinned.
+/// Counts the objects of all processes on the device, of the kinds that each connection creates.
+/// Memory regions are not counted, because messages create them at any time. The budget counts
+/// their bytes as pinned.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);
@@ -306,10 +306,9 @@ fn objects(lab: &Lab) -> String {
     counts.collect::<Vec<_>>().concat().join(" ")
 }
 
-/// Echoes each message. Returns when the peer disconnects, or when the peer does not receive an
-/// echo for 1 s.
+/// Echoes each message. Returns when the peer disconnects, or does not receive an echo within 1 s.
 fn echo(endpoint: &Endpoint) -> Option<()> {
-    // The region of this connection. Peers request its token with `LEND`.
+    // The writable memory region of this connection. The peer requests its token with `LEND`.
     let mut region = None;
     loop {
         match endpoint.next_completion().ok()? {

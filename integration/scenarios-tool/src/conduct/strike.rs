@@ -29,8 +29,8 @@ const CUTS: [u64; 3] = [6_000, 1_000, 100];
 const LONGEST_FLAP: u64 = 2_500;
 
 impl Conductor {
-    /// Causes the scenario's fault, and waits until both workers have ended. Returns the times of
-    /// the fault on both hosts, as in [`Evidence::began`](crate::judge::Evidence::began).
+    /// Causes the scenario's fault, and waits until both workers have ended. Returns the time of
+    /// the fault on each host, as in [`Evidence::began`](crate::judge::Evidence::began).
     pub(super) fn strike(
         &mut self,
         one: &Scenario,
@@ -87,8 +87,8 @@ impl Conductor {
         Ok(began)
     }
 
-    /// Orders both sides to stop, unless the fault itself ends their connections. Waits until both
-    /// have ended.
+    /// Orders both workers to stop, unless the fault itself ends their connections. Waits until
+    /// both workers have ended.
     fn finish(&mut self, one: &Scenario) -> Result<()> {
         let fault = one.fault;
         let leaves = fault == Fault::ProcessLeaves;
@@ -111,8 +111,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// Waits for the duration `time` while messages flow. Cuts the network at the end of each
-    /// period.
+    /// Waits for `time` while messages flow. At the end of each period, cuts the network.
     pub(super) fn flow_through_cuts(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         for millis in CUTS.into_iter().cycle() {
@@ -129,8 +128,9 @@ impl Conductor {
         bail!("there are no more cuts")
     }
 
-    /// Drops the packets of one host or of both, `count` times, each time for a random duration and
-    /// followed by a pause. Returns the times of the last repair on both hosts.
+    /// Cuts the network of one host or of both `count` times, for random durations and with random
+    /// pauses. Then cuts it once more, for long enough to break every connection. Returns the time
+    /// of the last repair on each host.
     fn flap(&mut self, count: u32, seed: u64) -> Result<[u64; 2]> {
         let mut rng = random(&[seed, u64::from(b'f')]);
         let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
@@ -159,9 +159,9 @@ impl Conductor {
         self.both(&none)
     }
 
-    /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended old
-    /// sessions and keeps at most `MOST_SUSPENDED` of them. Returns the time by the server's clock,
-    /// in milliseconds.
+    /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended all
+    /// but `MOST_SUSPENDED` sessions. Returns the time when this is the case, in milliseconds since
+    /// 1970 by the clock of the server's host.
     fn vanish(&mut self, one: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
@@ -190,14 +190,14 @@ impl Conductor {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
-    /// Impairs the networks of both hosts. Returns, by each host's clock, the time from which
-    /// packets in both directions are affected.
+    /// Impairs the networks of both hosts. Returns two times, by the clock of each host: from then
+    /// on, packets in both directions are affected.
     pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;
         let begin_of_b = self.b.shell(&script)?;
-        // Take host a's time after both commands, because host b may have sent packets until its
-        // own command started.
+        // Read host a's clock after both commands, because host b sends unimpaired packets until
+        // its own command has run.
         Ok([clock_millis(), begin_of_b])
     }
 }
@@ -209,8 +209,8 @@ impl Host {
         self.wait_for_objects()
     }
 
-    /// Starts another worker in the same scenario. Retains the record of the objects from before
-    /// the first worker's start.
+    /// Starts another worker for the same scenario. Retains `Notes::objects`, which was recorded
+    /// before the first worker was started.
     fn start_again(&mut self, args: &[String]) -> Result<()> {
         let objects = self.notes.objects.clone();
         self.start(args)?;

@@ -1,5 +1,4 @@
-//! The rules for sessions whose clients were killed. For these sessions, only the server has
-//! records.
+//! Checks sessions whose clients were killed. Only the server has records of them.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +10,9 @@ use crate::{
     scenario::{MOST_SUSPENDED, Scenario},
 };
 
-/// Checks the sessions of a server. The server must keep the newest sessions until the server
-/// stops, and must have ended the older ones before, oldest first. All clients of one round were
-/// killed together.
+/// Checks the sessions of a server. The server must retain the newest `MOST_SUSPENDED` sessions
+/// until it stops. It must have ended the other sessions earlier, the oldest first. The sessions of
+/// one round have the same age, because their clients were killed together.
 pub(super) fn judge(
     scenario: &Scenario,
     rounds: u32,

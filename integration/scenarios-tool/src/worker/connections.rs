@@ -1,4 +1,4 @@
-//! Establishes and accepts connections: the client connects, and the server accepts.
+//! Establishes connections on the client, and accepts them on the server.
 
 use std::{
     net::SocketAddr,
@@ -68,10 +68,9 @@ fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr]
     }
 }
 
-/// Listens, prints the addresses, and serves connections. In a scenario with restarts, the server
-/// shuts down its engine and listens again each time all clients have connected. In a scenario that
-/// kills the clients, the server shuts down its engine at the end, because suspended sessions still
-/// exist.
+/// Listens, prints the addresses, and serves connections. In a scenario with restarts, shuts down
+/// the engine whenever all clients have connected, and listens again. In a scenario that kills the
+/// clients, shuts down the engine at the end, because suspended sessions still exist.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
     let (restarts, leaves) = match worker.scenario.fault {

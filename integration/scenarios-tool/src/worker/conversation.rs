@@ -19,18 +19,18 @@ use crate::{
     scenario::Traffic,
 };
 
-/// One side of a connection. This value exists from before the connection is established until the
-/// connection has ended.
+/// One side of a connection. The value is created before the connection is established, and exists
+/// until the connection has ended.
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
     pub(super) connection: u32,
     pub(super) plan: Plan,
-    /// The state of one-sided operations. Empty unless the plan contains such operations.
+    /// The state of one-sided operations. Empty if the plan contains no such operations.
     pub(super) operations: OnceLock<Operations>,
     record: Mutex<Record>,
-    /// Whether this connection was counted as flowing, because a message has arrived or because
-    /// none will arrive.
+    /// Whether this connection was counted as flowing. It is counted when its first message
+    /// arrives, or as soon as it is known that no message will arrive.
     flows: AtomicBool,
     /// Whether the peer's last message has arrived.
     pub(super) last_has_arrived: AtomicBool,

@@ -72,15 +72,15 @@ struct Worker {
     scenario: Scenario,
     seed: u64,
     side: Side,
-    /// The channels to the two threads that each read several connections: the first with `Select`,
-    /// the second with `try_recv`.
+    /// The channels to the two threads that read several connections each. The first thread uses
+    /// `Select`, and the second uses `try_recv`.
     readers: [Sender<Job>; 2],
     state: Mutex<State>,
     /// Notified when `state` changes, when a connection has received its last message, and when a
     /// connection ends.
     changed: Condvar,
-    /// The sender is dropped with the last reference to the worker. The receiver then wakes,
-    /// because it is disconnected.
+    /// This sender is dropped with the last reference to the worker, which wakes the receiver in
+    /// `run`.
     _alive: Sender<()>,
 }
 
@@ -88,16 +88,17 @@ struct Worker {
 struct State {
     /// The addresses on which the server listens.
     addresses: Vec<SocketAddr>,
-    /// Whether every connection has received its first message on both sides.
+    /// Whether the order `go` has arrived: every connection has received its first message on both
+    /// sides.
     go: bool,
-    /// Whether the order to stop has arrived. Each side then sends a few more messages, including
+    /// Whether the order `stop` has arrived. Each side then sends a few more messages, including
     /// its last one.
     stop: bool,
     /// The number of connections that have received a message since the server last began to
     /// listen.
     flowing: u32,
-    /// The server accepts connections until this sender is dropped. A server that restarts or exits
-    /// drops it when all connections have received a message.
+    /// While this sender exists, the server accepts connections. A server that restarts or exits
+    /// drops the sender when all connections have received a message.
     accepting: Option<Sender<()>>,
     ends_when_flowing: bool,
     /// The connections that have not yet ended.
@@ -141,10 +142,10 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         return Ok(());
     }
     drop(worker);
-    // A held message has a reference to the worker. Wait until all messages are released.
+    // Held messages have references to the worker. Wait until all of them are released.
     let _ = ended.recv();
-    // Do not compare the counters of a device that was removed and created again, because they
-    // restart at zero.
+    // The counters of a device that was removed and created again have restarted at zero, so do not
+    // compare them.
     if fault != Fault::DeviceRemoved || side == Side::Client {
         settle(
             &before,
@@ -155,7 +156,7 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     Ok(())
 }
 
-/// Handles the lines on stdin until the worker is dropped.
+/// Carries out the orders on stdin until the worker is dropped.
 fn obey(worker: &Weak<Worker>) {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let Some(worker) = worker.upgrade() else {
@@ -173,8 +174,8 @@ fn obey(worker: &Weak<Worker>) {
     }
 }
 
-/// Makes one connection within this process. The first connection allocates memory and descriptors
-/// that the process retains, so all later counts include them.
+/// Makes one connection within this process. The first connection of a process allocates memory and
+/// descriptors that the process retains, so all later counts must include them.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
@@ -191,8 +192,9 @@ fn warm_up(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Counts the resources while no connection exists. librdmacm's memory for an opened device depends
-/// on the last call. Bind a listener first, so that the last call is the same in each count.
+/// Counts the resources. No connection may exist. First binds a listener, because librdmacm's
+/// memory for an open device depends on the last call that uses the device: this call is then the
+/// same in each count.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);
@@ -214,8 +216,7 @@ fn problem(text: String) {
 }
 
 impl Worker {
-    /// Counts one more connection that has received a message. Prints [`Report::Flowing`] if it was
-    /// the last one.
+    /// Counts one more connection as flowing. Prints [`Report::Flowing`] if it was the last one.
     fn flows(&self) {
         let mut state = self.state();
         state.flowing += 1;
@@ -245,7 +246,7 @@ impl Worker {
         self.changed.notify_all();
     }
 
-    /// Waits until `until` returns true for the orders received so far.
+    /// Waits until `until` returns true. Returns the locked state.
     fn wait(&self, until: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let waited = self.changed.wait_while(self.state(), |state| !until(state));
         waited.unwrap_or_else(PoisonError::into_inner)

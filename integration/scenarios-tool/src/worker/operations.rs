@@ -6,8 +6,8 @@ use std::sync::{
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 use toolbox::pattern;
 
-/// The number of bytes that a round writes to the peer's memory. The region `own` contains these
-/// bytes, followed by `LEN` bytes into which a READ fetches them back.
+/// The number of bytes that a round writes to the peer's memory. They are at the beginning of the
+/// region `own`. A READ fetches them back into the next `LEN` bytes of the region.
 const LEN: usize = 5000;
 
 /// The lowest id of operations. Messages have lower ids.
@@ -31,7 +31,8 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    /// Registers memory for the peer, and sends its description as the first message.
+    /// Registers memory for the peer, and sends the description of this memory as the first
+    /// message.
     pub(super) fn offer(endpoint: &Endpoint) -> Result<Self, Error> {
         let open = endpoint.one_sided().region(LEN, RemoteAccess::ALL)?;
         endpoint.send(&open.remote().to_bytes())?;
@@ -47,7 +48,7 @@ impl Operations {
     pub(super) fn accept(&self, message: &Message) -> Result<(), String> {
         let bytes = message.as_ref().try_into();
         let bytes = bytes.map_err(|_| format!("no memory region in {} bytes", message.len()))?;
-        // The call succeeds: only this thread sets the cell, and the caller has found the cell
+        // The call succeeds: only this thread sets the cell, and the caller has checked that it is
         // empty.
         let _ = self.remote.set(RemoteRegion::from_bytes(bytes));
         Ok(())

@@ -20,13 +20,13 @@ const SLOW: Duration = Duration::from_millis(20);
 /// The interval at which a reader that holds messages checks for the order to stop.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The pause of the thread that polls several connections, if no connection has a message.
+/// The pause after a round of polls in which no connection had a message.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// A function that checks that the bytes of a held message are unchanged, and drops the message.
+/// A function that drops a held message, after it has checked that the bytes are unchanged.
 type Release = Box<dyn FnOnce() + Send>;
 
-/// A reader that another thread runs, and the channel on which that thread reports how the
+/// A reader that another thread runs, and the channel on which this thread reports how the
 /// connection has ended.
 pub(super) type Job = (Reader, Sender<End>);
 
@@ -35,8 +35,8 @@ pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// The held messages. Each has the number of the message whose arrival releases it. The order
-    /// to stop releases all.
+    /// The held messages, each with a message number: the message is released when the message with
+    /// this number arrives. The order to stop releases all messages.
     held: Vec<(u64, Release)>,
 }
 
@@ -128,8 +128,8 @@ impl Reader {
         })
     }
 
-    /// Records the end. Other threads release the held messages within a second, so some messages
-    /// outlive the connection.
+    /// Records how the connection ended. Other threads release the held messages within 1 s, so
+    /// that some messages outlive the connection.
     fn end(&mut self, end: End) -> End {
         for (number, release) in self.held.drain(..) {
             release_later(self.content.random(number, b't'), release);
@@ -184,7 +184,7 @@ impl Reader {
             None => config.receive_window,
         };
         // Leave one receive for the message whose arrival releases the held ones. Hold no large
-        // message, because a single one can use up the memory for large messages.
+        // messages, because one of them can use up the memory for large messages.
         let has_room = self.held.len() + 1 < usize::from(window) && is_short;
         let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
@@ -202,7 +202,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Checks that the completions arrive in the order in which the messages were sent.
+    /// Checks that the completions arrive in the order in which the messages were sent, and records
+    /// the number of the confirmed message.
     fn confirm(&self, number: u64) -> Result<(), String> {
         let before = self.conversation.record().confirmed;
         self.conversation

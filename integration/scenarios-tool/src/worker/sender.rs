@@ -78,8 +78,8 @@ fn send(
 ) -> Result<(), Error> {
     let message = content.message(number, last);
     let mut rng = content.random(number, b's');
-    // Use an id only if the reader receives completions, and if the connection has no operations,
-    // which use ids themselves.
+    // Use an id only if the reader receives completions until the end, and if the connection has no
+    // one-sided operations, which use ids themselves.
     let takes_ids = match (conversation.half().reading, conversation.plan.ending) {
         (Reading::Receiving | Reading::Trying, _) => false,
         (_, Ending::Drop(by, _)) if by == conversation.worker.side => false,
@@ -117,7 +117,7 @@ fn send(
 }
 
 /// Sends a message with an id. If the reader has too many unread completions, retries for up to
-/// [`TIME_LIMIT`], because a busy host can need longer than the library waits.
+/// [`TIME_LIMIT`], because the reader of a busy host can take longer than the library waits.
 fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(), Error> {
     let mut message = message.with_id(id);
     let start = Instant::now();
