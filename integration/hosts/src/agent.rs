@@ -94,7 +94,7 @@ pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
 pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result<()> {
     let mut programs: HashMap<u32, Program> = HashMap::new();
     loop {
-        let (number, frame) = wire::read(requests).context("the conductor is gone")?;
+        let (number, frame) = wire::read(requests).context("lost the conductor")?;
         let reports = sender.clone();
         // Ignore the error: sending fails only if the conductor has disconnected, and then reading
         // the next request fails, too.
@@ -117,7 +117,7 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
                 sent.map(|id| report(Frame::Began(now, id.as_raw() as u32)))
             }
             Frame::Quit => return Ok(()),
-            other => bail!("the conductor sends {other:?}"),
+            other => bail!("unexpected request of the conductor: {other:?}"),
         };
         if let Err(error) = failed {
             let _ = sender.send(number, &Frame::Failed(format!("{error:#}")));

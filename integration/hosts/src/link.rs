@@ -112,7 +112,7 @@ impl Link {
         let (report, frames) = mpsc::channel();
         let number = {
             let mut programs = lock(&self.programs);
-            let programs = programs.as_mut().context("the agent is gone")?;
+            let programs = programs.as_mut().context("lost the agent")?;
             programs.last += 1;
             programs.reports.insert(programs.last, report);
             programs.last

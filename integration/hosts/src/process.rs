@@ -195,7 +195,7 @@ impl Process {
         // can print continuously.
         let mut moment = Deadline::exactly_after(Duration::from_millis(100));
         while !moment.is_over() && self.receive(Duration::ZERO) {}
-        ensure!(!self.lost, "the host of a program is gone");
+        ensure!(!self.lost, "lost the connection to the agent");
         Ok(self.status.map(|status| Ended {
             status: Some(status),
             output: String::from_utf8_lossy(&self.printed).into_owned(),
@@ -247,7 +247,7 @@ impl Process {
         loop {
             match &self.answer {
                 Some(answer) => return answer.clone().map_err(|why| anyhow!(why)),
-                None if self.lost => bail!("the agent is gone"),
+                None if self.lost => bail!("lost the connection to the agent"),
                 None if deadline.is_over() => bail!("the agent does not answer"),
                 None => self.receive(deadline.left()),
             };
@@ -260,7 +260,7 @@ impl Process {
 
     /// Returns an error if the connection to the agent is lost.
     pub(crate) fn check(&self) -> Result<()> {
-        ensure!(!self.lost, "the agent is gone");
+        ensure!(!self.lost, "lost the connection to the agent");
         Ok(())
     }
 

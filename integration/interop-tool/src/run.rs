@@ -101,7 +101,7 @@ impl Stage<'_> {
             End::Client => client.wait_for_text(text, self.limit),
         };
         if outcome != TextWait::Printed {
-            let problem = format!("no output for the cue {cue:?}, on which the {end} is killed");
+            let problem = format!("the {end} was to be killed, but nothing printed {cue:?}");
             writeln!(self.problems, "  {problem}")?;
         }
         Ok(())

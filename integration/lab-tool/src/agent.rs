@@ -95,7 +95,7 @@ fn bring_up() -> Result<()> {
     }
     if hosts > 1 {
         await_answer(&network.peer.to_string());
-        await_answer(&network.peer6.context("a guest has IPv6")?.to_string());
+        await_answer(&network.peer6.context("the guest has no IPv6")?.to_string());
     }
     setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY)?;
     Ok(())

@@ -154,7 +154,7 @@ impl Drop for DeviceTest {
         };
         assert_eq!(
             now, expected,
-            "something is left on the device, or a receiver was without a receive"
+            "objects are left on the device, or a message found no posted receive"
         );
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }

@@ -267,7 +267,7 @@ fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
             slow.push(client.to_string());
         }
     }
-    let what = format!("clients without an operation, or {MOST} times as slow in attacks");
+    let what = format!("clients without an operation, or at least {MOST} times as slow");
     ensure!(slow.is_empty(), "{what}: {slow:?}");
     Ok(())
 }

@@ -68,7 +68,7 @@ impl Rdma {
         expect(&channel, CmEventType::ADDR_RESOLVED, arena)?;
         id.resolve_route(STEP)?;
         expect(&channel, CmEventType::ROUTE_RESOLVED, arena)?;
-        let context = id.verbs().context("the id has a device")?;
+        let context = id.verbs().context("the id has no device")?;
         let pd = ProtectionDomain::new(&context)?;
         let cq = CompletionQueue::new(&context, 4 * DEPTH, None)?;
         let cap = QpCap {

@@ -180,7 +180,8 @@ impl Conductor {
         }
         let all = (rounds * one.connections()) as usize;
         let given_way = |notes: &Notes| notes.records.len() + MOST_SUSPENDED >= all;
-        self.b.wait("relieved", given_way, 2 * TIME_LIMIT)?;
+        self.b
+            .wait("free of old sessions", given_way, 2 * TIME_LIMIT)?;
         self.b.shell("true")
     }
 

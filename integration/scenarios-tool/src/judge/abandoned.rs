@@ -31,7 +31,7 @@ pub(super) fn judge(
         records.iter().partition(|record| record.ended >= stopped);
     if retained.len() != (all as usize).min(MOST_SUSPENDED) {
         problems.push(format!(
-            "the server kept {} sessions of {all}",
+            "the server retained {} sessions of {all}",
             retained.len()
         ));
     }
@@ -45,7 +45,7 @@ pub(super) fn judge(
     }
     if problems.is_empty() {
         Ok(format!(
-            "{} kept, {} gave way",
+            "{} sessions retained, {} ended earlier",
             retained.len(),
             others.len()
         ))
@@ -101,7 +101,7 @@ mod tests {
     fn find_missing_and_young_sessions() {
         let missing = problem(1..ROUNDS).unwrap();
         assert!(missing.contains("1029 records of 1030"), "{missing}");
-        assert!(missing.contains("kept 1023 sessions"), "{missing}");
+        assert!(missing.contains("retained 1023 sessions"), "{missing}");
         let young = problem((0..5).chain([9]).chain(5..9).chain(10..ROUNDS)).unwrap();
         assert!(young.contains("round Some(9) ended"), "{young}");
     }

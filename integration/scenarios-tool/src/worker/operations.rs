@@ -85,7 +85,9 @@ impl Operations {
         self.own.copy_out(LEN, &mut bytes);
         self.is_busy.store(false, Ordering::Release);
         if bytes != pattern(round, LEN) {
-            return Err(format!("round {round} read other bytes than it wrote"));
+            return Err(format!(
+                "round {round} read bytes that differ from those it wrote"
+            ));
         }
         Ok(())
     }

@@ -79,7 +79,7 @@ fn main() -> Result<()> {
     only.check()?;
     if let Some(count) = options.again {
         let _load = Load::start(1)?;
-        steps.begin("beside a busy process for each processor");
+        steps.begin("with one busy process per processor as load");
         let mut tracks = vec![anywhere, one, two];
         if !options.only.is_empty() {
             tracks.extend([builds, beside, checks]);
