@@ -31,7 +31,7 @@ pub struct Process {
     frames: Receiver<Frame>,
     printed: Vec<u8>,
     /// For stdout and for stderr: the bytes after the last newline.
-    begun: [Vec<u8>; 2],
+    partial_lines: [Vec<u8>; 2],
     lines: VecDeque<Line>,
     /// The agent's answer to the last request, or `None` until it arrives: the time at which the
     /// request took effect, in milliseconds since 1970, or the reason why the request failed.
@@ -102,7 +102,7 @@ impl Process {
             id: 0,
             frames,
             printed: Vec::new(),
-            begun: [const { Vec::new() }; 2],
+            partial_lines: [const { Vec::new() }; 2],
             lines: VecDeque::new(),
             answer: None,
             status: None,
@@ -277,7 +277,7 @@ impl Process {
             Ok(Frame::Ended(status)) => {
                 self.status = Some(status);
                 for output in [0, 1] {
-                    if !self.begun[output].is_empty() {
+                    if !self.partial_lines[output].is_empty() {
                         self.add_lines(output, b"\n");
                     }
                 }
@@ -298,11 +298,11 @@ impl Process {
     }
 
     fn add_lines(&mut self, output: usize, bytes: &[u8]) {
-        let begun = &mut self.begun[output];
+        let partial_lines = &mut self.partial_lines[output];
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            begun.extend(part);
-            if begun.pop_if(|byte| *byte == b'\n').is_some() {
-                let line = String::from_utf8_lossy(&mem::take(begun)).into_owned();
+            partial_lines.extend(part);
+            if partial_lines.pop_if(|byte| *byte == b'\n').is_some() {
+                let line = String::from_utf8_lossy(&mem::take(partial_lines)).into_owned();
                 let line = [Line::Out, Line::Err][output](line);
                 self.lines.push_back(line);
             }
@@ -375,13 +375,16 @@ mod tests {
 
     #[test]
     fn kill_keeps_what_was_printed() {
-        let mut hanging = shell("echo begun; exec sleep 1000");
-        assert_eq!(hanging.wait_for_text("begun", LIMIT), TextWait::Printed);
+        let mut hanging = shell("echo partial_lines; exec sleep 1000");
+        assert_eq!(
+            hanging.wait_for_text("partial_lines", LIMIT),
+            TextWait::Printed
+        );
         assert_eq!(
             hanging.wait_for_text("more", Duration::from_millis(10)),
             TextWait::TimedOut
         );
-        assert_eq!(hanging.kill().unwrap().to_string(), "killed: begun");
+        assert_eq!(hanging.kill().unwrap().to_string(), "killed: partial_lines");
     }
 
     #[test]

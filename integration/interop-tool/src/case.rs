@@ -15,7 +15,7 @@ pub(crate) struct Case {
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
     /// Whether all clients run concurrently. Otherwise they run one after the other.
-    pub(crate) at_once: bool,
+    pub(crate) concurrently: bool,
     /// The sign that shows that the server accepts connections. If `None`, the clients start
     /// immediately.
     pub(crate) ready: Option<Listening>,
@@ -51,11 +51,11 @@ pub(crate) enum Language {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// The program exits with status 0.
-    Well,
+    Success,
     /// The program exits with a status other than 0.
-    Badly,
+    Failure,
     /// The program exits with any status.
-    Somehow,
+    AnyStatus,
     /// The program runs until the test kills it.
     WhenKilled,
 }
@@ -64,9 +64,9 @@ pub(crate) enum Ends {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cue {
     /// This side has printed this text.
-    OfItself(String),
+    PrintedByThisSide(String),
     /// The other side has printed this text.
-    OfTheOther(String),
+    PrintedByOtherSide(String),
 }
 
 /// The languages of the server and of the client. C with C is not tested.
@@ -110,7 +110,7 @@ fn case(program: &str, place: &str, title: &str, [server, client]: [Side; 2]) ->
         what: words.next().unwrap_or_default().to_owned(),
         server,
         clients: vec![client],
-        at_once: false,
+        concurrently: false,
         ready: listening(place)?,
         quick: false,
         seconds: 120,
@@ -122,7 +122,7 @@ fn case(program: &str, place: &str, title: &str, [server, client]: [Side; 2]) ->
             Some((seconds, "s")) => case.seconds = seconds.parse()?,
             Some((count, how)) => {
                 case.clients = vec![case.clients[0].clone(); count.parse()?];
-                case.at_once = how == "at once";
+                case.concurrently = how == "at once";
             }
         }
     }
@@ -147,9 +147,9 @@ fn side(line: &str, each: Language) -> Result<Side> {
         .context(line.to_owned())?;
     let (who, ends) = head.split_once(' ').unwrap_or((head, ""));
     let (rest, killed_on) = if let Some((rest, text)) = rest.split_once(" !own ") {
-        (rest, Some(Cue::OfItself(text.to_owned())))
+        (rest, Some(Cue::PrintedByThisSide(text.to_owned())))
     } else if let Some((rest, text)) = rest.split_once(" !other ") {
-        (rest, Some(Cue::OfTheOther(text.to_owned())))
+        (rest, Some(Cue::PrintedByOtherSide(text.to_owned())))
     } else {
         (rest, None)
     };
@@ -171,9 +171,9 @@ fn side(line: &str, each: Language) -> Result<Side> {
         who,
         argv,
         ends: match ends {
-            "" => Ends::Well,
-            "badly" => Ends::Badly,
-            "somehow" => Ends::Somehow,
+            "" => Ends::Success,
+            "badly" => Ends::Failure,
+            "somehow" => Ends::AnyStatus,
             "killed" => Ends::WhenKilled,
             _ => bail!("{line:?} has an unknown end"),
         },
@@ -254,12 +254,12 @@ mod tests {
         assert_eq!(quick.count(), 62);
         let case = |what: &str| cases.iter().find(|case| case.what == what).unwrap();
         let five = case("a persistent server, five clients in turn");
-        assert_eq!((five.clients.len(), five.at_once), (5, false));
+        assert_eq!((five.clients.len(), five.concurrently), (5, false));
         let ports = case("TCP port");
         assert_eq!(ports.ready, Some(Listening::Tcp(19000)));
         assert_eq!(case("as it comes: two connections").seconds, 300);
         let killed = case("a client that is killed when messages are to come");
-        let cue = Cue::OfItself("receiving data transfers".to_owned());
+        let cue = Cue::PrintedByThisSide("receiving data transfers".to_owned());
         assert_eq!(killed.clients[0].killed_on, Some(cue));
         assert_eq!(case("the names").clients[0].says, ["1 HCA found:\n\trxe0"]);
         let valkey = &case("512 MB, the longest value").server.argv;

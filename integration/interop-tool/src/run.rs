@@ -26,10 +26,14 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
     };
     let start = |client| anyhow::Ok((client, Process::start(&place.argv(client))?));
     let mut in_turn = case.clients.iter().map(start);
-    let count = if case.at_once { case.clients.len() } else { 0 };
-    let at_once: Vec<_> = in_turn.by_ref().take(count).collect();
+    let count = if case.concurrently {
+        case.clients.len()
+    } else {
+        0
+    };
+    let concurrently: Vec<_> = in_turn.by_ref().take(count).collect();
     let mut sides = Vec::new();
-    for started in at_once.into_iter().chain(in_turn) {
+    for started in concurrently.into_iter().chain(in_turn) {
         let (client, process) = started?;
         sides.push((End::Client, client, stage.client(client, process)?));
     }
@@ -76,7 +80,7 @@ impl Stage<'_> {
             self.server = Some(self.agent.finish(Duration::ZERO)?);
         }
         match (&client.killed_on, client.ends) {
-            (None, Ends::Well | Ends::Badly | Ends::Somehow) => process.finish(self.limit),
+            (None, Ends::Success | Ends::Failure | Ends::AnyStatus) => process.finish(self.limit),
             (None, Ends::WhenKilled) => {
                 // The client runs until it is killed, so wait for the end of the server first.
                 self.server = Some(self.agent.finish(self.limit)?);
@@ -93,8 +97,8 @@ impl Stage<'_> {
     /// text.
     fn wait_for_cue(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
         let (speaker, text) = match cue {
-            Cue::OfItself(text) => (end, text),
-            Cue::OfTheOther(text) => (end.other(), text),
+            Cue::PrintedByThisSide(text) => (end, text),
+            Cue::PrintedByOtherSide(text) => (end.other(), text),
         };
         let outcome = match speaker {
             End::Server => self.agent.wait_for_text(text, self.limit)?,
@@ -126,11 +130,11 @@ impl Stage<'_> {
 
 fn check(side: &Side, ended: &Ended) -> Result<(), String> {
     let as_it_should = match (side.ends, ended.status) {
-        (Ends::Well, status) => status == Some(0),
-        (Ends::Badly, status) => {
+        (Ends::Success, status) => status == Some(0),
+        (Ends::Failure, status) => {
             status.is_some_and(|status| status != 0 && status < 128 || status == 255)
         }
-        (Ends::Somehow, status) => status.is_some(),
+        (Ends::AnyStatus, status) => status.is_some(),
         (Ends::WhenKilled, status) => status.is_none(),
     };
     if !as_it_should {

@@ -23,7 +23,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The minimum processor time that a runnable guest must get between two readings. If it gets less,
 /// unchanged registers do not prove that the guest has stopped: this machine may be too busy.
-const CHANCE: Duration = Duration::from_millis(500);
+const MIN_PROCESSOR_TIME: Duration = Duration::from_millis(500);
 
 /// The time limit for an answer of QEMU's monitor, which usually answers within 1 ms.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -79,7 +79,7 @@ pub(crate) fn watch_over(
                     let _ = news.send(HostEvent::Stop(stop));
                     return;
                 }
-                let now = look(pid, monitor);
+                let now = observe(pid, monitor);
                 verdict = before.replace(now.clone()).and_then(|before| {
                     let why = stopped(&before, &now)?;
                     let why = format!("the machine has stopped: no heartbeat, and {why}");
@@ -99,27 +99,27 @@ pub(crate) fn watch_over(
     }
 }
 
-fn look(pid: u32, monitor: &UnixStream) -> Observation {
-    let mut look = Observation::default();
+fn observe(pid: u32, monitor: &UnixStream) -> Observation {
+    let mut observation = Observation::default();
     for line in ["info status", "info cpus", "info registers -a"] {
         let answer = ask(monitor, line);
         let text = answer
             .as_ref()
             .map_or_else(|error| format!("{error:#}\n"), String::clone);
-        look.report += &format!("--- monitor: {line} ---\n{text}");
-        look.registers = answer.ok();
+        observation.report += &format!("--- monitor: {line} ---\n{text}");
+        observation.registers = answer.ok();
     }
-    look.report += "--- threads: name, state, processor time in ms ---\n";
+    observation.report += "--- threads: name, state, processor time in ms ---\n";
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
     for thread in threads.into_iter().flatten().flatten() {
         let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
         let (name, stat, times) = (read("comm"), read("stat"), read("schedstat"));
         let (state, ran) = (state(&stat), ran(&times));
-        look.runnable |= state == 'R';
-        look.ran += ran;
-        look.report += &format!("{} {state} {}\n", name.trim(), ran.as_millis());
+        observation.runnable |= state == 'R';
+        observation.ran += ran;
+        observation.report += &format!("{} {state} {}\n", name.trim(), ran.as_millis());
     }
-    look
+    observation
 }
 
 /// Sends a command line for the human monitor to QEMU, and returns the answer.
@@ -146,7 +146,7 @@ fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
 /// Compares two readings. If they show that the machine has stopped, returns the reason.
 fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     let ran = now.ran.saturating_sub(before.ran);
-    if now.runnable && ran < CHANCE {
+    if now.runnable && ran < MIN_PROCESSOR_TIME {
         // This machine is too busy to run the guest, so unchanged registers prove nothing.
         return None;
     }
@@ -162,8 +162,8 @@ fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
 /// Returns whether all registers are unchanged, or those of a virtual processor that is not halted.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
-    let stands_still = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");
-    before == now || one_each.skip(1).any(stands_still)
+    let is_stuck = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");
+    before == now || one_each.skip(1).any(is_stuck)
 }
 
 /// Returns the state of a thread from /proc/…/stat. The state follows the thread's name, which is
@@ -209,7 +209,7 @@ mod tests {
         assert!(ask(&ours, "info registers").is_err(), "it is gone");
     }
 
-    fn look(registers: Option<&str>, ran: u64, runnable: bool) -> Observation {
+    fn observation(registers: Option<&str>, ran: u64, runnable: bool) -> Observation {
         Observation {
             registers: registers.map(str::to_owned),
             ran: Duration::from_millis(ran),
@@ -220,14 +220,14 @@ mod tests {
 
     #[test]
     fn a_halted_processor_that_stays_so_has_stopped() {
-        let [before, now] = [100, 110].map(|ran| look(Some("RIP=1 HLT=1"), ran, false));
+        let [before, now] = [100, 110].map(|ran| observation(Some("RIP=1 HLT=1"), ran, false));
         let why = stopped(&before, &now).unwrap();
         assert!(why.contains("no progress"), "{why}");
     }
 
     #[test]
     fn a_processor_that_spins_in_one_place_has_stopped() {
-        let [before, now] = [100, 9_000].map(|ran| look(Some("RIP=1"), ran, true));
+        let [before, now] = [100, 9_000].map(|ran| observation(Some("RIP=1"), ran, true));
         assert!(stopped(&before, &now).is_some());
     }
 
@@ -235,7 +235,7 @@ mod tests {
     fn one_processor_of_two_may_be_halted_or_stop() {
         let two = |first: &str, second: &str| {
             let registers = format!("\nCPU#0\nRIP={first}\n\nCPU#1\nRIP={second}\n");
-            look(Some(&registers), 100, false)
+            observation(Some(&registers), 100, false)
         };
         let before = two("1 HLT=0", "7 HLT=1");
         assert!(stopped(&before, &two("2 HLT=0", "7 HLT=1")).is_none());
@@ -245,22 +245,22 @@ mod tests {
 
     #[test]
     fn a_silent_monitor_is_noticed() {
-        let [before, now] = [100, 100].map(|ran| look(None, ran, false));
+        let [before, now] = [100, 100].map(|ran| observation(None, ran, false));
         let why = stopped(&before, &now).unwrap();
         assert!(why.contains("monitor"), "{why}");
-        assert!(stopped(&before, &look(Some("RIP=1"), 100, false)).is_none());
+        assert!(stopped(&before, &observation(Some("RIP=1"), 100, false)).is_none());
     }
 
     #[test]
     fn a_processor_that_goes_on_has_not_stopped() {
-        let before = look(Some("RIP=1"), 100, true);
-        assert!(stopped(&before, &look(Some("RIP=2"), 9_000, true)).is_none());
+        let before = observation(Some("RIP=1"), 100, true);
+        assert!(stopped(&before, &observation(Some("RIP=2"), 9_000, true)).is_none());
     }
 
     #[test]
     fn a_machine_without_a_chance_to_run_has_not_stopped() {
         for registers in [Some("RIP=1"), None] {
-            let [before, now] = [100, 400].map(|ran| look(registers, ran, true));
+            let [before, now] = [100, 400].map(|ran| observation(registers, ran, true));
             assert!(stopped(&before, &now).is_none());
         }
     }

@@ -60,10 +60,10 @@ enum Command {
 /// posted receive (RNR NAK). Software iWARP has too few queue pairs for some scenarios, which are
 /// skipped on it.
 ///
-/// With `--minutes` (integration/soak passes 10), runs only the scenario every-end: eight
-/// connections at a time with random configurations, messages of 0 B to 8 MiB in both directions,
-/// of which some are held for a while, received by recv, Select and try_recv. Connections are
-/// closed, dropped and aborted, also while the other side sends, and each is followed by a new one.
+/// With `--minutes` (integration/soak passes 10), runs only the scenario every-end, which has
+/// eight connections at a time with random configurations. Both sides send messages of 0 B to 8 MiB,
+/// receive them with recv, Select or try_recv, and hold some of them for a while. Connections are
+/// closed, dropped and aborted, even while the other side sends, and each is followed by a new one.
 /// Every ten minutes, the records are compared and the resources counted. With `--cuts`,
 /// connections resume, and the network is cut every 20 s for 6, 1 and 0.1 s in turn.
 ///

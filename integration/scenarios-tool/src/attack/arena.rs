@@ -132,22 +132,21 @@ impl<'a> Arena<'a> {
 
     /// Waits until the rate limit permits a connect. Returns `false` if the phase ends first.
     pub(super) fn may_connect(&self) -> bool {
-        self.turn(&self.connects, self.site.connects)
+        self.wait_for_rate(&self.connects, self.site.connects)
     }
 
     /// Waits until the rate limit permits a write. Returns `false` if the phase ends first.
     pub(super) fn may_write(&self) -> bool {
-        self.turn(&self.writes, self.site.writes)
+        self.wait_for_rate(&self.writes, self.site.writes)
     }
 
-    fn turn(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
+    fn wait_for_rate(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
         let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-        // Begin at the current time if `next` is in the past. Otherwise, threads that have not used
-        // their turns could use them in a burst.
-        let turn = next.max(Instant::now());
-        *next = turn.min(self.end) + Duration::from_secs(1) / per_second;
+        // Use the current time if `next` is in the past. Otherwise, a pause would permit a burst.
+        let time = next.max(Instant::now());
+        *next = time.min(self.end) + Duration::from_secs(1) / per_second;
         drop(next);
-        self.pause_until(turn);
+        self.pause_until(time);
         !self.is_over()
     }
 }

@@ -16,7 +16,7 @@ use super::{
     rdma::Rdma,
     session::{Session, WINDOW},
     tcp::{self, Tcp},
-    victim::{LEND, SHARED, STREAM},
+    victim::{REQUEST_REGION, SHARED, STREAM},
     wire::{Descriptor, Hello},
 };
 
@@ -48,7 +48,7 @@ pub(super) enum Leave {
 pub(super) struct State {
     pub(super) pace: Pace,
     /// Whether the attacker leaves the victim's READs unanswered.
-    pub(super) is_mute: bool,
+    pub(super) ignores_reads: bool,
     /// The frames received from the victim.
     pub(super) received: VecDeque<Vec<u8>>,
     pub(super) has_ended: bool,
@@ -237,14 +237,14 @@ impl<'a> Attack<'a> {
     }
 
     fn mutants(&mut self) {
-        let (pace, is_mute) = (self.pace(), self.rng.bool());
+        let (pace, ignores_reads) = (self.pace(), self.rng.bool());
         self.wire.state().pace = pace;
-        self.wire.state().is_mute = is_mute;
+        self.wire.state().ignores_reads = ignores_reads;
         let memory = self.wire.memory(self.rng.u64(1..300_000));
         let mut held = None;
         self.repeat(1..60, |this| {
             let frame = this.session.next(&mut this.rng, memory);
-            this.one(frame, &mut held);
+            this.send_or_mutate(frame, &mut held);
             let time = this.millis(0..20);
             this.pump(time);
         });
@@ -256,7 +256,7 @@ impl<'a> Attack<'a> {
 
     /// Sends a valid frame. In a quarter of the cases, violates the protocol instead: for example,
     /// changes the frame, sends it twice, or sends it later.
-    fn one(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
+    fn send_or_mutate(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
         let way = rng.u8(0..40);
         match way {
@@ -279,22 +279,22 @@ impl<'a> Attack<'a> {
         self.attacker.mutations += 1;
     }
 
-    fn announce(&mut self, is_mute: bool) {
-        self.wire.state().is_mute = is_mute;
+    fn announce(&mut self, ignores_reads: bool) {
+        self.wire.state().ignores_reads = ignores_reads;
         let most = self.arena.site.longest;
         let len = self.rng.u64(1..=2 * most).min(most);
         let memory = self.wire.memory(len);
         let count = self.rng.u32(1..=4);
         (0..count).for_each(|_| self.send_frame(|session| session.announce(memory)));
         self.wire.flush(self.arena);
-        if !is_mute {
+        if !ignores_reads {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
             // The device answers READs without the attacker. Stalling moves the queue pair to the
             // error state, in which the device does not answer.
             self.stall();
         }
-        if is_mute && self.rng.u8(0..4) == 0 {
+        if ignores_reads && self.rng.u8(0..4) == 0 {
             return;
         }
         let end = Instant::now() + self.millis(500..10_000);
@@ -329,7 +329,7 @@ impl<'a> Attack<'a> {
     fn memory(&mut self) {
         let mut token = None;
         if self.rng.u8(0..4) > 0 {
-            self.send_frame(|session| session.data(LEND));
+            self.send_frame(|session| session.data(REQUEST_REGION));
             self.wire.pump(self.arena, Duration::from_secs(2));
             let mut received = self.wire.state().received.iter();
             token = received.find_map(|frame| frame.get(16..)?.first_chunk().copied());

@@ -38,7 +38,7 @@ const ROUNDS: usize = 4;
 
 /// The test fails if an operation's 99th percentile during attacks is at least this many times its
 /// 99th percentile in quiet phases.
-const MOST: f64 = 10.0;
+const MAX_RATIO: f64 = 10.0;
 
 /// The difference between the first connection numbers of two attacker threads.
 const NUMBERS: u64 = 1_000_000;
@@ -46,9 +46,9 @@ const NUMBERS: u64 = 1_000_000;
 /// Attacks a live listener with hostile peers while honest clients use the listener
 ///
 /// A process with three listeners (messages, messages with shared receives, streams) echoes all
-/// messages. Honest clients send messages of 64 B and of 1 MiB, connect, measure each round trip
-/// and compare each byte. Attackers set up valid connections, and then send frames and PDUs that
-/// have changed fields, are repeated, left out, truncated or too long, in one write or byte by
+/// messages. Honest clients connect, send messages of 64 B and of 1 MiB, measure each round trip
+/// and compare each byte. Attackers set up valid connections. Then they change the fields of
+/// frames and PDUs, repeat, omit, truncate or extend them, and write them at once or byte by
 /// byte. They announce messages and never serve their READs, or serve them slowly; they flood the
 /// victim, send nothing, connect repeatedly, and disconnect after any byte.
 ///
@@ -58,9 +58,10 @@ const NUMBERS: u64 = 1_000_000;
 /// threads, connections and budget after each attack as before, must not panic, and must log at
 /// most 10 lines per second.
 ///
-/// So that they do not use up the processors, all attackers together make at most 150 connects and
-/// 4000 writes per second over TCP, and 8 connects and 200 writes per second over RDMA. If the test
-/// fails, it prints the seed, and the number of each attacker's last connection for `--connection`.
+/// All attackers together make at most 150 connects and 4000 writes per second over TCP, and 8
+/// connects and 200 writes per second over RDMA, so that they do not use up the processors. If the
+/// test fails, it prints the seed, and the number of each attacker's last connection for
+/// `--connection`.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = "integration/attack [OPTIONS]")]
 pub(crate) struct Options {
@@ -263,11 +264,11 @@ fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
         println!(
             "attack: {client:<18} {quiet:>9.3?} quiet, {attacks:>9.3?} in attacks: {ratio:.2}"
         );
-        if quiet == Duration::MAX || ratio >= MOST {
+        if quiet == Duration::MAX || ratio >= MAX_RATIO {
             slow.push(client.to_string());
         }
     }
-    let what = format!("clients without an operation, or at least {MOST} times as slow");
+    let what = format!("clients without an operation, or at least {MAX_RATIO} times as slow");
     ensure!(slow.is_empty(), "{what}: {slow:?}");
     Ok(())
 }

@@ -45,7 +45,7 @@ pub(super) struct Rdma {
     cq: CompletionQueue,
     /// `DEPTH` slots for sending, followed by `DEPTH` slots for receiving.
     region: MemoryRegion,
-    lent: Option<MemoryRegion>,
+    announced: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
     /// The number of sends posted, and how many of them `flush` has counted against the rate limit
@@ -88,7 +88,7 @@ impl Rdma {
             qp,
             cq,
             region,
-            lent: None,
+            announced: None,
             id,
             channel,
             posted: 0,
@@ -165,14 +165,14 @@ impl Wire for Rdma {
 
     fn memory(&mut self, len: u64) -> Descriptor {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
-        let lent = MemoryRegion::new(self.qp.pd(), len as usize, access).ok();
+        let announced = MemoryRegion::new(self.qp.pd(), len as usize, access).ok();
         let descriptor = Descriptor {
-            addr: lent.as_ref().map_or(0, |lent| lent.addr()),
+            addr: announced.as_ref().map_or(0, |announced| announced.addr()),
             len,
-            rkey: lent.as_ref().map_or(0, MemoryRegion::rkey),
+            rkey: announced.as_ref().map_or(0, MemoryRegion::rkey),
             reserved: 0,
         };
-        self.lent = lent;
+        self.announced = announced;
         descriptor
     }
 

@@ -117,7 +117,7 @@ impl Tcp {
         let [kind, flags, ..] = *pdu else { return };
         match kind {
             SEND => self.state.received.push_back(pdu[PREFIX..].to_vec()),
-            READ if self.state.is_mute => return,
+            READ if self.state.ignores_reads => return,
             READ => self.answer(&pdu[PREFIX..]),
             _ => {}
         }

@@ -31,7 +31,7 @@ pub(super) const SHARED: usize = 1;
 pub(super) const STREAM: usize = 2;
 
 /// The message with which a peer requests the token of a writable memory region.
-pub(super) const LEND: &[u8] = b"lend";
+pub(super) const REQUEST_REGION: &[u8] = b"lend";
 
 /// The time after which the victim disconnects a peer that does not receive its echo.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
@@ -308,11 +308,11 @@ fn objects(lab: &Lab) -> String {
 
 /// Echoes each message. Returns when the peer disconnects, or does not receive an echo within 1 s.
 fn echo(endpoint: &Endpoint) -> Option<()> {
-    // The writable memory region of this connection. The peer requests its token with `LEND`.
+    // The writable memory region of this connection. The peer requests its token with `REQUEST_REGION`.
     let mut region = None;
     loop {
         match endpoint.next_completion().ok()? {
-            Completion::Received(message) if *message == *LEND => {
+            Completion::Received(message) if *message == *REQUEST_REGION => {
                 let lent = endpoint.one_sided().region(4096, RemoteAccess::ALL).ok()?;
                 let token = lent.remote().to_bytes();
                 region = Some(lent);

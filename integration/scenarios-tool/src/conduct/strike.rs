@@ -33,22 +33,22 @@ impl Conductor {
     /// the fault on each host, as in [`Evidence::began`](crate::judge::Evidence::began).
     pub(super) fn strike(
         &mut self,
-        one: &Scenario,
+        scenario: &Scenario,
         seed: u64,
         args: &[String],
         server: SocketAddr,
     ) -> Result<[u64; 2]> {
         let mut began = [clock_millis(); 2];
-        match one.fault {
+        match scenario.fault {
             Fault::Nothing | Fault::Network(_) | Fault::ProcessLeaves | Fault::Cuts => {}
             Fault::Cut(millis) | Fault::CutWhileClosing(millis) => {
                 began = self.impair(CUT)?;
-                if one.fault == Fault::CutWhileClosing(millis) {
+                if scenario.fault == Fault::CutWhileClosing(millis) {
                     self.order_both("stop")?;
                 }
                 thread::sleep(Duration::from_millis(millis));
                 let repaired = self.both(REPAIR)?;
-                if one.expect == Expect::Resumes {
+                if scenario.expect == Expect::Resumes {
                     began = repaired;
                 }
             }
@@ -63,7 +63,7 @@ impl Conductor {
                 self.b.kill()?;
                 self.b.start_again(args)?;
             }
-            Fault::ClientsVanish(rounds) => began[1] = self.vanish(one, rounds, args)?,
+            Fault::ClientsVanish(rounds) => began[1] = self.vanish(scenario, rounds, args)?,
             Fault::ProcessStopped(side, seconds) => {
                 let host = match side {
                     Side::Client => &mut self.a,
@@ -83,14 +83,14 @@ impl Conductor {
             Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,
             Fault::HostKilled => self.b.agent.die()?,
         }
-        self.finish(one)?;
+        self.finish(scenario)?;
         Ok(began)
     }
 
     /// Orders both workers to stop, unless the fault itself ends their connections. Waits until
     /// both workers have ended.
-    fn finish(&mut self, one: &Scenario) -> Result<()> {
-        let fault = one.fault;
+    fn finish(&mut self, scenario: &Scenario) -> Result<()> {
+        let fault = scenario.fault;
         let leaves = fault == Fault::ProcessLeaves;
         let vanishes = matches!(fault, Fault::ClientsVanish(_));
         let breaks = matches!(fault, Fault::DeviceRemoved | Fault::AddressChanged);
@@ -102,7 +102,7 @@ impl Conductor {
         }
         // The workers end in time, because the windows limit the messages in flight and the
         // configuration limits every wait.
-        let time_limit = 2 * TIME_LIMIT + bound(one, 1.0);
+        let time_limit = 2 * TIME_LIMIT + bound(scenario, 1.0);
         self.a.end(time_limit, !vanishes)?;
         if !matches!(fault, Fault::ProcessKilled | Fault::HostKilled) {
             self.b.agent.tell("over")?;
@@ -162,26 +162,26 @@ impl Conductor {
     /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended all
     /// but `MOST_SUSPENDED` sessions. Returns the time when this is the case, in milliseconds since
     /// 1970 by the clock of the server's host.
-    fn vanish(&mut self, one: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
+    fn vanish(&mut self, scenario: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
         for round in 1..=rounds {
             self.a.kill()?;
-            println!("{} clients were killed", round * one.connections());
+            println!("{} clients were killed", round * scenario.connections());
             if round == rounds {
                 break;
             }
             let mut args = args[..server].to_vec();
-            args.push(format!("--first={}", round * one.connections()));
+            args.push(format!("--first={}", round * scenario.connections()));
             self.a.start_again(&args)?;
             self.a.agent.tell(&listens)?;
             self.a
                 .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)?;
         }
-        let all = (rounds * one.connections()) as usize;
-        let given_way = |notes: &Notes| notes.records.len() + MOST_SUSPENDED >= all;
+        let all = (rounds * scenario.connections()) as usize;
+        let few_are_left = |notes: &Notes| notes.records.len() + MOST_SUSPENDED >= all;
         self.b
-            .wait("free of old sessions", given_way, 2 * TIME_LIMIT)?;
+            .wait("free of old sessions", few_are_left, 2 * TIME_LIMIT)?;
         self.b.shell("true")
     }
 

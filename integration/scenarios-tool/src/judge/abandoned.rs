@@ -75,10 +75,10 @@ mod tests {
     /// Checks a scenario with one client per round. The iterator lists the clients in the order in
     /// which the server ended their sessions. Returns the violations, if any.
     fn problem(ended: impl Iterator<Item = u32>) -> Option<String> {
-        let gives_way = ROUNDS as usize - MOST_SUSPENDED;
+        let ended_early = ROUNDS as usize - MOST_SUSPENDED;
         let servers = ended.enumerate().map(|(at, connection)| Record {
             connection,
-            ended: STOPPED - u64::from(at < gives_way),
+            ended: STOPPED - u64::from(at < ended_early),
             end: End::Broken("PeerDisconnected".to_owned()),
             ..Record::default()
         });

@@ -27,7 +27,7 @@ pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     thread::scope(|scope| {
         let engine = &engine;
         for slot in 0..worker.scenario.connections() {
-            scope.spawn(move || follow_one_another(worker, first + slot, addresses, engine));
+            scope.spawn(move || run_in_sequence(worker, first + slot, addresses, engine));
         }
     });
     release(engine)
@@ -44,7 +44,7 @@ fn release(engine: Engine) -> Result<()> {
 /// Runs one connection. In an endless scenario, runs further connections, one after the other,
 /// until the order to stop. If the server restarts, runs further connections until one has ended
 /// with an orderly close.
-fn follow_one_another(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
+fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
             .config(&conversation.half().config)

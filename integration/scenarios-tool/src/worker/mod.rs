@@ -168,7 +168,7 @@ fn obey(worker: &Weak<Worker>) {
             "over" => worker.change(|state| state.accepting = None),
             line => match serde_json::from_str(line) {
                 Ok(addresses) => worker.change(|state| state.addresses = addresses),
-                Err(_) => worker.give_up(),
+                Err(_) => worker.report_and_exit(),
             },
         }
     }
@@ -230,7 +230,7 @@ impl Worker {
     }
 
     /// Prints the records and plans of all open connections, and exits the process.
-    fn give_up(&self) -> ! {
+    fn report_and_exit(&self) -> ! {
         for conversation in &self.state().open {
             problem(format!("open: {conversation}"));
         }

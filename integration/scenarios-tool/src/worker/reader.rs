@@ -161,7 +161,7 @@ impl Reader {
         });
         let half = conversation.half();
         if conversation.plan.traffic == Traffic::Any {
-            self.keep_some(number, is_short, release);
+            self.hold_some(number, is_short, release);
         } else if conversation.worker.side == Side::Server && !conversation.worker.state().stop {
             match half.reading {
                 Reading::Slow => thread::sleep(SLOW),
@@ -174,7 +174,7 @@ impl Reader {
 
     /// Drops a message immediately, or holds it until a later message arrives, or holds it for up
     /// to a second.
-    fn keep_some(&mut self, number: u64, is_short: bool, release: Release) {
+    fn hold_some(&mut self, number: u64, is_short: bool, release: Release) {
         let due = self.held.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());
         let config = &self.conversation.half().config;
@@ -226,8 +226,8 @@ fn release_later(mut rng: Rng, release: Release) {
 }
 
 /// Reads several connections in one thread, with `Select` or with `try_recv`, until the sender of
-/// `newcomers` is dropped.
-pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
+/// `new_jobs` is dropped.
+pub(super) fn read_several(new_jobs: &Receiver<Job>, selects: bool) {
     let mut jobs: Vec<Job> = Vec::new();
     loop {
         let mut select = Select::new();
@@ -236,27 +236,27 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
                 select.recv(reader.endpoint.completions());
             }
         }
-        let of_newcomers = select.recv(newcomers);
+        let of_new_jobs = select.recv(new_jobs);
         let ready = if selects || jobs.is_empty() {
             Some(select.ready())
         } else {
             select.ready_timeout(IDLE_PAUSE).ok()
         };
         match ready {
-            Some(at) if at == of_newcomers => match newcomers.try_recv() {
+            Some(at) if at == of_new_jobs => match new_jobs.try_recv() {
                 Ok(job) => jobs.push(job),
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {}
             },
             Some(at) => {
                 let completion = jobs[at].0.endpoint.completions().try_recv();
-                if completion.is_ok_and(|one| !give(&mut jobs[at], Ok(one))) {
+                if completion.is_ok_and(|one| !pass_result(&mut jobs[at], Ok(one))) {
                     jobs.swap_remove(at);
                 }
             }
             None => jobs.retain_mut(|job| {
                 while let Some(message) = job.0.endpoint.try_recv().transpose() {
-                    if !give(job, message.map(Completion::Received)) {
+                    if !pass_result(job, message.map(Completion::Received)) {
                         return false;
                     }
                 }
@@ -267,7 +267,7 @@ pub(super) fn read_several(newcomers: &Receiver<Job>, selects: bool) {
 }
 
 /// Passes a result to a reader. Returns whether the connection is still open.
-fn give((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
+fn pass_result((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
     // The send on the channel succeeds, because the thread of the conversation waits for the end.
     reader.take(next).map(|end| ended.send(end)).is_none()
 }

@@ -31,7 +31,7 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     let pair = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &[])?;
     // The three setups. Each has a name, an address, and the ids of the processes between the
     // client and the service.
-    let ways: [(&str, SocketAddr, &[u32]); 3] = [
+    let setups: [(&str, SocketAddr, &[u32]); 3] = [
         ("direct", service, &[]),
         ("two copiers", copied, &[near.id(), far.id()]),
         (
@@ -46,7 +46,7 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
         let (rate_unit, unit, _) = load.units();
         let mut found = [const { Vec::new() }; 3];
         for _ in 0..rounds {
-            for ((_, address, between), found) in ways.iter().zip(&mut found) {
+            for ((_, address, between), found) in setups.iter().zip(&mut found) {
                 found.push(run(load, *address, between, time)?);
             }
         }
@@ -55,7 +55,7 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
             (median(rates), median(times))
         });
         let [(direct, _), _, _] = found;
-        for ((way, _, between), (rate, micros)) in ways.iter().zip(found) {
+        for ((way, _, between), (rate, micros)) in setups.iter().zip(found) {
             let share = rate / direct;
             let used = match between {
                 [] => String::new(),

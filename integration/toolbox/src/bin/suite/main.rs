@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     let only = Only::new(&options.only, options.all);
     let native = native_is_possible()?;
     let first = tracks::listed("first", &only, &DeviceTests::default(), native)?;
-    steps.take_side_by_side(vec![first])?;
+    steps.run_concurrently(vec![first])?;
     // Build all packages with one command. A command for a single package would enable fewer
     // features of the dependencies, and cargo would therefore build them again.
     steps.begin("building all programs and tests");
@@ -84,18 +84,18 @@ fn main() -> Result<()> {
         if !options.only.is_empty() {
             tracks.extend([builds, beside, checks]);
         }
-        return steps.take_again(&tracks.concat(), count);
+        return steps.run_repeatedly(&tracks.concat(), count);
     }
     let outcomes = thread::scope(|scope| {
-        let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));
-        let anywhere = scope.spawn(|| steps.take_side_by_side(vec![anywhere]));
+        let beside = scope.spawn(|| steps.run_concurrently(vec![beside]));
+        let anywhere = scope.spawn(|| steps.run_concurrently(vec![anywhere]));
         // Run these builds before the tests in virtual machines: these tests have timeouts, and
         // compilers would slow them down.
-        let compiled = steps.take_side_by_side(vec![builds]);
-        let checks = scope.spawn(|| steps.take_side_by_side(vec![checks]));
+        let compiled = steps.run_concurrently(vec![builds]);
+        let checks = scope.spawn(|| steps.run_concurrently(vec![checks]));
         // A guest uses a processor for only a third of the time, and waits for the rest. So run
         // three lanes concurrently.
-        let tested = steps.take_side_by_side(vec![one, two, Vec::new()]);
+        let tested = steps.run_concurrently(vec![one, two, Vec::new()]);
         let lanes = [anywhere, beside, checks].map(|lane| lane.join().expect("it does not panic"));
         [compiled, tested].into_iter().chain(lanes)
     });

@@ -135,11 +135,11 @@ impl Steps {
     }
 
     /// Runs the tracks one after the other, `count` times. Prints how often each step passed.
-    pub(crate) fn take_again(&self, tracks: &[Track], count: u32) -> Result<()> {
+    pub(crate) fn run_repeatedly(&self, tracks: &[Track], count: u32) -> Result<()> {
         let mut passed = BTreeMap::new();
         for time in 1..=count {
             self.begin(&format!("{time} of {count}"));
-            for (step, error) in tracks.iter().flat_map(|track| self.take_one_by_one(track)) {
+            for (step, error) in tracks.iter().flat_map(|track| self.run_steps(track)) {
                 *passed.entry(step).or_insert(0) += u32::from(error.is_none());
             }
         }
@@ -155,7 +155,7 @@ impl Steps {
     /// Runs the lanes concurrently. The tracks of a lane run one after the other, as do the steps
     /// of a track. When a lane has no tracks left, it takes tracks from another lane. The returned
     /// error lists all steps that have failed.
-    pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
+    pub(crate) fn run_concurrently(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
         let waiting = Mutex::new(waiting);
@@ -167,7 +167,7 @@ impl Steps {
         let take_all = |lane| {
             let mut failures = Vec::new();
             while let Some(track) = next(lane) {
-                let taken = self.take_one_by_one(&track);
+                let taken = self.run_steps(&track);
                 failures.extend(taken.into_iter().filter_map(|(_, error)| error));
             }
             failures
@@ -188,7 +188,7 @@ impl Steps {
     }
 
     /// Runs all steps of a track, even if one fails. Returns each step with its error, if any.
-    fn take_one_by_one(&self, track: &Track) -> Vec<(String, Option<Error>)> {
+    fn run_steps(&self, track: &Track) -> Vec<(String, Option<Error>)> {
         let name = track.name;
         let take = |step: &Step| {
             let what = format!("{name}| {}", step.what);

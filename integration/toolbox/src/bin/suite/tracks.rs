@@ -55,7 +55,7 @@ fn step(line: &str, packages: &str, tests: &DeviceTests, native: bool) -> Result
             (_, Some(name)) => line.push(tests.program(name)?.display().to_string()),
             ("LAB", _) => line.extend(lab(&one_host(), native)),
             ("PACKAGES", _) => line.extend(words(packages)),
-            ("IDLY", _) => line.extend(words(idly())),
+            ("IDLY", _) => line.extend(words(idle_prefix())),
             _ => line.push(word),
         }
     }
@@ -69,7 +69,7 @@ fn step(line: &str, packages: &str, tests: &DeviceTests, native: bool) -> Result
 
 /// Returns a prefix for commands that should run only on idle processors. If the kernel refuses
 /// idle scheduling, the prefix sets the lowest priority.
-fn idly() -> &'static str {
+fn idle_prefix() -> &'static str {
     let mut trial = Command::new("chrt");
     trial.args(["--idle", "0", "true"]).stderr(Stdio::null());
     match trial.status() {
@@ -110,7 +110,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         track.steps.extend(on_two.steps);
         tracks.push(track);
     } else {
-        let [first, second] = dealt(&all);
+        let [first, second] = split_evenly(&all);
         tracks.push(on_one("rxe-1", &first));
         tracks.push(on_one("rxe-2", &second));
     }
@@ -204,7 +204,7 @@ fn weight(test: &Test) -> u32 {
 
 /// Distributes the tests over two parts of about the same duration. Retains the order of the tests
 /// within each part.
-fn dealt<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
+fn split_evenly<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
     let mut longest_first: Vec<_> = (0..tests.len()).collect();
     longest_first.sort_by_key(|&number| Reverse(weight(tests[number])));
     let mut parts = [(0, BTreeSet::new()), (0, BTreeSet::new())];
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn both_parts_take_the_same_time() {
         let tests = ["advice", "doctor", "hostile", "large", "zero"].map(Test::named);
-        let [first, second] = dealt(&tests.each_ref());
+        let [first, second] = split_evenly(&tests.each_ref());
         let names = |part: &[&Test]| {
             part.iter()
                 .map(|test| test.name.clone())
