@@ -320,7 +320,7 @@ mod tests {
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
         // The agent has closed its listener, but a child that another test has just forked can have
-        // a copy of the listener's descriptor. This copy is closed when the child calls exec.
+        // a copy of the descriptor. This copy is closed when the child calls exec.
         let mut deadline = Deadline::after(LIMIT);
         while TcpStream::connect(address).is_ok() {
             assert!(!deadline.is_over(), "the agent still listens");

@@ -25,9 +25,9 @@ impl Accel {
         }
     }
 
-    /// Returns the frequency of the guest's time stamp counter in kHz, which is passed to the
-    /// guest's kernel. The kernel cannot query this frequency. It would measure the frequency by
-    /// comparing two emulated clocks, and the result could be completely wrong on a busy machine.
+    /// Returns the frequency in kHz of the time stamp counter in the guest, for the guest's kernel.
+    /// The kernel cannot query this frequency. It would measure the frequency by comparing two
+    /// emulated clocks, and the result could be completely wrong on a busy machine.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => khz(),

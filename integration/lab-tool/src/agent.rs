@@ -102,8 +102,8 @@ fn bring_up() -> Result<()> {
 }
 
 /// Pings a host until it answers. Runs `ping` repeatedly, because `ping` fails immediately while it
-/// cannot resolve the address, for instance while the host boots. Has no time limit: if the
-/// lab's boot limit expires, the lab prints the end of the console, which contains this function's
+/// cannot resolve the address, for instance while the host boots. Has no time limit: if the lab's
+/// boot limit expires, the lab prints the end of the console, which contains this function's
 /// message.
 fn await_answer(peer: &str) {
     let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));

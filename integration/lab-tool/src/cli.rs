@@ -196,10 +196,10 @@ impl MachineArgs {
         self.hosts.into()
     }
 
-    /// Returns the number of processors of each guest. By default, all guests together have at most
-    /// as many processors as this machine: an emulated processor that waits for a real one delays
-    /// the others. On a machine with two processors, two guests run a third faster with one
-    /// processor each than with two.
+    /// Returns the number of processors of each guest. The default is limited to this machine's
+    /// processors, because an emulated processor that waits for a real one delays the others. On a
+    /// machine with two processors, two guests run a third faster with one processor each than with
+    /// two.
     pub(crate) fn cpus(&self) -> usize {
         let real = available_parallelism().map_or(1, usize::from);
         let fitting = (real / self.hosts()).clamp(1, 2);

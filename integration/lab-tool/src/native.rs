@@ -124,7 +124,7 @@ impl SoftRoce {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let network = HostNetwork::new(0, 1, [DEVICE.to_owned()]);
         // Construct the value before the device. If creating the device fails, dropping the value
-        // removes what was created.
+        // removes the network device.
         let made = Self;
         device::create(
             DEVICE,

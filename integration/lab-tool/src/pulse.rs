@@ -41,9 +41,8 @@ struct Observation {
     report: String,
 }
 
-/// Watches a host's machine until its agent closes the port, and sends changes of the machine's
-/// state to `news`. `reports` receives the frames of the agent, and `pid` is the process id of
-/// QEMU.
+/// Watches the machine of a host until its agent closes the port, and sends changes of its state to
+/// `news`. `reports` receives the frames of the agent, and `pid` is the process id of QEMU.
 pub(crate) fn watch_over(
     host: usize,
     pid: u32,

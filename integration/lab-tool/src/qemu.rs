@@ -263,7 +263,7 @@ fn drain_link(mut link: UnixStream, port: &UnixStream) {
 }
 
 /// Clears close-on-exec, so that the next child inherits `socket`. Returns the number of the
-/// socket's descriptor.
+/// descriptor.
 fn inherited(socket: &UnixStream) -> Result<i32> {
     fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
     Ok(socket.as_raw_fd())

@@ -21,9 +21,9 @@ use crate::{
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Record>,
     pub(crate) servers: Vec<Record>,
-    /// The start of the fault in milliseconds since 1970, by the clock of the client's host and by
-    /// the clock of the server's host. If a side can detect the fault only at its end, or if
-    /// sessions are suspended until then, this is the end of the fault instead.
+    /// The start of the fault in milliseconds since 1970, by the clock of the client and by the
+    /// clock of the server. If a side can detect the fault only at its end, or if sessions are
+    /// suspended until then, this is the end of the fault instead.
     pub(crate) began: [u64; 2],
     /// The time limit for a side to detect that a connection has ended.
     pub(crate) bound: Duration,

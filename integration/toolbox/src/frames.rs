@@ -1,5 +1,5 @@
-//! An independent implementation of the wire format. Tests use it instead of the library's codec,
-//! because a mistake in that codec would affect both sides equally and stay hidden.
+//! An independent implementation of the wire format. Tests use it instead of the codec of the
+//! library, because a mistake in that codec would affect both sides equally and stay hidden.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;

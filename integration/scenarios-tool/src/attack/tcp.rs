@@ -142,8 +142,8 @@ impl Tcp {
         }
     }
 
-    /// Queues `bytes` for writing. Returns an empty vector in place of the victim's answer, which
-    /// has not arrived yet.
+    /// Queues `bytes` for writing. Returns an empty vector in place of the answer, which has not
+    /// arrived yet.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
         Vec::new()

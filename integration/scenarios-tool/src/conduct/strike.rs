@@ -161,7 +161,7 @@ impl Conductor {
 
     /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended all
     /// but `MOST_SUSPENDED` sessions. Returns the time when this is the case, in milliseconds since
-    /// 1970 by the clock of the server's host.
+    /// 1970 by the clock of the server.
     fn vanish(&mut self, scenario: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
@@ -191,8 +191,8 @@ impl Conductor {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
-    /// Impairs the networks of both hosts. Returns two times, by the clock of each host: from then
-    /// on, packets in both directions are affected.
+    /// Impairs the networks of both hosts. Returns the time at which packets in both directions are
+    /// affected, by the clock of each host.
     pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;

@@ -32,8 +32,8 @@ pub(crate) enum Load {
 pub(crate) struct Done {
     /// The rate: connections, requests or bytes per second.
     pub(crate) rate: f64,
-    /// The total number of connections, requests or bytes, including those that completed after the
-    /// measured time.
+    /// The total number of connections, requests or bytes. It includes items that completed after
+    /// the measured time.
     pub(crate) all: u64,
 }
 
