@@ -224,7 +224,7 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
     device.perform_outputs();
-    // Repeat, because keepalive timers also expire before the close times out, twice per interval.
+    // Several timers can expire before the close times out: keepalive expires twice per interval.
     for _ in 0..100 {
         if device.has_ended() {
             break;

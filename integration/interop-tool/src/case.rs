@@ -28,7 +28,7 @@ pub(crate) struct Case {
 /// One program of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
-    pub(crate) who: Language,
+    pub(crate) language: Language,
     /// The environment variables, the program and its options, with placeholders for addresses and
     /// paths.
     pub(crate) argv: Vec<String>,
@@ -85,7 +85,7 @@ const VALKEY: &str = "{programs}/../valkey/valkey-server --rdma-bind {server} --
 pub(crate) fn all() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (title, lines) in sections(include_str!("../cases.txt")) {
-        let (program, place) = title.split_once(", ").context(title)?;
+        let (program, sign) = title.split_once(", ").context(title)?;
         for lines in lines.chunks(3) {
             let &[what, server, client] = lines else {
                 bail!("{lines:?} have no server, or no client")
@@ -96,14 +96,14 @@ pub(crate) fn all() -> Result<Vec<Case>> {
             };
             for (who_serves, who_asks) in pairs {
                 let sides = [side(server, *who_serves)?, side(client, *who_asks)?];
-                cases.push(case(program, place, what, sides)?);
+                cases.push(case(program, sign, what, sides)?);
             }
         }
     }
     Ok(cases)
 }
 
-fn case(program: &str, place: &str, title: &str, [server, client]: [Side; 2]) -> Result<Case> {
+fn case(program: &str, sign: &str, title: &str, [server, client]: [Side; 2]) -> Result<Case> {
     let mut words = title.split(" | ");
     let mut case = Case {
         program: program.to_owned(),
@@ -111,7 +111,7 @@ fn case(program: &str, place: &str, title: &str, [server, client]: [Side; 2]) ->
         server,
         clients: vec![client],
         concurrently: false,
-        ready: listening(place)?,
+        ready: listening(sign)?,
         quick: false,
         seconds: 120,
     };
@@ -129,23 +129,24 @@ fn case(program: &str, place: &str, title: &str, [server, client]: [Side; 2]) ->
     Ok(case)
 }
 
-fn listening(place: &str) -> Result<Option<Listening>> {
-    Ok(match place.split_once(':') {
+fn listening(sign: &str) -> Result<Option<Listening>> {
+    Ok(match sign.split_once(':') {
         Some(("cm", port)) => Some(Listening::Cm(port.parse()?)),
         Some(("tcp", port)) => Some(Listening::Tcp(port.parse()?)),
-        None if place == "datagrams" => Some(Listening::Datagrams),
-        None if place == "none" => None,
-        _ => bail!("unknown sign {place:?}"),
+        None if sign == "datagrams" => Some(Listening::Datagrams),
+        None if sign == "none" => None,
+        _ => bail!("unknown sign {sign:?}"),
     })
 }
 
-/// Parses the line of a side. `each` is the side's language if the line begins with "each".
+/// Parses the line of a side. If the line begins with "each", the language is the one passed as
+/// `each`.
 fn side(line: &str, each: Language) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
         .split_once(": ")
         .context(line.to_owned())?;
-    let (who, ends) = head.split_once(' ').unwrap_or((head, ""));
+    let (language, ends) = head.split_once(' ').unwrap_or((head, ""));
     let (rest, killed_on) = if let Some((rest, text)) = rest.split_once(" !own ") {
         (rest, Some(Cue::PrintedByThisSide(text.to_owned())))
     } else if let Some((rest, text)) = rest.split_once(" !other ") {
@@ -155,20 +156,20 @@ fn side(line: &str, each: Language) -> Result<Side> {
     };
     let mut parts = rest.split(" => ");
     let mut argv = words(parts.next().unwrap_or_default());
-    let who = match who {
+    let language = match language {
         "each" => each,
         "C" => Language::C,
         "Rust" => Language::Rust,
         _ => bail!("{line:?} has no language"),
     };
-    if who == Language::C && argv[0] == "rc_pingpong" {
+    if language == Language::C && argv[0] == "rc_pingpong" {
         argv.splice(..1, ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned));
     }
     if argv[0] == "valkey-server" {
         argv.splice(..1, words(VALKEY));
     }
     Ok(Side {
-        who,
+        language,
         argv,
         ends: match ends {
             "" => Ends::Success,
@@ -187,8 +188,8 @@ fn side(line: &str, each: Language) -> Result<Side> {
 /// Splits a line into words. A word in quotation marks can be empty or contain spaces.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
-    for (place, part) in line.split('"').enumerate() {
-        match place % 2 {
+    for (index, part) in line.split('"').enumerate() {
+        match index % 2 {
             0 => words.extend(part.split_whitespace().map(str::to_owned)),
             _ => words.push(part.to_owned()),
         }
@@ -198,18 +199,18 @@ fn words(line: &str) -> Vec<String> {
 
 /// The values of the placeholders in command lines.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Placeholders {
     /// The placeholders and their values.
-    places: [(&'static str, String); 5],
+    values: [(&'static str, String); 5],
 }
 
-impl Place {
+impl Placeholders {
     /// Returns the values for host a, on which the clients run.
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
         let programs = env::current_exe()?;
         let programs = programs.parent().context("the path has no folder")?;
         Ok(Self {
-            places: [
+            values: [
                 ("{server}", lab.peer.to_string()),
                 ("{server6}", lab.peer6.to_string()),
                 ("{client}", lab.addr.to_string()),
@@ -227,15 +228,15 @@ impl Place {
             .iter()
             .position(|word| !word.contains('='))
             .unwrap_or(0);
-        if side.who == Language::Rust {
+        if side.language == Language::Rust {
             argv[program].insert_str(0, "{programs}/");
         }
         if program > 0 {
             argv.insert(0, "env".to_owned());
         }
-        for (place, value) in &self.places {
+        for (name, value) in &self.values {
             for word in &mut argv {
-                *word = word.replace(place, value);
+                *word = word.replace(name, value);
             }
         }
         argv
@@ -270,20 +271,20 @@ mod tests {
 
     #[test]
     fn programs_are_called_with_addresses() {
-        let place = Place {
-            places: [
+        let placeholders = Placeholders {
+            values: [
                 ("{server}", "10.8.0.2"),
                 ("{programs}", "/bin"),
                 ("", ""),
                 ("", ""),
                 ("", ""),
             ]
-            .map(|(place, value)| (place, value.to_owned())),
+            .map(|(name, value)| (name, value.to_owned())),
         };
         let side = |line| side(line, Language::Rust).unwrap();
-        let argv = place.argv(&side("  each: rping -c -a {server}"));
+        let argv = placeholders.argv(&side("  each: rping -c -a {server}"));
         assert_eq!(argv, ["/bin/rping", "-c", "-a", "10.8.0.2"]);
-        let argv = place.argv(&side("  C badly: LD_PRELOAD=x rstream => y"));
+        let argv = placeholders.argv(&side("  C badly: LD_PRELOAD=x rstream => y"));
         assert_eq!(argv, ["env", "LD_PRELOAD=x", "rstream"]);
     }
 }

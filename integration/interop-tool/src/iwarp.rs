@@ -24,7 +24,7 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
         // The C server sends first: it grants credits immediately. In addition, if credits from the
         // client arrive while the server closes, the server's driver resets the connection and
         // discards unsent data.
-        ("rstream", _) if case.server.who == Language::C => Some(FIRST),
+        ("rstream", _) if case.server.language == Language::C => Some(FIRST),
         ("rstream", "inline") => Some("200 bytes of inline data"),
         ("rstream", what) if what.contains("at a server of IPv4") => {
             Some("ports that have addresses of either family")

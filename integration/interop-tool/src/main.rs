@@ -23,7 +23,7 @@ use toolbox::{
     slowness,
 };
 
-use crate::case::{Case, Place};
+use crate::case::{Case, Placeholders};
 
 /// Runs the example programs against the C programs of the same names, on two hosts
 ///
@@ -101,7 +101,7 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
 
 /// Runs the selected cases and prints the table. Returns whether all cases passed.
 fn compare(options: &Options, lab: &Lab) -> Result<bool> {
-    let place = Place::new(lab)?;
+    let placeholders = Placeholders::new(lab)?;
     let cases = cases(options)?;
     let mut agent = Host::connect(lab.peer)?;
     if options.device == LabDevice::Siw {
@@ -119,7 +119,7 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
     let (mut count, mut failed) = (0, 0);
     for case in &cases {
         let [server, client] =
-            [&case.server, &case.clients[0]].map(|side| format!("{:?}", side.who));
+            [&case.server, &case.clients[0]].map(|side| format!("{:?}", side.language));
         let show = |seconds: &str, result: &str| {
             line([&case.program, &server, &client, &case.what, seconds, result]);
         };
@@ -129,13 +129,13 @@ fn compare(options: &Options, lab: &Lab) -> Result<bool> {
             show("-", &result);
             continue;
         }
-        let server = &place.argv(&case.server)[0];
+        let server = &placeholders.argv(&case.server)[0];
         if case.program == "valkey" && server.contains('/') && !Path::new(server).exists() {
             show("-", "LEFT OUT: integration/valkey has built no server");
             continue;
         }
         let start = Instant::now();
-        let result = run::run(case, &place, &mut agent);
+        let result = run::run(case, &placeholders, &mut agent);
         let seconds = format!("{:.1}", start.elapsed().as_secs_f64());
         show(&seconds, if result.is_ok() { "ok" } else { "FAILED" });
         count += 1;

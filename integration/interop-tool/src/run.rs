@@ -3,15 +3,15 @@ use std::{fmt::Write, time::Duration};
 use anyhow::{Result, bail};
 use toolbox::{Deadline, Ended, Process, Side as End, TextWait, agent::Host};
 
-use crate::case::{Case, Cue, Ends, Place, Side};
+use crate::case::{Case, Cue, Ends, Placeholders, Side};
 
 /// The time from the end of the clients until a server is killed, if the server must run until
 /// then. If it ends earlier, the case fails.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Runs a case. All programs of the case have ended when this function returns.
-pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
-    agent.start(&place.argv(&case.server))?;
+pub(crate) fn run(case: &Case, placeholders: &Placeholders, agent: &mut Host) -> Result<()> {
+    agent.start(&placeholders.argv(&case.server))?;
     if let Some(listening) = case.ready {
         // Ignore `false`: it means that the server has ended, and `check` reports the server's end
         // and output.
@@ -24,7 +24,7 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
         server: None,
         problems: String::new(),
     };
-    let start = |client| anyhow::Ok((client, Process::start(&place.argv(client))?));
+    let start = |client| anyhow::Ok((client, Process::start(&placeholders.argv(client))?));
     let mut in_turn = case.clients.iter().map(start);
     let count = if case.concurrently {
         case.clients.len()
@@ -51,7 +51,7 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
         writeln!(
             problems,
             "  the {name}, {}, printed:",
-            place.argv(side).join(" ")
+            placeholders.argv(side).join(" ")
         )?;
         for line in ended.output.lines() {
             writeln!(problems, "    {line}")?;

@@ -137,8 +137,8 @@ pub(crate) struct Exec {
     #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus"])]
     pub(crate) counted: bool,
 
-    /// This host is permitted to stop or restart. Its command then counts as ended with status 0;
-    /// can be repeated.
+    /// This host is permitted to stop or restart. Its command then ends with status 0; can be
+    /// repeated.
     #[arg(
         long,
         value_name = "HOST",

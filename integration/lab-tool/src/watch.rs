@@ -93,7 +93,7 @@ impl Watch {
     /// signals for the whole process.
     pub(crate) fn new() -> Result<Self> {
         let (news, inbox) = channel();
-        // The closures below ignore errors of sending an event. Sending fails only if the main
+        // The closures below ignore failures to send an event. Sending fails only if the main
         // thread has ended and dropped the receiver.
         let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {

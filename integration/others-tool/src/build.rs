@@ -117,8 +117,8 @@ impl Generated {
     }
 }
 
-/// Writes a file, unless it already has this content: cargo does not rebuild a file with an
-/// unchanged time stamp. Returns whether the content has changed.
+/// Writes a file, unless it already has this content. Cargo rebuilds only files whose time stamp
+/// has changed. Returns whether the content has changed.
 fn write(path: &Path, text: &str) -> Result<bool> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(false);

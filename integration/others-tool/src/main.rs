@@ -26,7 +26,7 @@ use crate::{
 ///
 /// Takes the tests of TCP sockets from pinned versions of std, tokio and hyper-util. The sources
 /// are the distribution's package rust-src, which is installed if necessary, and crates.io. A
-/// version of std without substitutions is skipped. Replaces sockets by rdmsg's streams and
+/// version of std without substitutions is skipped. Replaces sockets with rdmsg's streams and
 /// listeners, as listed in integration/others-tool/substitutions.txt. Runs each test with sockets,
 /// with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a local RDMA device if there
 /// is one, otherwise in a virtual machine.

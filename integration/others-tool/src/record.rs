@@ -47,7 +47,7 @@ pub(crate) struct Test {
     pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,
 }
 
-/// An outcome, compared with the known differences.
+/// The result of comparing an outcome with the known differences.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Passed,

@@ -250,8 +250,8 @@ fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<()
     Err(format!("the {side} {problem}"))
 }
 
-/// Returns a violation for each client that did not close any connection itself with all its
-/// messages delivered.
+/// Returns a violation for each client without a successful close. A close is successful if the
+/// client itself closed the connection, and all its messages were delivered.
 fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = String> {
     let slots = scenario.connections();
     let closed = |record: &&Record| record.end == End::LocallyClosed && record.delivered;

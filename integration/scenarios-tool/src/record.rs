@@ -11,11 +11,11 @@ pub(crate) struct Record {
     pub(crate) begun: u64,
     /// The number of messages for which `send` succeeded.
     pub(crate) accepted: u64,
-    /// The number of messages and operations with an id that the library has accepted.
+    /// The number of messages and operations that have an id and that the library has accepted.
     pub(crate) ids: u64,
-    /// The number of completions with an id that reported success.
+    /// The number of successful completions that have an id.
     pub(crate) succeeded: u64,
-    /// The number of completions with an id that reported an unknown outcome.
+    /// The number of completions that have an id and report an unknown outcome.
     pub(crate) failed: u64,
     /// One plus the number of the last message whose completion reported success, or 0 if there is
     /// no such message.

@@ -31,8 +31,8 @@ pub enum LabDevice {
     Siw,
 }
 
-/// A builder that runs this program again, on the hosts of the lab. The working directory must be
-/// the checkout, to which `integration/tool` changes.
+/// Builds and runs a command that starts this program again, on the hosts of the lab. The working
+/// directory must be the checkout, to which `integration/tool` changes.
 #[derive(Debug)]
 pub struct Launch {
     lab: Command,

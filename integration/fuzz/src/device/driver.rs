@@ -152,8 +152,8 @@ impl Device {
         self.conn.handle_recv(buffer, frame, self.now);
     }
 
-    /// Returns the send window. A valid grant exceeds the number of messages sent by at most this
-    /// window.
+    /// Returns the send window: the maximum difference between a valid grant and the number of
+    /// messages sent.
     pub(crate) fn window(&self) -> u32 {
         self.conn
             .negotiated()
@@ -250,8 +250,8 @@ fn work(sent: &Sent) -> Work {
     }
 }
 
-/// Returns two lengths in bytes if the frame is a fragment of a message: that of the remaining
-/// message, including this fragment, and that of the fragment itself.
+/// Parses a fragment of a message. Returns the length of the remaining message, including this
+/// fragment, and the length of the fragment, both in bytes. Returns `None` for other frames.
 fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, payload) = frame.split_first_chunk::<16>()?;
     let rest = u32::from_be_bytes(header[8..12].try_into().unwrap());

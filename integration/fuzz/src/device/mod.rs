@@ -1,4 +1,4 @@
-//! The driver of the connection under test, and a device that behaves correctly.
+//! The simulated driver and device of the connection under test.
 
 mod application;
 mod driver;
@@ -212,8 +212,8 @@ impl Device {
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    // Reposting is correct for a control frame. For a frame with data, it is
-                    // correct only if the frame violates the protocol.
+                    // The connection may repost a control frame's buffer. It may repost the buffer
+                    // of a frame with data only if the frame violates the protocol.
                     bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }

@@ -290,8 +290,8 @@ impl<'a> Attack<'a> {
         if !ignores_reads {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
-            // The device answers READs without the attacker. Stalling moves the queue pair to the
-            // error state, in which the device does not answer.
+            // The device answers READs by itself. To prevent this, move the queue pair to the error
+            // state.
             self.stall();
         }
         if ignores_reads && self.rng.u8(0..4) == 0 {

@@ -192,9 +192,9 @@ fn warm_up(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Counts the resources. No connection may exist. First binds a listener, because librdmacm's
-/// memory for an open device depends on the last call that uses the device: this call is then the
-/// same in each count.
+/// Counts the resources while no connection exists. The memory that librdmacm uses for an open
+/// device depends on the last call for this device. To make this call the same before each count,
+/// binds a listener first.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);

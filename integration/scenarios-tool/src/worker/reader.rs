@@ -35,8 +35,8 @@ pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// The held messages, each with a message number: the message is released when the message with
-    /// this number arrives. The order to stop releases all messages.
+    /// The held messages. Each is paired with a message number, and is released when the message
+    /// with this number arrives. The order to stop releases all.
     held: Vec<(u64, Release)>,
 }
 
@@ -78,7 +78,8 @@ impl Reader {
         end.recv().unwrap_or(End::Open)
     }
 
-    /// Handles the result of one receive. Returns the end if the connection has ended on this side.
+    /// Handles the result of one receive. If the connection has ended on this side, returns how it
+    /// ended.
     fn take(&mut self, next: Result<Completion, Error>) -> Option<End> {
         let conversation = Arc::clone(&self.conversation);
         let succeed = || conversation.write(|record| record.succeeded += 1);

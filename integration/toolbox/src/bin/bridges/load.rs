@@ -116,8 +116,8 @@ impl Run {
             return Ok(());
         }
         let mut writer = reader.try_clone()?;
-        // The channel counts requests in flight. Its capacity is lower by one, because the writer
-        // writes a request before it sends to the channel.
+        // The channel counts requests in flight. Its capacity is one less than `at_once`, because
+        // the writer writes a request before it sends to the channel.
         let (sent, answered) = sync_channel(at_once - 1);
         thread::scope(|scope| {
             let writing = scope.spawn(move || {

@@ -162,7 +162,7 @@ fn of_tests(
     Track::new(name, vec![Step::new(what, line)])
 }
 
-/// Returns the words with which a command is run on a host with a device.
+/// Returns a command prefix that runs the rest of the command on a host with a device.
 fn lab(options: &str, native: bool) -> Vec<String> {
     let native = if native { "--native" } else { "" };
     words(&format!("integration/lab exec {options} {native}"))
