@@ -61,9 +61,10 @@ enum Command {
 /// skipped on it.
 ///
 /// With `--minutes` (integration/soak passes 10), runs only the scenario every-end, which has
-/// eight connections at a time with random configurations. Both sides send messages of 0 B to 8 MiB,
-/// receive them with recv, Select or try_recv, and hold some of them for a while. Connections are
-/// closed, dropped and aborted, even while the other side sends, and each is followed by a new one.
+/// eight connections at a time with random configurations. Both sides send messages of 0 B to
+/// 8 MiB, receive them with recv, Select or try_recv, and hold some of them for a while.
+/// Connections are closed, dropped and aborted, even while the other side sends. Each is followed
+/// by a new one.
 /// Every ten minutes, the records are compared and the resources counted. With `--cuts`,
 /// connections resume, and the network is cut every 20 s for 6, 1 and 0.1 s in turn.
 ///
