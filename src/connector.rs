@@ -3,8 +3,8 @@ use std::{io, net::SocketAddr, time::Duration};
 use crossbeam_channel::bounded;
 
 use self::{
-    attempts::{Attempt, Attempts, ways},
-    silent_hosts::SILENT_HOSTS,
+    attempts::{Attempt, Attempts, paths},
+    hosts_without_rdma::HOSTS_WITHOUT_RDMA,
 };
 use crate::{
     addresses::{Addresses, ToAddresses},
@@ -12,7 +12,7 @@ use crate::{
     endpoint::Endpoint,
     engine::{Command, Engine, Reply, engine_of, wait_for_engine, wait_for_reply},
     error::Error,
-    link::Way,
+    link::PeerPath,
     persistent::Redial,
     proto::{CloseReason, PRIVATE_DATA_MAX, REPLY_DATA_MAX, REQUEST_DATA_MAX},
     stream::Stream,
@@ -22,8 +22,8 @@ use crate::{
 
 mod attempts;
 mod connecting;
+mod hosts_without_rdma;
 pub(crate) mod lookup;
-mod silent_hosts;
 
 pub use self::connecting::Connecting;
 
@@ -395,7 +395,7 @@ impl Connector {
             addresses,
             self.config.transport,
             self.config.connect_timeout,
-            SILENT_HOSTS.get(),
+            HOSTS_WITHOUT_RDMA.get(),
         )
     }
 
@@ -410,9 +410,9 @@ impl Connector {
     fn command(&self, attempt: &Attempt, reply: Reply) -> Command {
         let alternatives = self.alternatives.iter();
         let alternatives = alternatives
-            .flat_map(|(address, choice)| ways(*address, choice.unwrap_or(self.config.transport)));
+            .flat_map(|(address, choice)| paths(*address, choice.unwrap_or(self.config.transport)));
         Command::Connect {
-            way: Way::new(attempt.address, attempt.transport),
+            path: PeerPath::new(attempt.address, attempt.transport),
             others: attempt.other.into_iter().chain(alternatives).collect(),
             config: self.config.clone(),
             data: self.private_data.clone(),

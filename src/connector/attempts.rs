@@ -3,11 +3,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::silent_hosts::SilentHosts;
+use super::hosts_without_rdma::HostsWithoutRdma;
 use crate::{
     addresses::{Addresses, Shown},
     error::Error,
-    link::Way,
+    link::PeerPath,
     machine::rdma_addresses,
     transport_choice::{Transport, TransportChoice},
 };
@@ -21,7 +21,7 @@ pub(super) struct Attempts {
     /// The number of addresses that have been tried.
     tried: usize,
     deadline: Instant,
-    silent_hosts: &'static SilentHosts,
+    hosts_without_rdma: &'static HostsWithoutRdma,
     /// The attempts to connect to the most recently tried address.
     last: Option<Tried>,
 }
@@ -43,12 +43,15 @@ pub(super) struct Attempt {
     pub(super) address: SocketAddr,
     pub(super) transport: Transport,
     /// The other transport to the address, if both transports are allowed.
-    pub(super) other: Option<Way>,
+    pub(super) other: Option<PeerPath>,
     pub(super) deadline: Instant,
 }
 
 /// Returns the allowed transports to an address, in order of preference.
-pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iterator<Item = Way> {
+pub(super) fn paths(
+    address: SocketAddr,
+    transport: TransportChoice,
+) -> impl Iterator<Item = PeerPath> {
     let (first, second) = match transport.resolved() {
         TransportChoice::Rdma => (Transport::Rdma, None),
         TransportChoice::Tcp => (Transport::Tcp, None),
@@ -58,7 +61,7 @@ pub(super) fn ways(address: SocketAddr, transport: TransportChoice) -> impl Iter
         }
     };
     let both = [Some(first), second].into_iter().flatten();
-    both.map(move |transport| Way::new(reachable(address, transport), transport))
+    both.map(move |transport| PeerPath::new(reachable(address, transport), transport))
 }
 
 impl Attempts {
@@ -68,14 +71,14 @@ impl Attempts {
         addresses: &Addresses,
         default: TransportChoice,
         timeout: Duration,
-        silent_hosts: &'static SilentHosts,
+        hosts_without_rdma: &'static HostsWithoutRdma,
     ) -> Self {
         Self {
             transport: addresses.transport().unwrap_or(default).resolved(),
             addresses: addresses.as_slice().to_vec(),
             tried: 0,
             deadline: Instant::now() + timeout,
-            silent_hosts,
+            hosts_without_rdma,
             last: None,
         }
     }
@@ -89,7 +92,7 @@ impl Attempts {
             if is_tcp && error.is_refusal() {
                 // The host has no TCP listener but may have one over RDMA, so the next connect
                 // tries RDMA first.
-                self.silent_hosts.remove(last.address);
+                self.hosts_without_rdma.remove(last.address);
             } else if error.leaves_other_transports() && Instant::now() < fallback.deadline {
                 return Some(last.fall_back(fallback, error));
             }
@@ -107,7 +110,7 @@ impl Attempts {
         let over = |transport, deadline| Attempt {
             address: reachable(address, transport),
             transport,
-            other: ways(address, choice).find(|way| way.transport != transport),
+            other: paths(address, choice).find(|path| path.transport != transport),
             deadline,
         };
         let (rdma, tcp) = (Transport::Rdma, Transport::Tcp);
@@ -115,7 +118,9 @@ impl Attempts {
             TransportChoice::Rdma => (rdma, None),
             TransportChoice::Tcp => (tcp, None),
             TransportChoice::Memory => (Transport::Memory, None),
-            TransportChoice::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
+            TransportChoice::Auto if self.hosts_without_rdma.contains(address, now) => {
+                (tcp, Some(rdma))
+            }
             TransportChoice::Auto | TransportChoice::Environment => (rdma, Some(tcp)),
         };
         // An attempt over TCP gets the whole share. A first attempt over RDMA gets half of it, so
@@ -137,9 +142,9 @@ impl Attempts {
     pub(super) fn succeeded(&self) {
         if let Some(last) = &self.last {
             match last.transport {
-                Transport::Rdma => self.silent_hosts.remove(last.address),
+                Transport::Rdma => self.hosts_without_rdma.remove(last.address),
                 Transport::Tcp if last.is_silent => {
-                    self.silent_hosts.insert(last.address, Instant::now());
+                    self.hosts_without_rdma.insert(last.address, Instant::now());
                 }
                 Transport::Tcp | Transport::Memory => {}
             }
@@ -195,8 +200,8 @@ mod tests {
 
     /// Creates attempts for `count` addresses, with no known silent hosts.
     fn attempts(count: u8, transport: TransportChoice, timeout: Duration) -> Attempts {
-        let silent_hosts = Box::leak(Box::default());
-        Attempts::new(&addresses(count), transport, timeout, silent_hosts)
+        let hosts_without_rdma = Box::leak(Box::default());
+        Attempts::new(&addresses(count), transport, timeout, hosts_without_rdma)
     }
 
     fn failed(address: SocketAddr) -> Error {
@@ -245,7 +250,7 @@ mod tests {
     #[test]
     fn tcp_is_tried_first_at_host_silent_over_rdma() {
         let (rdma, tcp) = (Transport::Rdma, Transport::Tcp);
-        let hosts: &'static SilentHosts = Box::leak(Box::default());
+        let hosts: &'static HostsWithoutRdma = Box::leak(Box::default());
         let new = || {
             let timeout = Duration::from_secs(8);
             Attempts::new(&addresses(1), TransportChoice::Auto, timeout, hosts)

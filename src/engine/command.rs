@@ -17,7 +17,7 @@ use crate::{
     addresses::Shown,
     config::{Config, Label},
     error::Error,
-    link::{Completion, Deadline, Inflow, Link, Owner, Way},
+    link::{Completion, Deadline, Inflow, Link, Owner, PeerPath},
     os::{Process, leak},
     poll::Mailbox,
     proto::{CloseReason, Phase},
@@ -46,9 +46,9 @@ pub(crate) enum Command {
     Unlisten { key: u64, reply: Sender<()> },
     /// Connect, and reply once.
     Connect {
-        way: Way,
+        path: PeerPath,
         /// Other paths over which the session can resume.
-        others: Vec<Way>,
+        others: Vec<PeerPath>,
         config: Config,
         data: Vec<u8>,
         deadline: Instant,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    link::{Completion, Inflow, Link, Owner, Way},
+    link::{Completion, Inflow, Link, Owner, PeerPath},
     poll::{Epolls, Registration},
     proto::{
         CloseReason, CmCall, CmOp, Host, REPLY_DATA_MAX, SESSION_ID_LEN, SessionId, Statistics,
@@ -63,7 +63,7 @@ pub(super) struct IncomingRequest {
 /// A request of this side to connect.
 pub(super) struct OwnRequest {
     /// Other paths over which the session can resume.
-    pub(super) others: Vec<Way>,
+    pub(super) others: Vec<PeerPath>,
     /// The private data.
     pub(super) data: Vec<u8>,
     /// The time at which the engine stops repeating the request.

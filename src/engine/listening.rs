@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     command::{Handle, ListenerItem},
-    names::Claim,
+    local_listeners::Claim,
 };
 use crate::{
     addresses::Shown,

@@ -19,7 +19,7 @@ mod engine;
 mod entry;
 mod exit;
 mod listening;
-mod names;
+mod local_listeners;
 mod promise;
 mod reactor;
 mod relief;
@@ -36,6 +36,6 @@ pub(crate) use self::{
     command::{Bound, Command, Established, Incoming, ListenerItem, Queue, Reply, wait_for_reply},
     device_events::device_events,
     listening::ListenerName,
-    names::{engine_of, wait_for_engine},
+    local_listeners::{engine_of, wait_for_engine},
     promise::{Promise, PromiseSender},
 };

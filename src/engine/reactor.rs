@@ -40,7 +40,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Ended, Link, Peers, Side, Way, Ways},
+    link::{Ended, Link, PeerPath, PeerPaths, Peers, Side},
     os::{failed, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
     proto::{CONTROL_WINDOW, CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
@@ -342,22 +342,22 @@ impl Reactor {
             // while messages of its successor arrive.
             unbounded()
         };
-        let way = Way::new(peer, id.transport());
+        let path = PeerPath::new(peer, id.transport());
         let link = Link::new(
             (key, &config),
-            way,
+            path,
             config.polling.on(self.processors),
             Arc::clone(&self.notices),
             conn,
             sender,
             max_ids,
         );
-        if way.transport == Transport::Memory {
+        if path.transport == Transport::Memory {
             link.poller.rely(Reliance::Peer);
         }
         self.registration.connection_opened(config.longest_close());
         if !config.resume.is_zero() {
-            let side = role.choose(Side::Active(Box::new(Ways::new(way))), Side::Passive);
+            let side = role.choose(Side::Active(Box::new(PeerPaths::new(path))), Side::Passive);
             link.offer_session(side, &config);
         }
         let inflow = config.stream.then(|| link.carry_bytes());

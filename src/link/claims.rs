@@ -163,8 +163,8 @@ mod tests {
     use crate::{
         config::Config,
         link::{
+            peer_paths::{PeerPath, Route},
             session::LinkSession,
-            ways::{Route, Way},
         },
         proto::{Connection, Unconfirmed},
         transport_choice::Transport,
@@ -174,8 +174,8 @@ mod tests {
     fn passive() -> Core {
         let (config, now) = (Config::default(), Instant::now());
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let way = Way::new(nowhere, Transport::Tcp);
-        let route = Arc::new(Mutex::new(Route::new(way, None)));
+        let path = PeerPath::new(nowhere, Transport::Tcp);
+        let route = Arc::new(Mutex::new(Route::new(path, None)));
         let mut session = LinkSession::new(Side::Passive, &config, route);
         let one = Unconfirmed {
             messages: 1,

@@ -17,10 +17,10 @@ use super::{
     deferred::{Deferred, DeferredAction},
     message::{MessageOwner, Place},
     outbox::Taker,
+    peer_paths::{PeerPath, Route},
     release::Ring,
     session::{LinkSession, Side},
     stall,
-    ways::{Route, Way},
 };
 use crate::{
     config::{Config, Label},
@@ -76,7 +76,7 @@ pub(crate) struct Link {
     /// Whether the statistics of the process include the connection.
     is_counted: bool,
     /// The peer's address and the transport of the first connection, and its local address.
-    pub(super) first: Way,
+    pub(super) first: PeerPath,
     first_local: OnceLock<SocketAddr>,
     /// The peer's address, the transport, and the local address of the current or last connection.
     /// No other lock is taken while this lock is held.
@@ -122,7 +122,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(
         (key, config): (u64, &Config),
-        way: Way,
+        path: PeerPath,
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
@@ -138,10 +138,10 @@ impl Link {
             own_label: OnceLock::new(),
             checks_stalls: stall::checks(config),
             is_counted: tally::is_enabled(),
-            first: way,
+            first: path,
             first_local: OnceLock::new(),
-            route: Arc::new(Mutex::new(Route::new(way, None))),
-            over_tcp: AtomicBool::new(way.transport == Transport::Tcp),
+            route: Arc::new(Mutex::new(Route::new(path, None))),
+            over_tcp: AtomicBool::new(path.transport == Transport::Tcp),
             resumes: AtomicBool::new(false),
             poll: Mutex::new(None),
             core: Mutex::new(core),
@@ -171,7 +171,7 @@ impl Link {
         let params = config.params(transport);
         let link = Self::new(
             (0, &config),
-            Way::new(nowhere, transport),
+            PeerPath::new(nowhere, transport),
             Polling::default(),
             Mailbox::closed(),
             Connection::connect(params, 0, b"", Instant::now()),
@@ -224,7 +224,7 @@ impl Link {
     }
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {
-        self.route().way.address
+        self.route().path.address
     }
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
@@ -232,7 +232,7 @@ impl Link {
     }
 
     pub(crate) fn transport(&self) -> Transport {
-        self.route().way.transport
+        self.route().path.transport
     }
 
     /// Returns whether the current connection or attempt uses TCP. Takes no lock.
@@ -521,14 +521,14 @@ impl Link {
     }
 
     /// Begins an attempt to resume the session over `way`, with the new state machine `conn`.
-    pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, way: Way) {
+    pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, path: PeerPath) {
         // It is safe to switch between TCP and RDMA here, because the link has no transport
         // installed at this point.
-        let over_tcp = way.transport == Transport::Tcp;
+        let over_tcp = path.transport == Transport::Tcp;
         self.over_tcp.store(over_tcp, Ordering::Release);
         self.in_engine(|core| {
             let (link, generation) = (Arc::clone(self), core.generation());
-            core.attempt(conn, way, Arc::new(Ring { link, generation }));
+            core.attempt(conn, path, Arc::new(Ring { link, generation }));
         });
     }
 
@@ -707,7 +707,7 @@ mod tests {
         let params = config.params(Transport::Rdma);
         let link = Link::new(
             (16, &config),
-            Way::new(SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
+            PeerPath::new(SocketAddr::from(([10, 8, 0, 1], 7471)), Transport::Rdma),
             Polling::default(),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),

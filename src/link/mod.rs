@@ -13,10 +13,10 @@
 //! | inputs, outputs and deliveries, under the lock of the state machine | `core` |
 //! | sends; fragments; bytes held back while the window is full | `send`; `fragments`; `cork` |
 //! | sessions; the state between a loss and the next connection | `session`; `suspension` |
-//! | addresses and transports to the peer of a session | `ways` |
+//! | addresses and transports to the peer of a session | `peer_paths` |
 //! | sends that wait for a long time, for the log | `stall` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
-//! | faults, for tests; the name in log lines | `faults`; `name` |
+//! | faults, for tests; the name in log lines | `faults`; `display` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
 //!
 //! A connection does not depend on the engine, on listeners or on other connections. Messages refer
@@ -30,6 +30,7 @@ mod control;
 mod core;
 mod cork;
 mod deferred;
+mod display;
 mod faults;
 mod fragments;
 mod inbound_memory;
@@ -38,8 +39,8 @@ mod inflow;
 mod link;
 mod liveness;
 mod message;
-mod name;
 mod outbox;
+mod peer_paths;
 mod polling;
 mod release;
 mod reports;
@@ -49,7 +50,6 @@ mod session;
 mod stall;
 mod successor;
 mod suspension;
-mod ways;
 
 pub use self::{
     completion::{Completion, Immediate},
@@ -65,8 +65,8 @@ pub(crate) use self::{
     liveness::Peers,
     message::Handoff,
     outbox::GroupQueue,
+    peer_paths::{PeerPath, PeerPaths},
     send::{Sending, total},
     session::Side,
     suspension::{Next, Resume},
-    ways::{Way, Ways},
 };

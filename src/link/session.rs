@@ -11,8 +11,8 @@ use std::{
 use super::{
     completion::Ended,
     core::Core,
+    peer_paths::{PeerPath, PeerPaths, Route},
     send::refused_send,
-    ways::{Route, Way, Ways},
 };
 use crate::{
     config::Config,
@@ -57,7 +57,7 @@ const _: () = assert!(size_of::<LinkSession>() <= 200);
 /// The role of this side in the session.
 pub(crate) enum Side {
     /// This side connects, over one of these paths.
-    Active(Box<Ways>),
+    Active(Box<PeerPaths>),
     Passive,
 }
 
@@ -109,7 +109,7 @@ pub(super) enum Step {
     /// The next attempt begins at this time.
     Idle(Instant),
     /// A connection over this path is being established.
-    Attempt(Way),
+    Attempt(PeerPath),
 }
 
 /// A message that may have to be sent again.
@@ -251,9 +251,9 @@ impl LinkSession {
     }
 
     /// Returns the paths to the peer; `None` on the passive side.
-    pub(super) fn ways(&mut self) -> Option<&mut Ways> {
+    pub(super) fn paths(&mut self) -> Option<&mut PeerPaths> {
         match &mut self.side {
-            Side::Active(ways) => Some(ways),
+            Side::Active(paths) => Some(paths),
             Side::Passive => None,
         }
     }

@@ -37,11 +37,11 @@ impl Core {
         let data = self.conn.peer_data();
         let received = match &session.state {
             State::Working(_) => {
-                let Side::Active(ways) = &mut session.side else {
+                let Side::Active(paths) = &mut session.side else {
                     session.peer_data = data.into();
                     return;
                 };
-                ways.arrived(Instant::now());
+                paths.arrived(Instant::now());
                 match data.split_first_chunk::<SESSION_ID_LEN>() {
                     Some((id, data)) => {
                         session.id = Some(SessionId(*id));
@@ -85,7 +85,7 @@ impl Core {
             step,
             ..
         } = *suspension;
-        let Step::Attempt(way) = step else {
+        let Step::Attempt(path) = step else {
             return;
         };
         // The peer had closed the session before the loss. It closes the session again over the new
@@ -93,19 +93,19 @@ impl Core {
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
-        if let Some(ways) = session.ways() {
-            ways.arrived(Instant::now());
+        if let Some(paths) = session.paths() {
+            paths.arrived(Instant::now());
         }
         if session.leaving {
             // `ask_to_leave` fails only if the connection has ended.
             let _ = self.conn.ask_to_leave();
         }
         let resent = session.messages.suspended_mut().count() as u64;
-        let (gap, transport) = (since.elapsed(), way.transport);
+        let (gap, transport) = (since.elapsed(), path.transport);
         let text = format_args!(
             "resumed over {transport} after {gap:?}; {resent} messages are sent again"
         );
-        lock(&session.route).way = way;
+        lock(&session.route).path = path;
         let past = self.past.get_or_insert_default();
         past.resumes += 1;
         past.resent += resent;

@@ -14,10 +14,10 @@ use super::{
     completion::{Completion, Ended},
     core::{Core, SystemClock},
     message::{Batches, MessageOwner, Place},
+    peer_paths::PeerPath,
     reports::{report, report_failed},
     sent_order::CompletedSend,
     session::{Side, State, Step, Suspension},
-    ways::Way,
 };
 use crate::{
     proto::{CloseReason, CmInput, Connection, Note, ResumeRequest, SessionId},
@@ -38,13 +38,13 @@ pub(crate) enum Next {
     /// deadline.
     Attempt,
     /// Test whether RDMA works over this path.
-    TryRdma(Way, ResumeRequest),
+    TryRdma(PeerPath, ResumeRequest),
     Nothing,
 }
 
 /// An attempt of the active side to resume the session.
 pub(crate) struct Resume {
-    pub(crate) way: Way,
+    pub(crate) path: PeerPath,
     pub(crate) request: ResumeRequest,
     /// The remaining time before the session expires.
     pub(crate) left: Duration,
@@ -104,7 +104,7 @@ impl Core {
             State::Suspended(suspension) => {
                 let is_over = suspension.deadline <= now;
                 let is_known = match &session.side {
-                    Side::Active(ways) => ways.is_known(),
+                    Side::Active(paths) => paths.is_known(),
                     Side::Passive => true,
                 };
                 if is_over || ends_session(&ended.reason, is_known) {
@@ -116,14 +116,14 @@ impl Core {
                 }
                 suspension.failed += 1;
                 suspension.step = Step::Lost;
-                if let Side::Active(ways) = &mut session.side {
-                    let (way, reason) = (ways.present(), &ended.reason);
-                    let text = format_args!("cannot resume the session over {way} yet: {reason}");
+                if let Side::Active(paths) = &mut session.side {
+                    let (path, reason) = (paths.present(), &ended.reason);
+                    let text = format_args!("cannot resume the session over {path} yet: {reason}");
                     self.deferred.log(Note::new(Level::Debug, text));
                     if *reason == CloseReason::PeerBusy {
-                        suspension.failed = ways.busy(suspension.failed);
+                        suspension.failed = paths.busy(suspension.failed);
                     } else {
-                        ways.failed();
+                        paths.failed();
                     }
                 }
                 self.cm_ops.clear();
@@ -199,7 +199,7 @@ impl Core {
         self.established = false;
         self.generation += 1;
         self.ring = None;
-        let is_for_better = session.ways().is_some_and(|ways| ways.lost(now));
+        let is_for_better = session.paths().is_some_and(|paths| paths.lost(now));
         self.deferred.log(if is_for_better {
             Note::new(
                 Level::Info,
@@ -264,7 +264,7 @@ impl Core {
             Some(Step::Idle(at)) if at <= now => Next::Attempt,
             Some(Step::Idle(_) | Step::Attempt(_)) => Next::Nothing,
             None => match self.begin_trial(now) {
-                Some((way, request)) => Next::TryRdma(way, request),
+                Some((path, request)) => Next::TryRdma(path, request),
                 None => Next::Nothing,
             },
         }
@@ -278,7 +278,7 @@ impl Core {
         };
         if let State::Suspended(suspension) = &mut session.state {
             let rounds = match &session.side {
-                Side::Active(ways) => ways.rounds(suspension.failed),
+                Side::Active(paths) => paths.rounds(suspension.failed),
                 Side::Passive => (0, false),
             };
             let wait = match rounds {
@@ -358,7 +358,7 @@ impl Core {
     /// Begins an attempt of the active side to resume the session.
     pub(crate) fn resume(&mut self, now: Instant) -> Option<Resume> {
         let session = self.session.as_mut()?;
-        let way = session.ways()?.present();
+        let path = session.paths()?.present();
         let id = session.id?;
         let left = session.suspension()?.deadline.checked_duration_since(now)?;
         let request = ResumeRequest {
@@ -366,7 +366,11 @@ impl Core {
             epoch: session.messages.begin_attempt(),
             received: session.messages.received(),
         };
-        Some(Resume { way, request, left })
+        Some(Resume {
+            path,
+            request,
+            left,
+        })
     }
 
     /// Returns the number of messages from earlier connections that the application has not
@@ -378,12 +382,17 @@ impl Core {
 
     /// Begins an attempt over the path `way`, with the state machine `conn`. Messages of the new
     /// connection return their buffers and credits to `ring`.
-    pub(crate) fn attempt(&mut self, conn: Connection, way: Way, ring: Arc<dyn MessageOwner>) {
+    pub(crate) fn attempt(
+        &mut self,
+        conn: Connection,
+        path: PeerPath,
+        ring: Arc<dyn MessageOwner>,
+    ) {
         let mut last = mem::replace(&mut self.conn, conn);
         self.conn.resume_control_messages(&mut last);
         self.ring = Some(ring);
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
-            suspension.step = Step::Attempt(way);
+            suspension.step = Step::Attempt(path);
         }
     }
 

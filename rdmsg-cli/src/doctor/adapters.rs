@@ -5,17 +5,18 @@ use std::collections::BTreeSet;
 
 use super::{devices::Device, finding::Finding, root::Root};
 
-/// The libibverbs provider library for each PCI driver.
-const PROVIDERS: [(&str, &str); 9] = [
-    ("mlx5_core", "mlx5"),
-    ("mlx4_core", "mlx4"),
-    ("bnxt_en", "bnxt_re"),
-    ("ice", "irdma"),
-    ("i40e", "irdma"),
-    ("cxgb4", "cxgb4"),
-    ("qede", "qedr"),
-    ("efa", "efa"),
-    ("erdma", "erdma"),
+/// The PCI drivers of adapters, each with its RDMA kernel module and its libibverbs provider
+/// library.
+const DRIVERS: [(&str, &str, &str); 9] = [
+    ("mlx5_core", "mlx5_ib", "mlx5"),
+    ("mlx4_core", "mlx4_ib", "mlx4"),
+    ("bnxt_en", "bnxt_re", "bnxt_re"),
+    ("ice", "irdma", "irdma"),
+    ("i40e", "irdma", "irdma"),
+    ("cxgb4", "iw_cxgb4", "cxgb4"),
+    ("qede", "qedr", "qedr"),
+    ("efa", "efa", "efa"),
+    ("erdma", "erdma", "erdma"),
 ];
 
 /// The properties of an adapter, read from sysfs.
@@ -87,6 +88,13 @@ const KNOWN: [Known; 2] = [
     },
 ];
 
+/// Returns the kernel module that adds RDMA to network adapters with this driver; `None` if the
+/// driver is unknown.
+pub(super) fn rdma_module(driver: &str) -> Option<&'static str> {
+    let row = DRIVERS.iter().find(|(name, ..)| *name == driver);
+    row.map(|(_, module, _)| *module)
+}
+
 /// Returns the findings about all adapters.
 pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
     let adapters = devices.iter().filter(|device| !device.is_software());
@@ -134,8 +142,8 @@ impl Adapter {
 
     /// Returns the name of the adapter's provider library for libibverbs.
     pub(super) fn provider(&self) -> Option<&'static str> {
-        let row = PROVIDERS.iter().find(|(driver, _)| *driver == self.driver);
-        row.map(|(_, provider)| *provider)
+        let row = DRIVERS.iter().find(|(driver, ..)| *driver == self.driver);
+        row.map(|(.., provider)| *provider)
     }
 
     fn judge(&self) -> Vec<Finding> {

@@ -4,6 +4,7 @@ use std::{
 };
 
 use super::{
+    adapters,
     finding::{Finding, as_root},
     interfaces::{Interface, Interfaces},
     kernel::Kernel,
@@ -23,17 +24,6 @@ const LOSSES: [&str; 6] = [
 
 /// The rate in Gb/s above which small packets limit the bandwidth of an adapter.
 const FAST: u64 = 40;
-
-/// The drivers of network adapters that support RDMA, each with its RDMA kernel module.
-const ADAPTERS: [(&str, &str); 7] = [
-    ("mlx5_core", "mlx5_ib"),
-    ("mlx4_core", "mlx4_ib"),
-    ("bnxt_en", "bnxt_re"),
-    ("ice", "irdma"),
-    ("i40e", "irdma"),
-    ("cxgb4", "iw_cxgb4"),
-    ("qede", "qedr"),
-];
 
 /// An RDMA device, read from sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -379,7 +369,7 @@ fn judge_missing(
     let finding = Finding::error("device", "there is no RDMA device");
     let adapter = interfaces.iter().find_map(|interface| {
         let driver = interface.driver.as_deref()?;
-        let (_, module) = ADAPTERS.iter().find(|(name, _)| *name == driver)?;
+        let module = adapters::rdma_module(driver)?;
         Some((interface, module))
     });
     if let Some((interface, module)) = adapter {

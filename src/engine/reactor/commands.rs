@@ -15,7 +15,7 @@ use super::{
         command::{Bound, Command, Handle, ListenerItem, Reply},
         entry::OwnRequest,
         listening::{ListenerName, Listening},
-        names::claim,
+        local_listeners::claim,
     },
     BATCH, Reactor, is_of_manager, new_key,
 };
@@ -107,7 +107,7 @@ impl Reactor {
                 let _ = reply.send(());
             }
             Command::Connect {
-                way,
+                path,
                 others,
                 config,
                 data,
@@ -123,7 +123,7 @@ impl Reactor {
                         deadline,
                         refused: 0,
                     };
-                    self.connect(way, config.into(), request.into(), None, reply);
+                    self.connect(path, config.into(), request.into(), None, reply);
                 }
             }
             Command::Accept {

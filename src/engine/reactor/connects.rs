@@ -10,7 +10,7 @@ use crate::{
         entry::{Entry, OwnRequest, Role},
     },
     error::Error,
-    link::Way,
+    link::PeerPath,
     proto::{CloseReason, Connection},
     transport::ConnectionId,
     transport_choice::Transport,
@@ -21,7 +21,7 @@ impl Reactor {
     /// last reason, and the attempt starts after a wait.
     pub(super) fn connect(
         &mut self,
-        way: Way,
+        path: PeerPath,
         config: Arc<Config>,
         request: Box<OwnRequest>,
         refusal: Option<CloseReason>,
@@ -31,17 +31,17 @@ impl Reactor {
         if !reply.begin(key) {
             return;
         }
-        let id = match ConnectionId::new(way.transport, &self.manager, key) {
+        let id = match ConnectionId::new(path.transport, &self.manager, key) {
             Ok(id) => id,
             Err(error) => return reply.send(Err(Error::from_os(error))),
         };
         let now = Instant::now();
-        let mut params = self.params(key, &config, way.transport);
+        let mut params = self.params(key, &config, path.transport);
         // The attempt gets the time that remains until the deadline.
         params.connect_timeout = request.deadline.saturating_duration_since(now);
         // In an engine without a thread, no timer wakes a task before the next attempt.
         params.retry_refused &=
-            way.transport != Transport::Memory || !matches!(reply, Reply::Task(_));
+            path.transport != Transport::Memory || !matches!(reply, Reply::Task(_));
         let retries = params.retry_refused;
         let data = &request.data;
         let conn = match refusal {
@@ -52,8 +52,8 @@ impl Reactor {
             }
         };
         let is_repeated = retries && conn.has_long_request();
-        let link = self.adopt(key, conn, way.address, config, id, Role::Active);
-        link.core().add_ways(request.others.clone());
+        let link = self.adopt(key, conn, path.address, config, id, Role::Active);
+        link.core().add_paths(request.others.clone());
         if let Some(entry) = self.links.get_mut(&key) {
             entry.reply = Some(reply);
             entry.repeated = is_repeated.then_some(request);
@@ -86,11 +86,11 @@ impl Reactor {
         };
         debug!(Connection, "{}: connects again: {reason}", entry.link);
         request.refused += 1;
-        let way = Way::new(entry.peer, entry.id.transport());
+        let path = PeerPath::new(entry.peer, entry.id.transport());
         let config = Arc::clone(&entry.config);
         // Destroys the queue pair and then the id.
         drop(entry);
-        self.connect(way, config, request, Some(reason), reply);
+        self.connect(path, config, request, Some(reason), reply);
     }
 
     /// Cancels a connection attempt, unless the caller already has the connection.

@@ -13,7 +13,7 @@ use super::{super::listening::report_refusal, Reactor, new_key, random};
 use crate::{
     config::Config,
     engine::entry::{Entry, Role},
-    link::{Next, Resume, Way},
+    link::{Next, PeerPath, Resume},
     proto::{
         CloseReason, CmCall, Connection, Params, Reject, ResumeRefused, ResumeRequest,
         SESSION_ID_LEN, SessionId, SessionOffer,
@@ -51,8 +51,8 @@ impl Reactor {
                 Role::Active => self.resume(key),
                 Role::TryRdma(_) | Role::Passive(_) => false,
             },
-            Next::TryRdma(way, request) => {
-                self.try_rdma(key, way, &request);
+            Next::TryRdma(path, request) => {
+                self.try_rdma(key, path, &request);
                 false
             }
             Next::Remove => {
@@ -152,20 +152,25 @@ impl Reactor {
             let mut core = entry.link.core();
             (core.resume(now), core.held_by_application())
         };
-        let Some(Resume { way, request, left }) = resume else {
+        let Some(Resume {
+            path,
+            request,
+            left,
+        }) = resume
+        else {
             return false;
         };
         debug!(
             Connection,
-            "{}: tries to resume the session over {way}", entry.link
+            "{}: tries to resume the session over {path}", entry.link
         );
-        let id = ConnectionId::new(way.transport, &self.manager, key);
-        entry.peer = way.address;
+        let id = ConnectionId::new(path.transport, &self.manager, key);
+        entry.peer = path.address;
         let (link, config) = (Arc::clone(&entry.link), entry.config.clone());
-        let mut params = self.params_of_attempt(key, &config, way, left);
+        let mut params = self.params_of_attempt(key, &config, path, left);
         params.held = held;
         let conn = Connection::connect(params, random(), &request.emit(), now);
-        link.attempt(conn, way);
+        link.attempt(conn, path);
         match (id, self.links.get_mut(&key)) {
             (Ok(id), Some(entry)) => entry.id = id,
             (Err(error), _) => {
@@ -177,8 +182,14 @@ impl Reactor {
         true
     }
 
-    fn params_of_attempt(&self, key: u64, config: &Config, way: Way, left: Duration) -> Params {
-        let mut params = self.params(key, config, way.transport);
+    fn params_of_attempt(
+        &self,
+        key: u64,
+        config: &Config,
+        path: PeerPath,
+        left: Duration,
+    ) -> Params {
+        let mut params = self.params(key, config, path.transport);
         params.connect_timeout = left.min(ATTEMPT);
         params.retry_refused = false;
         params.session = SessionOffer::Resume;
@@ -188,21 +199,21 @@ impl Reactor {
     /// Tests whether RDMA to the peer works, with an outdated request that the peer refuses. An
     /// engine runs at most one such test at a time, so that tests hardly delay the program's
     /// connections.
-    fn try_rdma(&mut self, of: u64, way: Way, request: &ResumeRequest) {
+    fn try_rdma(&mut self, of: u64, path: PeerPath, request: &ResumeRequest) {
         let key = new_key();
         let Some(entry) = self.links.get(&of) else {
             return;
         };
         let now = Instant::now();
-        let id = match ConnectionId::new(way.transport, &self.manager, key) {
+        let id = match ConnectionId::new(path.transport, &self.manager, key) {
             Ok(id) if self.trial.is_none() && !self.refusing => id,
             Ok(_) | Err(_) => return entry.link.in_engine(|core| core.end_trial(false, now)),
         };
         let config = Config::clone(&entry.config).with(|config| config.resume = Duration::ZERO);
-        let params = self.params_of_attempt(key, &config, way, ATTEMPT);
+        let params = self.params_of_attempt(key, &config, path, ATTEMPT);
         let conn = Connection::connect(params, random(), &request.emit(), now);
         self.trial = Some(key);
-        self.adopt(key, conn, way.address, config, id, Role::TryRdma(of));
+        self.adopt(key, conn, path.address, config, id, Role::TryRdma(of));
         self.drive(key);
     }
 
@@ -336,7 +347,7 @@ impl Reactor {
         entry.id = ConnectionId::of_request(asked, key);
         entry.id.set_ack_timeout(key, &entry.config);
         entry.peer = peer;
-        entry.link.attempt(conn, Way::new(peer, transport));
+        entry.link.attempt(conn, PeerPath::new(peer, transport));
         entry
             .link
             .in_engine(|core| core.conn.accept(&received.to_be_bytes(), now));

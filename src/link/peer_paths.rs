@@ -1,4 +1,4 @@
-//! The paths to the peer of a session. A path ([`Way`]) is an address of the peer and a transport
+//! The paths to the peer of a session. A path ([`PeerPath`]) is an address of the peer and a transport
 //! to it.
 
 use std::{
@@ -22,7 +22,7 @@ const MOST_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct PeerPath {
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
 }
@@ -30,14 +30,14 @@ pub(crate) struct Way {
 /// The path of a connection, and its local address. Both can change when the session resumes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
-    pub(super) way: Way,
+    pub(super) path: PeerPath,
     pub(super) local: SocketAddr,
 }
 
 /// The paths to the peer, on the active side of a session.
-pub(crate) struct Ways {
+pub(crate) struct PeerPaths {
     /// The paths, at least one, in the order of attempts. The first connection uses the first path.
-    all: Vec<Way>,
+    all: Vec<PeerPath>,
     /// For each path, whether a connection over it has reached the peer.
     known: Vec<bool>,
     /// The index of the path that the current connection or attempt uses.
@@ -62,7 +62,7 @@ enum Trial {
     Found,
 }
 
-impl Way {
+impl PeerPath {
     pub(crate) fn new(address: SocketAddr, transport: Transport) -> Self {
         Self { address, transport }
     }
@@ -70,21 +70,21 @@ impl Way {
 
 impl Route {
     /// Creates a route. A missing local address becomes `0.0.0.0:0`.
-    pub(super) fn new(way: Way, local: Option<SocketAddr>) -> Self {
+    pub(super) fn new(path: PeerPath, local: Option<SocketAddr>) -> Self {
         let local = local.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
-        Self { way, local }
+        Self { path, local }
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PeerPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} over {}", self.address, self.transport)
     }
 }
 
-impl Ways {
+impl PeerPaths {
     /// Creates the paths of a session whose first connection uses `first`.
-    pub(crate) fn new(first: Way) -> Self {
+    pub(crate) fn new(first: PeerPath) -> Self {
         Self {
             all: vec![first],
             known: vec![false],
@@ -97,10 +97,10 @@ impl Ways {
     }
 
     /// Appends further paths, before the first connection is established.
-    pub(super) fn add(&mut self, others: impl IntoIterator<Item = Way>) {
-        for way in others {
-            if !self.all.contains(&way) {
-                self.all.push(way);
+    pub(super) fn add(&mut self, others: impl IntoIterator<Item = PeerPath>) {
+        for path in others {
+            if !self.all.contains(&path) {
+                self.all.push(path);
                 self.known.push(false);
             }
         }
@@ -109,7 +109,7 @@ impl Ways {
     }
 
     /// Returns the path of the current connection or attempt.
-    pub(super) fn present(&self) -> Way {
+    pub(super) fn present(&self) -> PeerPath {
         self.all[self.at]
     }
 
@@ -145,7 +145,7 @@ impl Ways {
     pub(super) fn arrived(&mut self, now: Instant) {
         self.known[self.at] = true;
         self.since = now;
-        let is_rdma = |way: &Way| way.transport == Transport::Rdma;
+        let is_rdma = |path: &PeerPath| path.transport == Transport::Rdma;
         self.trial = if !is_rdma(&self.present()) && self.all.iter().any(is_rdma) {
             Trial::Due(now + self.wait)
         } else {
@@ -177,7 +177,7 @@ impl Ways {
     }
 
     /// Begins a trial if one is due, and returns the path to test.
-    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<Way> {
+    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<PeerPath> {
         if self.next_trial_at()? > now {
             return None;
         }
@@ -207,26 +207,26 @@ impl Ways {
 /// Functions for the paths of a session.
 impl Core {
     /// Adds further paths to the path of the first connection.
-    pub(crate) fn add_ways(&mut self, others: Vec<Way>) {
-        if let Some(ways) = self.session.as_mut().and_then(|session| session.ways()) {
-            ways.add(others);
+    pub(crate) fn add_paths(&mut self, others: Vec<PeerPath>) {
+        if let Some(paths) = self.session.as_mut().and_then(|session| session.paths()) {
+            paths.add(others);
         }
     }
 
     /// Begins a trial of RDMA if one is due. The trial sends an outdated request to resume. The
     /// peer refuses this request as stale, which proves that the path works and does not change the
     /// session.
-    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(Way, ResumeRequest)> {
+    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(PeerPath, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
         let id = session.id?;
-        let way = session.ways()?.begin_trial(now)?;
+        let path = session.paths()?.begin_trial(now)?;
         let request = ResumeRequest {
             id,
             epoch: session.messages.epoch(),
             received: session.messages.received(),
         };
-        Some((way, request))
+        Some((path, request))
     }
 
     /// Returns whether the session may change its connection: the connection works, and neither
@@ -244,8 +244,8 @@ impl Core {
     /// the tested path.
     pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();
-        let ways = self.session.as_mut().and_then(|session| session.ways());
-        if ways.is_some_and(|ways| ways.end_trial(works && may_move, now)) {
+        let paths = self.session.as_mut().and_then(|session| session.paths());
+        if paths.is_some_and(|paths| paths.end_trial(works && may_move, now)) {
             self.lose(now);
         }
     }
@@ -253,7 +253,7 @@ impl Core {
     /// Returns the time of the next trial of RDMA; `None` if no trial is scheduled.
     pub(super) fn next_trial_at(&self) -> Option<Instant> {
         match &self.session.as_ref()?.side {
-            Side::Active(ways) if self.may_move() => ways.next_trial_at(),
+            Side::Active(paths) if self.may_move() => paths.next_trial_at(),
             Side::Active(_) | Side::Passive => None,
         }
     }
@@ -263,14 +263,14 @@ impl Core {
 mod tests {
     use super::*;
 
-    fn way(host: u8, transport: Transport) -> Way {
-        Way::new(SocketAddr::from(([10, 8, 0, host], 7471)), transport)
+    fn path(host: u8, transport: Transport) -> PeerPath {
+        PeerPath::new(SocketAddr::from(([10, 8, 0, host], 7471)), transport)
     }
 
-    fn of(first: Way, others: &[Way]) -> Ways {
-        let mut ways = Ways::new(first);
-        ways.add(others.iter().copied());
-        ways
+    fn of(first: PeerPath, others: &[PeerPath]) -> PeerPaths {
+        let mut paths = PeerPaths::new(first);
+        paths.add(others.iter().copied());
+        paths
     }
 
     const RDMA: Transport = Transport::Rdma;
@@ -278,35 +278,35 @@ mod tests {
 
     #[test]
     fn attempts_rotate_from_the_present_way() {
-        let [a, b, c] = [way(1, RDMA), way(1, TCP), way(2, RDMA)];
-        let mut ways = of(a, &[b, a, c, b]);
+        let [a, b, c] = [path(1, RDMA), path(1, TCP), path(2, RDMA)];
+        let mut paths = of(a, &[b, a, c, b]);
         let mut order = Vec::new();
         for attempts in 0..7 {
-            order.push(ways.present());
-            let (rounds, others_left) = ways.rounds(attempts);
+            order.push(paths.present());
+            let (rounds, others_left) = paths.rounds(attempts);
             assert_eq!((rounds, others_left), (attempts / 3, attempts % 3 != 0));
-            ways.failed();
+            paths.failed();
         }
         assert_eq!(order, [a, b, c, a, b, c, a]);
         for (attempts, rounds) in [(1, 1), (3, 1), (4, 2), (12, 4), (13, 4)] {
-            assert_eq!(ways.rounds(ways.busy(attempts)), (rounds, false));
+            assert_eq!(paths.rounds(paths.busy(attempts)), (rounds, false));
         }
         let now = Instant::now();
-        ways.arrived(now);
-        assert_eq!(ways.present(), b, "the next loss begins here");
-        assert!(ways.is_known());
-        assert!(!ways.lost(now));
-        ways.failed();
-        assert_eq!(ways.present(), c);
-        assert!(!ways.is_known());
+        paths.arrived(now);
+        assert_eq!(paths.present(), b, "the next loss begins here");
+        assert!(paths.is_known());
+        assert!(!paths.lost(now));
+        paths.failed();
+        assert_eq!(paths.present(), c);
+        assert!(!paths.is_known());
     }
 
     #[test]
     fn tries_rdma_while_over_tcp() {
-        let [a, b, c] = [way(1, TCP), way(1, RDMA), way(2, RDMA)];
-        let mut ways = of(a, &[b, c]);
+        let [a, b, c] = [path(1, TCP), path(1, RDMA), path(2, RDMA)];
+        let mut paths = of(a, &[b, c]);
         let mut now = Instant::now();
-        ways.arrived(now);
+        paths.arrived(now);
         for (seconds, over) in [
             (1, b),
             (2, c),
@@ -317,41 +317,41 @@ mod tests {
             (60, b),
             (60, c),
         ] {
-            let at = ways.next_trial_at().unwrap();
+            let at = paths.next_trial_at().unwrap();
             assert_eq!(at, now + Duration::from_secs(seconds));
-            assert_eq!(ways.begin_trial(at - Duration::from_millis(1)), None);
-            assert_eq!(ways.begin_trial(at), Some(over));
-            assert_eq!(ways.next_trial_at(), None, "one at a time");
+            assert_eq!(paths.begin_trial(at - Duration::from_millis(1)), None);
+            assert_eq!(paths.begin_trial(at), Some(over));
+            assert_eq!(paths.next_trial_at(), None, "one at a time");
             now = at;
-            assert!(!ways.end_trial(false, now));
+            assert!(!paths.end_trial(false, now));
         }
-        ways.begin_trial(ways.next_trial_at().unwrap()).unwrap();
-        assert!(ways.end_trial(true, now));
-        assert!(ways.lost(now));
-        assert_eq!(ways.present(), b);
-        ways.arrived(now);
-        assert_eq!(ways.next_trial_at(), None);
-        assert!(!ways.end_trial(true, now), "a late answer");
+        paths.begin_trial(paths.next_trial_at().unwrap()).unwrap();
+        assert!(paths.end_trial(true, now));
+        assert!(paths.lost(now));
+        assert_eq!(paths.present(), b);
+        paths.arrived(now);
+        assert_eq!(paths.next_trial_at(), None);
+        assert!(!paths.end_trial(true, now), "a late answer");
         // The wait is reset only if the connection over RDMA lasted for at least a minute.
         for (worked, wait) in [(59, 60), (60, 1)] {
             now += Duration::from_secs(worked);
-            assert!(!ways.lost(now));
-            while ways.present() != a {
-                ways.failed();
+            assert!(!paths.lost(now));
+            while paths.present() != a {
+                paths.failed();
             }
-            ways.arrived(now);
-            assert_eq!(ways.next_trial_at(), Some(now + Duration::from_secs(wait)));
-            while ways.present() != b {
-                ways.failed();
+            paths.arrived(now);
+            assert_eq!(paths.next_trial_at(), Some(now + Duration::from_secs(wait)));
+            while paths.present() != b {
+                paths.failed();
             }
-            ways.arrived(now);
+            paths.arrived(now);
         }
     }
 
     #[test]
     fn tries_nothing_without_rdma() {
-        let mut ways = of(way(1, TCP), &[way(2, TCP)]);
-        ways.arrived(Instant::now());
-        assert_eq!(ways.next_trial_at(), None);
+        let mut paths = of(path(1, TCP), &[path(2, TCP)]);
+        paths.arrived(Instant::now());
+        assert_eq!(paths.next_trial_at(), None);
     }
 }

@@ -17,12 +17,13 @@ const MOST: usize = 256;
 
 /// The silent hosts with the time of the last failed attempt over RDMA, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct SilentHosts(Mutex<VecDeque<(SocketAddr, Instant)>>);
+pub(super) struct HostsWithoutRdma(Mutex<VecDeque<(SocketAddr, Instant)>>);
 
 /// The silent hosts known to this process.
-pub(super) static SILENT_HOSTS: PerProcess<SilentHosts> = PerProcess::new(SilentHosts::default);
+pub(super) static HOSTS_WITHOUT_RDMA: PerProcess<HostsWithoutRdma> =
+    PerProcess::new(HostsWithoutRdma::default);
 
-impl SilentHosts {
+impl HostsWithoutRdma {
     /// Returns whether the host of this address is known to be silent.
     pub(super) fn contains(&self, address: SocketAddr, now: Instant) -> bool {
         let mut hosts = lock(&self.0);
@@ -70,7 +71,7 @@ mod tests {
 
     #[test]
     fn silent_host_is_remembered_for_a_while() {
-        let (hosts, start) = (SilentHosts::default(), Instant::now());
+        let (hosts, start) = (HostsWithoutRdma::default(), Instant::now());
         hosts.insert(address(1, 7471), start);
         let (before, after) = (start + MEMORY - Duration::from_millis(1), start + MEMORY);
         assert!(hosts.contains(address(1, 80), before), "at each port");
@@ -88,7 +89,7 @@ mod tests {
 
     #[test]
     fn oldest_hosts_are_forgotten_when_there_are_many() {
-        let (hosts, now) = (SilentHosts::default(), Instant::now());
+        let (hosts, now) = (HostsWithoutRdma::default(), Instant::now());
         for host in 0..300 {
             hosts.insert(address(host, 7471), now);
         }
