@@ -396,7 +396,7 @@ impl Endpoint {
             });
             match done {
                 Ok(Err(Error::CompletionsNotTaken))
-                    if !deadline.is_over() && link.may_gain_place(&mut untaken_since) =>
+                    if !deadline.is_over() && link.may_free_report_slot(&mut untaken_since) =>
                 {
                     // A channel does not notify threads when completions are taken from it, so this
                     // thread polls.

@@ -156,7 +156,7 @@ impl Link {
     ///
     /// `untaken_since` stores the time at which the caller first saw untaken completions. Returns
     /// false if they are still untaken [`Taker::TIME_LIMIT`] later.
-    pub(crate) fn may_gain_place(&self, untaken_since: &mut Option<Instant>) -> bool {
+    pub(crate) fn may_free_report_slot(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
         if !core.has_reports() {
             *untaken_since = None;

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     link::Link,
-    message::{MessageOwner, Place},
+    message::{MessageOwner, Storage},
 };
 use crate::{
     os::lock,
@@ -21,7 +21,7 @@ pub(crate) struct Withholding {
     owner: Arc<dyn MessageOwner>,
     /// The released messages whose credit is withheld. `None` after
     /// [`return_credit`](Link::return_credit).
-    kept: Mutex<Option<Vec<Place>>>,
+    kept: Mutex<Option<Vec<Storage>>>,
 }
 
 impl Link {
@@ -59,8 +59,8 @@ impl Link {
     pub(crate) fn return_credit(&self, withholding: &Arc<Withholding>) {
         // From here on, each release of a message returns its credit immediately.
         let kept = lock(&withholding.kept).take();
-        for place in kept.into_iter().flatten() {
-            withholding.owner.give_back(place);
+        for storage in kept.into_iter().flatten() {
+            withholding.owner.reclaim(storage);
         }
         let mut core = self.core();
         let last = core.ring.as_ref().map(Arc::as_ptr);
@@ -77,11 +77,11 @@ impl MessageOwner for Withholding {
         self.owner.is_inherited()
     }
 
-    fn give_back(&self, place: Place) {
+    fn reclaim(&self, storage: Storage) {
         if let Some(kept) = &mut *lock(&self.kept) {
-            return kept.push(place);
+            return kept.push(storage);
         }
-        self.owner.give_back(place);
+        self.owner.reclaim(storage);
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     completion::{Completion, Ended},
     core::{Core, Recipient},
     deferred::{Deferred, DeferredAction},
-    message::{MessageOwner, Place},
+    message::{MessageOwner, Storage},
     outbox::Taker,
     peer_paths::{PeerPath, Route},
     release::Ring,
@@ -658,8 +658,8 @@ impl MessageOwner for Link {
     }
 
     #[inline(always)]
-    fn give_back(&self, place: Place) {
-        self.take_back(place, 0);
+    fn reclaim(&self, storage: Storage) {
+        self.reclaim_from(storage, 0);
     }
 }
 
@@ -723,7 +723,7 @@ mod tests {
         link.taker.note_taking_thread();
         let is_to_come = |since: &mut Option<Instant>| {
             thread::scope(|scope| {
-                let other = scope.spawn(|| link.may_gain_place(since));
+                let other = scope.spawn(|| link.may_free_report_slot(since));
                 other.join().unwrap()
             })
         };

@@ -152,7 +152,7 @@ impl Message {
         if let Some(Inner::Large { inbound, owner }) = self.inner.take() {
             let len = inbound.len() as u64;
             drop(inbound);
-            owner.give_back(Place::Large(len));
+            owner.reclaim(Storage::Large(len));
         }
     }
 
@@ -266,18 +266,18 @@ impl Drop for Message {
             leak(self.inner.take());
             return;
         }
-        // The fields are dropped after this function. `give_back` may already post the receive
+        // The fields are dropped after this function. `reclaim` may already post the receive
         // buffer to the device again, although `bytes` still refers to it. This is sound, because
         // no code reads `bytes` after that.
         match &self.inner {
-            Some(Inner::Eager { bytes, owner }) => owner.give_back(Place::Buffer(bytes.buffer())),
-            Some(Inner::Part { bytes, owner }) => owner.give_back(Place::Part(bytes.buffer())),
+            Some(Inner::Eager { bytes, owner }) => owner.reclaim(Storage::Buffer(bytes.buffer())),
+            Some(Inner::Part { bytes, owner }) => owner.reclaim(Storage::Part(bytes.buffer())),
             Some(Inner::Copied(copied)) => {
                 copied
                     .owner
-                    .give_back(Place::Copied(copied.bytes.len() as u64));
+                    .reclaim(Storage::Copied(copied.bytes.len() as u64));
             }
-            Some(Inner::Control(control)) => control.owner.give_back(Place::Control),
+            Some(Inner::Control(control)) => control.owner.reclaim(Storage::Control),
             Some(Inner::Large { .. }) => self.release_large(),
             Some(Inner::Own(_)) | None => {}
         }
@@ -301,13 +301,13 @@ pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
     /// Returns whether another process created the connection.
     fn is_inherited(&self) -> bool;
 
-    /// Receives the buffer and credit of a dropped message, even if the connection has ended.
-    fn give_back(&self, place: Place);
+    /// Reclaims the buffer and credit of a dropped message, even if the connection has ended.
+    fn reclaim(&self, storage: Storage);
 }
 
 /// The buffer and credit that a message occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Storage {
     /// One credit, and a receive buffer with this index that contained only this message.
     Buffer(u32),
     /// One credit, and a share of the receive buffer with this index, which contains the other

@@ -1,5 +1,5 @@
-//! The paths to the peer of a session. A path ([`PeerPath`]) is an address of the peer and a transport
-//! to it.
+//! The paths to the peer of a session. A path ([`PeerPath`]) is an address of the peer and a
+//! transport to it.
 
 use std::{
     fmt,

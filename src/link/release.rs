@@ -10,17 +10,17 @@ use std::{
 use super::{
     core::{Core, SystemClock},
     link::Link,
-    message::{MessageOwner, Place},
+    message::{MessageOwner, Storage},
 };
 use crate::status::OsError;
 
 impl Link {
-    /// Receives the buffer and credit of a dropped message. `generation` identifies the connection
+    /// Reclaims the buffer and credit of a dropped message. `generation` identifies the connection
     /// over which the message arrived.
     #[inline(always)]
-    pub(super) fn take_back(&self, place: Place, generation: u32) {
+    pub(super) fn reclaim_from(&self, storage: Storage, generation: u32) {
         let mut core = self.core();
-        if !core.give_back(place, generation) {
+        if !core.reclaim(storage, generation) {
             self.conclude_release(core);
         }
     }
@@ -47,8 +47,8 @@ impl MessageOwner for Ring {
         self.link.is_inherited()
     }
 
-    fn give_back(&self, place: Place) {
-        self.link.take_back(place, self.generation);
+    fn reclaim(&self, storage: Storage) {
+        self.link.reclaim_from(storage, self.generation);
     }
 }
 
@@ -59,34 +59,34 @@ impl fmt::Display for Ring {
 }
 
 impl Core {
-    /// Receives the buffer and credit of a message: see [`Link::take_back`]. Returns true only if
-    /// the state machine has no output.
+    /// Reclaims the buffer and credit of a message: see [`Link::reclaim_from`]. Returns true only
+    /// if the state machine has no output.
     #[inline(always)]
-    pub(crate) fn give_back(&mut self, place: Place, generation: u32) -> bool {
-        match place {
-            Place::Buffer(buffer) if generation == self.generation => self.release(buffer),
-            place => {
-                self.give_back_other(place, generation);
+    pub(crate) fn reclaim(&mut self, storage: Storage, generation: u32) -> bool {
+        match storage {
+            Storage::Buffer(buffer) if generation == self.generation => self.release(buffer),
+            storage => {
+                self.reclaim_other(storage, generation);
                 false
             }
         }
     }
 
     #[inline(never)]
-    fn give_back_other(&mut self, place: Place, generation: u32) {
-        if generation != self.generation && place != Place::Control {
-            return self.release_from_earlier_connection(place);
+    fn reclaim_other(&mut self, storage: Storage, generation: u32) {
+        if generation != self.generation && storage != Storage::Control {
+            return self.release_from_earlier_connection(storage);
         }
-        match place {
-            Place::Buffer(buffer) => _ = self.release(buffer),
-            Place::Part(buffer) if self.batches.take(buffer) => _ = self.release(buffer),
+        match storage {
+            Storage::Buffer(buffer) => _ = self.release(buffer),
+            Storage::Part(buffer) if self.batches.take(buffer) => _ = self.release(buffer),
             // The receive is posted again when the last message of the batch is released. The
             // other messages return only their credits.
-            Place::Part(_) if self.conn.accepts_receives() => _ = self.conn.release(SystemClock),
-            Place::Part(_) => self.conn.give_up_receive(),
-            Place::Copied(len) => self.conn.release_copied(len, SystemClock),
-            Place::Large(len) => self.conn.release_large(len, SystemClock),
-            Place::Control => self.conn.take_control_message(),
+            Storage::Part(_) if self.conn.accepts_receives() => _ = self.conn.release(SystemClock),
+            Storage::Part(_) => self.conn.give_up_receive(),
+            Storage::Copied(len) => self.conn.release_copied(len, SystemClock),
+            Storage::Large(len) => self.conn.release_large(len, SystemClock),
+            Storage::Control => self.conn.take_control_message(),
         }
     }
 
@@ -114,7 +114,7 @@ impl Core {
     fn release_other(&mut self, buffer: u32) -> bool {
         let posted = match (&mut self.share, &mut self.queues) {
             // Other connections can use the buffer, even if this connection has ended.
-            (Some(share), _) => share.give_back(buffer),
+            (Some(share), _) => share.release(buffer),
             (None, Some(queues)) if self.conn.accepts_receives() => queues.post_recv(buffer),
             (None, _) => {
                 self.conn.give_up_receive();

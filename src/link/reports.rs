@@ -179,7 +179,7 @@ impl Core {
 /// Functions for groups.
 impl Core {
     /// Returns whether the channel has capacity for the completion of one more operation.
-    pub(crate) fn has_report_place(&mut self) -> bool {
+    pub(crate) fn has_report_slot(&mut self) -> bool {
         let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
             // The connection has ended, which the caller detects next.
             return true;

@@ -77,7 +77,7 @@ impl<'a> Sending<'a> {
     pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
         match self.content {
             Content::Memory(memory) => Some(memory),
-            Content::Exposed(exposed) => Some(exposed.take_back()),
+            Content::Exposed(exposed) => Some(exposed.into_buffer()),
             Content::Parts(_) | Content::Sent => None,
         }
     }
@@ -85,7 +85,7 @@ impl<'a> Sending<'a> {
     /// Ends the exposure of the message to the peer.
     fn end_exposure(&mut self) {
         if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Sent) {
-            self.content = Content::Memory(exposed.take_back());
+            self.content = Content::Memory(exposed.into_buffer());
         }
     }
 
@@ -171,7 +171,7 @@ impl Core {
                 }));
             }
             self.conn.may_send(message.len).map_err(refused)?;
-            if message.id.is_some() && !self.has_report_place() {
+            if message.id.is_some() && !self.has_report_slot() {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
         }
@@ -555,7 +555,7 @@ impl Core {
                 .map_err(|refused| refused_send(refused, 0))?;
             return Err(TrySendError::Full);
         }
-        if !self.has_report_place() {
+        if !self.has_report_slot() {
             return Err(TrySendError::Failed(Error::CompletionsNotTaken));
         }
         let slot = self

@@ -13,7 +13,7 @@ use log::Level;
 use super::{
     completion::{Completion, Ended},
     core::{Core, SystemClock},
-    message::{Batches, MessageOwner, Place},
+    message::{Batches, MessageOwner, Storage},
     peer_paths::PeerPath,
     reports::{report, report_failed},
     sent_order::CompletedSend,
@@ -180,7 +180,7 @@ impl Core {
         let mut exposed = exposed.into_iter().flatten().rev();
         for (kept, is_large) in session.messages.suspended_mut().rev() {
             if is_large && kept.memory.is_none() {
-                kept.memory = exposed.next().map(Exposed::take_back);
+                kept.memory = exposed.next().map(Exposed::into_buffer);
             }
         }
         while let Some(gone) = self.unproven.take() {
@@ -243,8 +243,8 @@ impl Core {
 
     /// Handles the release of a message that arrived over an earlier connection. Updates the number
     /// of such messages that the application still holds.
-    pub(super) fn release_from_earlier_connection(&mut self, place: Place) {
-        let (Place::Buffer(_) | Place::Part(_)) = place else {
+    pub(super) fn release_from_earlier_connection(&mut self, storage: Storage) {
+        let (Storage::Buffer(_) | Storage::Part(_)) = storage else {
             return;
         };
         if let Some(session) = &mut self.session {

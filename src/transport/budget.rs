@@ -120,7 +120,7 @@ impl Budget {
 
     /// Releases `bytes`. `used` states whether the bytes were allocated. If so, the operating
     /// system may now have memory for another connection.
-    fn give_back(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
+    fn release(&self, kind: ChargeKind, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match kind {
             ChargeKind::Pinned => accounts.pinned.release(host, bytes),
@@ -308,7 +308,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget
-            .give_back(self.kind, self.host, self.bytes, self.used);
+            .release(self.kind, self.host, self.bytes, self.used);
     }
 }
 

@@ -180,7 +180,7 @@ impl Exposed {
     }
 
     /// Ends the peer's access, and returns the memory. The key becomes invalid.
-    pub(crate) fn take_back(self) -> OutboundBuffer {
+    pub(crate) fn into_buffer(self) -> OutboundBuffer {
         let Self {
             exposure,
             mut memory,

@@ -61,7 +61,7 @@ impl ReceiveShare {
     }
 
     /// Posts a buffer that the application has released. Any connection can use it then.
-    pub(crate) fn give_back(&mut self, buffer: u32) -> Result<(), OsError> {
+    pub(crate) fn release(&mut self, buffer: u32) -> Result<(), OsError> {
         self.receives.post(buffer)?;
         self.lent -= 1;
         if self.settled {
