@@ -17,8 +17,8 @@ use toolbox::{DeviceTest, Lab};
 
 /// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
-/// The number of attempts. TCP sockets occupy half of the ports, so almost certainly at least one
-/// attempt chooses an occupied port.
+/// The number of attempts. TCP sockets occupy half of the ports, so at least one attempt almost
+/// certainly chooses an occupied port.
 const TRIES: usize = 20;
 
 /// A small range of ports, in which TCP sockets occupy every other port. Dropping this value
@@ -50,7 +50,7 @@ impl Ports {
         self.taken.iter().any(is_it)
     }
 
-    /// Reduces the range to two ports, which are both occupied.
+    /// Reduces the range to two ports. TCP sockets occupy both of them.
     fn leave_none(&mut self, lab: &Lab) {
         let ports = self
             .taken
@@ -96,16 +96,16 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Returns whether no TCP socket occupies the port of this RDMA listener. A connection of an
-/// earlier test occupies its port for up to a minute after the connection has ended.
+/// Returns whether the port of this RDMA listener is free for TCP. A connection of an earlier test
+/// occupies its port for up to a minute after the connection has ended.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()
 }
 
-/// A listener occupies its port on both transports, even if it uses only one. Otherwise another
-/// program could listen on the same port over the other transport, and peers with
-/// `TransportChoice::Auto` would reach either of the two.
+/// A listener occupies its port over RDMA and over TCP, even if it uses only one of them. Otherwise
+/// another program could listen on the same port over the other transport, and a peer with
+/// `TransportChoice::Auto` would reach either of the two programs.
 #[test]
 fn port_of_one_transport_is_in_use_on_both() {
     let lab = DeviceTest::start();

@@ -1,6 +1,6 @@
-//! Tests the removal and the return of a device that is in use, and the loss and the return of a
-//! device's link. The device is either a second software RoCE device, which the test creates, or
-//! the only device of the host.
+//! Tests the removal and the return of a device that is in use, and the loss and the return of its
+//! link. The device is either a second software RoCE device, which the test creates, or the host's
+//! only device.
 
 use std::{
     env, fs,
@@ -42,8 +42,8 @@ fn start(line: &str) -> Child {
         .unwrap()
 }
 
-/// Waits until the command has ended, which means that no process has the device open. The watchdog
-/// limits this wait.
+/// Waits until the command has ended, which means that no process uses the device any longer. The
+/// watchdog limits this wait.
 fn ends(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
@@ -120,8 +120,8 @@ fn device_removal_ends_users_until_device_returns() {
         }
         for endpoint in [&client, &server] {
             let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
-            // The queue pair can fail before the connection manager reports the removal, so accept
-            // any reason.
+            // The queue pair can fail before the connection manager reports the removal. Therefore
+            // accept any reason.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
         // The removal completes although handles still exist and the engine still runs.
@@ -347,8 +347,8 @@ fn await_that(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Returns a configuration in which the first ping is due after an hour. A device event triggers a
-/// ping earlier.
+/// Returns a configuration with pings at intervals of an hour. An earlier ping must have been
+/// triggered by a device event.
 fn hourly() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_secs(3600));
@@ -359,13 +359,14 @@ fn hourly() -> Config {
     config
 }
 
-/// While the interface is down, a send on software RoCE fails, so a ping would end the connection.
-/// The device stays in use by a connection that waits for the peer's accept and sends nothing.
+/// The link of idle connections goes down and up again. Meanwhile a ping would end a connection,
+/// because sends over software RoCE fail while the interface is down. Another connection keeps the
+/// device in use: it waits for the peer's accept and sends nothing.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
     let cut = Cut::new(7989);
-    // Only one of the engines reads the event from the device, but both must act.
+    // Only one of the engines reads the event from the device, but both must react.
     let engines = [Engine::new().unwrap(), Engine::new().unwrap()];
     let pairs = engines.each_ref().map(|engine| {
         let (client, server, listener) = cut.pair(&hourly(), engine);
@@ -409,7 +410,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     println!("noticed {fastest:?} after the event");
     assert!(fastest < Duration::from_millis(50), "{fastest:?}");
     drop(request);
-    // Accept any error, because the rejection may have been lost.
+    // Accept any error, because the rejection may have been lost with the link.
     assert!(waiting.join().unwrap().is_err());
     requests.close();
     drop((pairs, context, devices));
@@ -420,8 +421,8 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     }
 }
 
-/// The session must leave early: the keepalive timeout, and the retries of most devices, take
-/// longer than this test waits.
+/// The session must move to the other device before the keepalive timeout and before most devices
+/// have used up their retries. Both take longer than this test waits.
 #[test]
 fn session_leaves_a_lost_link_at_once() {
     let lab = DeviceTest::without_credits();

@@ -136,7 +136,7 @@ fn queue_pair_is_created_once_on_device_of_id() {
     let second = id.create_qp(&pd, &attr(&cq)).unwrap();
     assert_eq!(second.state(), Ok(QpState::INIT));
 
-    // This is the same device, but opened again, so its context differs from that of the id.
+    // This context belongs to the same device, but differs from the context of the id.
     let list = rdmsg::verbs::DeviceList::new().unwrap();
     let other = list.find(&lab.device).unwrap().open().unwrap();
     let other_pd = ProtectionDomain::new(&other).unwrap();

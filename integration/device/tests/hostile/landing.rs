@@ -60,8 +60,8 @@ impl Wire {
         Self(socket)
     }
 
-    /// Returns the address and key of the memory into which the answer to the READ of `lent` is
-    /// written. The READ request contains the key and address of the destination (sink), the
+    /// Waits for the packet with the READ request for `lent`. Returns the address and key of the
+    /// destination (sink) in this request. The request contains the sink's key and address, the
     /// length, and the source's key and address (RFC 5040, section 4.4).
     fn answer_address(&self, lent: &MemoryRegion) -> RemoteAddr {
         let mut source = lent.rkey().to_be_bytes().to_vec();

@@ -1,5 +1,5 @@
 //! Tests of peers that violate the rules of sessions, as listener or connector. A violation ends
-//! only the attempt to resume in which it occurs, and the session still delivers each message once.
+//! only the current attempt to resume. The session still delivers each message once.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -179,8 +179,8 @@ fn stranger_is_refused_while_the_peer_answers() {
     finish(scene, peer, endpoint);
 }
 
-/// A queue pair in the error state sends no answers, and not every device on the library's side
-/// detects the missing answers.
+/// The old connection stays established, but its peer does not answer the library's ping. The
+/// library rejects requests to resume until the answer is overdue, and then accepts one.
 #[test]
 fn connection_without_answers_gives_way() {
     let scene = Scene::with(with_sessions());

@@ -38,8 +38,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects without the last step, so the other side does not know whether its acceptance has
-    /// arrived.
+    /// Connects, but omits the last step of the setup. The other side therefore does not know
+    /// whether its acceptance has arrived.
     fn answered(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
         let step = || channel.wait_event(TIME_LIMIT).unwrap().unwrap();
@@ -87,7 +87,7 @@ impl Peer {
         if event.event() != CmEventType::CONNECT_RESPONSE {
             return Err(event.event());
         }
-        // librdmacm takes the attributes of the queue pair from the acceptance.
+        // librdmacm takes the attributes for these state changes from the acceptance.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             move_to(&mut id, state);
         }

@@ -203,8 +203,8 @@ impl Peer {
         self.received.clear();
     }
 
-    /// Moves the queue pair to the error state, so that this peer's device acknowledges nothing any
-    /// longer. The other side is not notified.
+    /// Moves the queue pair to the error state. This peer's device then acknowledges nothing any
+    /// longer, and the other side receives no notification.
     pub(crate) fn lose(&self) {
         self.qp.to_err().unwrap();
     }

@@ -213,13 +213,13 @@ fn keepalives_arrive_while_nothing_else_happens() {
     config.receive_queue = 64;
     let (mut client, mut peer) = connected(&lab, &config);
     let keepalive = command(2);
-    // Send more messages than there are receives: the thread of the stream must post the receives
-    // again.
+    // Send more messages than the stream has receives. The stream's thread must therefore post the
+    // receives again.
     for _ in 0..8 {
         (0..16).for_each(|_| peer.send(&keepalive));
         peer.forget();
-        // The client may have sent the first keepalive before `forget`, so only the second one
-        // shows that the stream still works.
+        // The client may have sent one keepalive before `forget`. The second one shows that the
+        // stream still works.
         assert_eq!(peer.receive(), Received::Command(keepalive));
         assert_eq!(peer.receive(), Received::Command(keepalive));
     }
