@@ -1,6 +1,6 @@
-//! Tests that connections of tasks leave no memory, descriptors or tasks behind. This test is a
-//! separate program, because it counts the resources of the process. It runs over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! Tests that connections of tasks leak no memory, descriptors or tasks. This test is a separate
+//! program, because it counts the resources of the process. It runs over TCP on this machine, and
+//! over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 use std::{env, fs, net::IpAddr, time::Duration};
 

@@ -179,8 +179,8 @@ fn strangers_end_only_their_own_connections() {
     assert_eq!(server.join().unwrap(), b"still here");
 }
 
-/// Accepts a connection, reads its request, and ends the connection, with a reset if `by_reset` is
-/// true.
+/// Accepts a connection, reads its request, and ends the connection. If `by_reset` is true, ends it
+/// with a reset.
 fn end_one(dying: &TcpListener, by_reset: bool) {
     let (mut peer, _) = dying.accept().unwrap();
     let mut request = [0; 44];

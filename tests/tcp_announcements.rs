@@ -22,7 +22,7 @@ const LONG: usize = 16 * MIB;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The maximum memory, in bytes, for a large message of which no byte has arrived: two chunks.
+/// The maximum memory for a large message before its first byte arrives, in bytes: two chunks.
 const LEAST: u64 = 2 * (64 << 10);
 
 fn config() -> Config {

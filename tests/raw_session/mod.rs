@@ -26,7 +26,7 @@ pub(crate) const CLOSE: u8 = 5;
 pub(crate) const CLOSE_ACK: u8 = 7;
 const FAILURE: u8 = 8;
 
-/// The code of a Failure frame from a side that received no sign of life from its peer.
+/// The code of a Failure frame from a side whose keepalive has timed out.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
 pub(crate) const WINDOW: u32 = 4;
@@ -101,7 +101,7 @@ pub(crate) fn request(
     ask(address, SESSION | RESUMES, &data)
 }
 
-/// One side of a connection, for which the test writes all bytes.
+/// One side of a connection. The test writes all bytes of this side.
 pub(crate) struct Raw {
     stream: TcpStream,
     pub(crate) granted: u32,
@@ -152,7 +152,7 @@ impl Raw {
     }
 
     /// Reads the reply to a request. Returns `None` if the other side closes the connection without
-    /// a reply.
+    /// replying.
     pub(crate) fn try_answer(&mut self) -> Option<Answer> {
         let (kind, data) = self.read_setup().ok()?;
         if kind == 2 {

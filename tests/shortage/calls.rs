@@ -156,8 +156,8 @@ impl Calls {
         unsafe { (self.fail_call)(name, number) };
     }
 
-    /// Makes all later calls succeed. Returns whether the call chosen with [`fail`](Self::fail) was
-    /// made, and therefore failed.
+    /// Makes all later calls succeed. Returns whether the call that was chosen with
+    /// [`fail`](Self::fail) was made.
     pub(crate) fn have_failed(&self) -> bool {
         // SAFETY: the function has no preconditions.
         unsafe { (self.has_failed)() != 0 }

@@ -1,7 +1,7 @@
-//! Tests of connections while a resource is exhausted: the request that needs the resource fails
-//! with an error that names it, and everything else continues. Also tests the parameters that
-//! connections request from a device. The tests run over TCP on this machine, and over RDMA in the
-//! lab.
+//! Tests of connections while a resource is exhausted. The request that needs the resource must
+//! fail with an error that names it, and all other connections must continue. Also tests the
+//! parameters that connections request from a device. The tests run over TCP on this machine, and
+//! over RDMA in the lab.
 #![allow(unsafe_code)]
 
 mod adapters;
@@ -57,8 +57,8 @@ fn config() -> Config {
     Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
-/// A connection that must not be affected, and the resources that the process uses while this is
-/// its only connection.
+/// A connection that the shortage must not affect. Records the resources that the process uses
+/// while there is no other connection.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -118,8 +118,8 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the number of protection domains, queues and other objects of each device. Leaves out
-/// memory regions, because the bystander keeps some of them.
+/// Returns the number of protection domains, queues and other objects of each device. Omits memory
+/// regions, because the bystander retains some of them.
 fn objects() -> String {
     if ip_and_transport().1 == Transport::Tcp {
         return String::new();
@@ -204,9 +204,9 @@ fn each_lacking_descriptor_fails_one_request_alone() {
     });
 }
 
-/// For each function, repeats [`run_lifecycle`] and makes one call of the function fail: the first
-/// call in the first repetition, the second call in the second repetition, and so on, until each
-/// call has failed once.
+/// For each function, calls [`run_lifecycle`] repeatedly. In repetition `n`, call `n` of the
+/// function fails. Asserts each time that the bystander is not affected. Ends when the function is
+/// called fewer than `n` times.
 fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();
@@ -225,7 +225,8 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
             let Err(error) = result else { continue };
             let text = error.to_string();
             let is_here = text.contains(function) && text.contains(advice);
-            // A driver maps memory for its objects, so the error may name the object.
+            // A driver maps memory for its objects. If this fails, the error may name the object
+            // instead.
             let is_of_driver = *function == "mmap" && text.contains("rdma resource");
             let is_at_peer = text.contains("the peer ran out of resources");
             assert!(
@@ -294,8 +295,8 @@ fn export_without_a_thread_leaves_no_socket() {
     });
 }
 
-/// Peers wait while the listener has no descriptor for them. The listener accepts them after other
-/// connections have ended.
+/// While the listener has no descriptor for its peers, they wait. The listener accepts them after
+/// other connections have ended.
 #[test]
 fn listener_accepts_while_it_has_descriptors() {
     const CLIENTS: usize = 12;

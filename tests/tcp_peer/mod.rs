@@ -1,4 +1,4 @@
-//! A peer over TCP for which the test writes all bytes, and the endpoint to which it connects.
+//! A peer over TCP and the endpoint to which it connects. The test writes all bytes of the peer.
 
 use std::{
     io::{self, Read, Write},
@@ -12,7 +12,7 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 /// A timeout that is never reached, even on a busy machine.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A listener, and a bystander: a connection that the other peers of the listener must not affect.
+/// A listener with its peers, and a bystander: a connection that the peers must not affect.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     pub(crate) near: Endpoint,

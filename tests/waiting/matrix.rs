@@ -32,7 +32,7 @@ const DEADLINE: Duration = Duration::from_millis(5500);
 const ALLOWED: Duration = Duration::from_millis(250);
 
 /// The weight of the measured wake-up delay in the permitted delay of a call. It is above 1,
-/// because a call needs several wake-ups in sequence.
+/// because a call needs several wake-ups one after the other.
 const FACTOR: u32 = 4;
 
 /// Peers that hold all connections in one state.
@@ -49,7 +49,7 @@ pub(crate) trait Peers {
     /// Returns the engine of this side's endpoints.
     fn engine(&self) -> &Engine;
 
-    /// Returns an address at which a connect gets only a part of a reply, or no reply.
+    /// Returns an address at which a connect receives no reply, or only a part of one.
     fn silent_address(&self) -> SocketAddr;
 
     /// Notifies the peers that all connections are established.
@@ -305,8 +305,8 @@ fn fill(endpoint: &Endpoint) {
     }
 }
 
-/// Writes until a write blocks for 500 ms. Shorter waits do not count, because the peer's engine is
-/// still receiving bytes, which makes room.
+/// Writes until a write blocks for 500 ms. A shorter wait does not show that the stream is full,
+/// because the peer's engine may still be receiving bytes.
 fn fill_bytes(stream: &mut Stream) {
     let full = Some(Duration::from_millis(500));
     stream.set_write_timeout(full).unwrap();
@@ -319,8 +319,7 @@ fn fill_bytes(stream: &mut Stream) {
     }
 }
 
-/// The other users: threads and tasks that wait on the calls' connections until these connections
-/// end.
+/// The other users of the connections: threads and tasks that wait until these connections end.
 struct Others {
     ended: mpsc::Sender<()>,
     idle: Vec<mpsc::Sender<()>>,

@@ -73,9 +73,9 @@ fn stand_still<T: Send>(
     })
 }
 
-/// Calls `run` with the near end of a connection, for each kind of idle runtime, with and without a
-/// busy connection of the same engines. All cases run concurrently. A task waits at the far end,
-/// and receives `expected` messages.
+/// Calls `run` with the near end of a connection, while a task waits for messages at the far end.
+/// This happens for each kind of idle runtime, with and without a busy connection on the same
+/// engines. All cases run concurrently. Asserts that the task receives `expected` messages.
 fn at_each_standstill(
     near: &Config,
     far: &Config,
