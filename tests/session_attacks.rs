@@ -511,8 +511,8 @@ fn close_is_repeated_after_the_peer_gave_up() {
     });
 }
 
-/// A log must not contain the identity of a session, because it is sufficient to take over the
-/// session.
+/// A log must not contain the identity of a session, because any host that knows the identity can
+/// take over the session.
 #[test]
 fn session_ids_are_not_logged() {
     let honest = HonestSession::new();

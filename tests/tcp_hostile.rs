@@ -297,7 +297,7 @@ fn memory_without_grant_is_not_read_or_written() {
         peer.send(&bytes);
         let mut answer = Vec::new();
         let _ = peer.stream.read_to_end(&mut answer);
-        // The endpoint replies with a Nak of the first request, and then ends the stream.
+        // The endpoint replies with a Nak for the first request, and then ends the stream.
         assert_eq!(answer, pdu(19, 0, &[0, 0, 0, 0, 0, 0, 0, 1]), "{bytes:?}");
         end_of(&endpoint);
         let mut content = [1; 64];

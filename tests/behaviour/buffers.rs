@@ -14,10 +14,10 @@ use super::listen_address;
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. The
-/// lower bound applies to long pieces up to the eager size, with which the sender uses little of
-/// its half of the buffer. The upper bound applies to large pieces: the last piece can exceed the
-/// buffer.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
+/// stream accepts fewer bytes in long pieces below the eager size, because the sender then uses
+/// little of its half of the buffer. A stream can accept more bytes than the buffer holds if the
+/// last piece is large.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.

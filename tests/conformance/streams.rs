@@ -1,4 +1,4 @@
-//! Tests of several handles of one stream that read concurrently.
+//! Tests of concurrent reads through several handles of one stream.
 
 use std::{
     io::{ErrorKind, Read, Write},

@@ -75,7 +75,8 @@ pub(crate) fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
     [&id[..], numbers.as_flattened()].concat()
 }
 
-/// Returns the epoch and the number of received messages from a request to resume this session.
+/// Parses a request to resume this session. Returns the epoch and the number of received messages
+/// in the request.
 pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
     assert_eq!((data.len(), &data[..12]), (20, &id[..]));
     let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());

@@ -31,8 +31,8 @@ fn bind<A: ToAddresses>(address: A) -> StreamListener {
     StreamListener::bind(address).unwrap()
 }
 
-/// An example of a program's function that resolves addresses itself. To use this crate, it needs
-/// no change.
+/// An example of a program's function that resolves addresses itself. Such a function can use this
+/// crate without a change.
 fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
     let addresses: Vec<_> = address.to_socket_addrs().unwrap().collect();
     StreamListener::bind(&*addresses).unwrap()

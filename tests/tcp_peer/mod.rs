@@ -96,7 +96,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Sends the request of a peer with this hello that serves `reads` concurrent READs. Does not
+    /// Sends a request with this hello, as a peer that serves `reads` concurrent READs. Does not
     /// wait for the reply.
     pub(crate) fn introduce(mut stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;

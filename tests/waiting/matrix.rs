@@ -1,5 +1,5 @@
-//! Tests of each call with a deadline, combined with each kind of other user of its connection. All
-//! combinations run concurrently.
+//! Tests each call that has a deadline, while another user waits on the same connection. There are
+//! several kinds of other users. All combinations run concurrently.
 
 use std::{
     any::Any,
@@ -98,7 +98,7 @@ enum CallOnBytes {
     TaskWrite,
 }
 
-/// Another user of the connection, which waits during the call.
+/// Another user of the connection. This user waits during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OtherUser {
     Alone,

@@ -53,8 +53,8 @@ fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
 }
 
 /// Runs the doctor and returns its diagnosis. If `of_peer` is set, runs the doctor again until
-/// `found` returns true, for up to 30 s, because its information about the peer can be some seconds
-/// old.
+/// `found` returns true, for up to 30 s, because the doctor's information about the peer can be
+/// some seconds old.
 fn diagnose_until(
     here: &mut Shell,
     doctor: &str,

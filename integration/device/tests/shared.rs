@@ -16,8 +16,8 @@ use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern, reason};
 /// The number of receive buffers that are reserved for each connection.
 const SHARE: u32 = 17;
 
-/// Returns a configuration with `count` shared buffers. The windows are larger than a single
-/// connection needs.
+/// Returns a configuration with `count` shared buffers. A full window needs more buffers than are
+/// reserved for a connection.
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.shared_receive = Some(count);
@@ -79,8 +79,8 @@ impl Server {
         (here, client.recv_timeout(TIME_LIMIT).unwrap().unwrap_err())
     }
 
-    /// Asserts that all buffers have been returned to the pool: `count` buffers suffice for `count
-    /// / SHARE` connections, and the next connection is rejected.
+    /// Asserts that all buffers are in the pool again: `count` buffers suffice for `count / SHARE`
+    /// connections, and the next connection is rejected.
     fn assert_complete(&self, count: u32) {
         let pairs = self.pairs(count / SHARE);
         let (here, _) = self.refused();

@@ -43,8 +43,8 @@ fn everything() -> [Box<dyn Any + Send>; COUNT] {
     ]
 }
 
-/// There are too many orders to test all of them. These orders drop each handle at each position,
-/// and each pair of handles in both orders.
+/// There are too many orders to test all of them. The tested orders drop each handle at each
+/// position, and each pair of handles in both orders.
 #[test]
 fn handles_are_dropped_in_any_order() {
     let lab = DeviceTest::without_credits();

@@ -294,8 +294,8 @@ fn decreasing_grant_is_violation_after_valid_one() {
 #[test]
 fn data_without_credit_is_violation_after_delivery() {
     play(|| {
-        // The peer sends no control frame, so a receive for control frames is still posted for the
-        // excess frame.
+        // The peer sends no control frames, so the receives for them are still posted. The excess
+        // frame uses one of these receives.
         let excess = usize::from(WINDOW) + 1;
         assert!(excess <= usize::from(WINDOW) + CONTROL_RECEIVES);
         vec![Case {

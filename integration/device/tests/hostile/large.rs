@@ -1,4 +1,5 @@
-//! Tests of forged large messages: wrong descriptors, and wrong counts of large messages taken.
+//! Tests of forged large messages: wrong descriptors, and wrong numbers of large messages that the
+//! peer has read.
 
 use rdmsg::{
     CloseReason, Completion, Endpoint, Outgoing, RemoteAccess, RemoteRegion,

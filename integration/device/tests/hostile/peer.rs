@@ -434,7 +434,8 @@ impl Peer {
     }
 }
 
-/// The numbers of concurrent READs that a peer is able to answer and wants to issue.
+/// The number of concurrent READs that a peer is able to answer, and the number that it wants to
+/// issue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depth {
     pub(crate) responder_resources: u8,

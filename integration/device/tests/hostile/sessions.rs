@@ -98,7 +98,8 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
     })
 }
 
-/// Sends a message in each direction. The library must send its message without a ping before it.
+/// Sends a message in each direction. The library must send its message without sending a ping
+/// first.
 fn assert_exchange(peer: &mut Peer, endpoint: &Endpoint) {
     peer.send(&Frame::data(b"well").bytes());
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"well");

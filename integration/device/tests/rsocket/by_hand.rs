@@ -31,7 +31,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Connects, and offers `version` as the version of the protocol.
+    /// Connects, and offers version `version` of the protocol.
     fn connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let mut peer = Self::answered(address, version)?;
         peer.id.establish().unwrap();

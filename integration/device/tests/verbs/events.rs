@@ -11,8 +11,8 @@ use toolbox::Watchdog;
 
 use crate::pair::{Pair, Setup, TIME_LIMIT, assert_none, completions, connect, open, success};
 
-/// Returns a pair, and another queue pair that is connected to itself and whose completion queue
-/// has a channel with the cookie 4711.
+/// Returns a pair, and another queue pair that is connected to itself. The completion queue of the
+/// latter has a channel with the cookie 4711.
 fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
     let pair = Pair::new();
     let channel = CompletionChannel::new(&pair.context).unwrap();
