@@ -498,15 +498,15 @@ fn session_goes_on_at_another_address() {
 fn stranger_at_an_alternative_ends_no_session() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
-    // `text` is a listener of a program that does not use rdmsg. `stranger` is a listener of
+    // `text` is a listener of a program that does not use rdmsg. `foreign` is a listener of
     // another engine.
     let text = TcpListener::bind("127.0.0.1:0").unwrap();
     let engine = Engine::new().unwrap();
-    let stranger = Listener::builder().config(&config()).engine(&engine);
-    let stranger = stranger.bind("127.0.0.1:0").unwrap();
+    let foreign = Listener::builder().config(&config()).engine(&engine);
+    let foreign = foreign.bind("127.0.0.1:0").unwrap();
     let connector = Connector::new().config(&config());
     let connector = connector.alternatives(text.local_addr().unwrap()).unwrap();
-    let connector = connector.alternatives(stranger.local_addr()).unwrap();
+    let connector = connector.alternatives(foreign.local_addr()).unwrap();
     let (tell, asked) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for client in text.incoming() {

@@ -121,7 +121,7 @@ fn filter(fd: RawFd, drops: bool) {
 }
 
 /// Sends a message every 10 ms until `ends` is set. Returns the number of messages sent.
-fn send_all_the_time(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
+fn send_until(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
     let mut count = 0;
     while !ends.load(Ordering::SeqCst) {
         endpoint.send_timeout(b"a message of a busy connection", TIME_LIMIT)?;
@@ -189,7 +189,7 @@ fn longer_outage_ends_no_busy_connection() {
             for (from, to) in [(client.clone(), server.clone()), (server, client)] {
                 let sending = scope.spawn(|| {
                     let from = from;
-                    send_all_the_time(&from, &ends)
+                    send_until(&from, &ends)
                 });
                 let counting = scope.spawn(move || count_messages(&to));
                 threads.push((sending, counting));

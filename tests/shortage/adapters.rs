@@ -16,15 +16,15 @@ use rdmsg::{Config, Connector, Engine, Error, Listener, RelaxedOrdering, Transpo
 
 use crate::{
     Bystander, TIME_LIMIT,
-    calls::{Calls, in_front},
-    config, exchange, ip_and_transport, life, run_lifecycle,
+    calls::{Calls, with_preload},
+    config, exchange, ip_and_transport, run_lifecycle, run_lifecycle_with,
 };
 
 /// Runs `body` with a preloaded library that records the requests of connections. Does nothing over
 /// TCP, because TCP uses no device.
 pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     if ip_and_transport().1 == Transport::Rdma {
-        in_front(name, || body(&Calls::loaded()));
+        with_preload(name, || body(&Calls::loaded()));
     }
 }
 
@@ -205,7 +205,7 @@ fn connections_ask_for_the_reads_that_they_need() {
                 // 128 is the limit of both software devices.
                 (1000, 1000, [128, 128], [128, 128]),
             ] {
-                life(&of(listening), &of(connecting)).unwrap();
+                run_lifecycle_with(&of(listening), &of(connecting)).unwrap();
                 let notes = calls.notes("rdma_conn_param").into_iter();
                 let reads: Vec<_> = notes.map(|note| [note >> 8, note & 255]).collect();
                 assert_eq!(reads, [asked, granted], "{listening}, {connecting}");
@@ -428,7 +428,7 @@ fn buffers_are_on_the_node_of_the_device() {
 
 #[test]
 fn refused_traffic_class_is_named() {
-    in_front("adapters::refused_traffic_class_is_named", || {
+    with_preload("adapters::refused_traffic_class_is_named", || {
         let (call, refusal, sides) = match ip_and_transport().1 {
             Transport::Tcp => ("setsockopt", "Operation not permitted (os error 1)", 3),
             // On the accepting side, only the listener sets the traffic class.

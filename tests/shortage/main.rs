@@ -43,7 +43,7 @@ use self::{apart::apart, calls::Calls, tcp_peer::Peer};
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The limit on open files of the process.
-const MOST: i32 = 256;
+const MAX_FILES: i32 = 256;
 
 /// Returns an address of this machine, and the transport of connections to it.
 fn ip_and_transport() -> (IpAddr, Transport) {
@@ -111,7 +111,7 @@ fn descriptors() -> usize {
         let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
         fcntl(fd, FcntlArg::F_GETFD).is_ok()
     };
-    (0..MOST).filter(is_open).count()
+    (0..MAX_FILES).filter(is_open).count()
 }
 
 fn threads() -> usize {
@@ -154,11 +154,11 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
 
 /// Creates an engine and a connection, exchanges messages, and ends the connection and the engine.
 fn run_lifecycle(config: &Config) -> Result<(), Error> {
-    life(config, config)
+    run_lifecycle_with(config, config)
 }
 
 /// Does the same as [`run_lifecycle`], with a separate configuration for each side.
-fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
+fn run_lifecycle_with(listening: &Config, connecting: &Config) -> Result<(), Error> {
     let engine = Engine::new()?;
     let listener = Listener::builder()
         .config(listening)
@@ -177,7 +177,7 @@ fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
 fn each_lacking_descriptor_fails_one_request_alone() {
     apart("each_lacking_descriptor_fails_one_request_alone", || {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, MAX_FILES as u64, most).unwrap();
         let bystander = Bystander::new();
         let mut texts = Vec::new();
         loop {
@@ -250,7 +250,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
         ("mmap", "vm.max_map_count"),
     ];
     let of_tcp = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
-    calls::in_front("each_call_of_the_system_fails_one_request_alone", || {
+    calls::with_preload("each_call_of_the_system_fails_one_request_alone", || {
         each_call_fails_one_request_alone(&functions, &config());
         if ip_and_transport().1 == Transport::Tcp {
             each_call_fails_one_request_alone(&of_tcp, &config());
@@ -273,7 +273,7 @@ fn each_object_of_rdma_fails_one_request_alone() {
         ("ibv_create_cq", "rdma resource"),
         ("ibv_reg_mr", "memlock"),
     ];
-    calls::in_front("each_object_of_rdma_fails_one_request_alone", || {
+    calls::with_preload("each_object_of_rdma_fails_one_request_alone", || {
         each_call_fails_one_request_alone(&functions, &config());
         let shared = config().with(|c| c.shared_receive = Some(256));
         let functions = [("ibv_create_srq", "rdma resource")];
@@ -283,7 +283,7 @@ fn each_object_of_rdma_fails_one_request_alone() {
 
 #[test]
 fn export_without_a_thread_leaves_no_socket() {
-    calls::in_front("export_without_a_thread_leaves_no_socket", || {
+    calls::with_preload("export_without_a_thread_leaves_no_socket", || {
         let path = env::temp_dir().join(format!("rdmsg-export-{}", std::process::id()));
         let calls = Calls::loaded();
         calls.fail("pthread_create", 1);
@@ -302,7 +302,7 @@ fn listener_accepts_while_it_has_descriptors() {
     const CLIENTS: usize = 12;
     apart("listener_accepts_while_it_has_descriptors", || {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, MAX_FILES as u64, most).unwrap();
         let config = config().with(|c| c.transport = TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
         let listener = Listener::builder()

@@ -409,7 +409,7 @@ type Report = (String, Result<(), String>, Duration);
 
 /// Returns the additional time that a call may take after its deadline. A close waits for the
 /// device to complete the work requests.
-fn drain(name: &str) -> Duration {
+fn extra_time(name: &str) -> Duration {
     if name.contains("Close") {
         Duration::from_secs(2)
     } else {
@@ -466,7 +466,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
             wrong.push(format!("{name}: after {time:.1?}: {problem}"));
         } else if *time < DEADLINE {
             wrong.push(format!("{name}: too early, after {time:.1?}"));
-        } else if *time > DEADLINE + drain(name) + allowed {
+        } else if *time > DEADLINE + extra_time(name) + allowed {
             wrong.push(format!("{name}: late, after {time:.1?}"));
         }
     }

@@ -108,7 +108,7 @@ fn a_full_window_and_its_grants_allocate_nothing() {
 /// notifies threads, and each notification allocates. If each grant allocated, there would be about
 /// 300 allocations.
 fn send_at_full_speed(config: &Config, ahead: u32) {
-    const FEW: u64 = 50;
+    const LIMIT: u64 = 50;
     let (client, server) = pair_with(config);
     for _ in 0..ahead {
         client.send(&[7; 500]).unwrap();
@@ -131,7 +131,7 @@ fn send_at_full_speed(config: &Config, ahead: u32) {
     write(1000);
     let writing = allocations(|| write(5000));
     let (reading, server) = reading.join().unwrap();
-    assert!(writing <= FEW && reading <= FEW, "{writing}, {reading}");
+    assert!(writing <= LIMIT && reading <= LIMIT, "{writing}, {reading}");
     client.close().unwrap();
     drop(server);
 }

@@ -357,7 +357,7 @@ struct Echo {
 
 impl Echo {
     /// Receives and sends until neither is possible. Returns false if the connection has ended.
-    fn turn(&mut self) -> bool {
+    fn process(&mut self) -> bool {
         let goes_on = loop {
             match self.endpoint.try_recv() {
                 Ok(Some(message)) => self.unanswered.push_back(message),
@@ -400,7 +400,7 @@ fn echo_loop(listener: &Listener) {
                     };
                     echoes.insert(accepted, echo);
                 }
-            } else if !echoes.get_mut(&token).is_none_or(Echo::turn) {
+            } else if !echoes.get_mut(&token).is_none_or(Echo::process) {
                 let echo = echoes.remove(&token).unwrap();
                 assert!(echo.unanswered.is_empty());
                 unwatch(&epoll, &echo.endpoint);

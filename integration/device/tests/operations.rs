@@ -18,7 +18,7 @@ fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
 
 /// Sends the description of a remote region to the peer. Returns the region that the peer has
 /// decoded from it.
-fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
+fn send_remote(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
     from.send(&remote.to_bytes()).unwrap();
     let message = to.recv_timeout(TIME_LIMIT).unwrap();
     RemoteRegion::from_bytes(message.as_ref().try_into().unwrap())
@@ -33,7 +33,7 @@ fn bytes_are_read_and_written_where_asked() {
         .region(3 << 20, RemoteAccess::ALL)
         .unwrap();
     theirs.copy_in(0, &pattern(1, 3 << 20));
-    let remote = tell(&server, &client, &theirs.remote());
+    let remote = send_remote(&server, &client, &theirs.remote());
     assert_eq!(remote, theirs.remote());
     let ours = client
         .one_sided()

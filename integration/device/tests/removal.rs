@@ -44,7 +44,7 @@ fn start(line: &str) -> Child {
 
 /// Waits until the command has ended, which means that no process uses the device any longer. The
 /// watchdog limits this wait.
-fn ends(mut child: Child) {
+fn wait_for_end(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
@@ -125,7 +125,7 @@ fn device_removal_ends_users_until_device_returns() {
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
         // The removal completes although handles still exist and the engine still runs.
-        ends(deleting);
+        wait_for_end(deleting);
         drop((client, server, listener));
         run(&format!("rdma link add {next} type rxe netdev going0"));
     }
@@ -134,7 +134,7 @@ fn device_removal_ends_users_until_device_returns() {
     // Remove the device while a listener exists. The removal must end the listener.
     let deleting = start("rdma link delete rxe_going && ip link delete going0");
     assert!(is_removed(&back.accept_timeout(TIME_LIMIT).unwrap_err()));
-    ends(deleting);
+    wait_for_end(deleting);
     engine.shutdown();
 
     other.0.send(b"all along").unwrap();
@@ -173,7 +173,7 @@ fn auto_uses_tcp_while_device_is_removed() {
     let client = client.join().unwrap();
     assert_eq!(client.transport(), Transport::Rdma);
 
-    ends(start("exec rdma link delete rxe_auto"));
+    wait_for_end(start("exec rdma link delete rxe_auto"));
     for endpoint in [client, server] {
         assert!(
             endpoint.recv_timeout(TIME_LIMIT).is_err(),
@@ -207,7 +207,7 @@ fn auto_uses_tcp_while_device_is_removed() {
         );
     }
     // Remove the device while a listener exists. The removal must end the listener.
-    ends(start("rdma link delete rxe_auto && ip link delete auto0"));
+    wait_for_end(start("rdma link delete rxe_auto && ip link delete auto0"));
     drop(listener);
     engine.shutdown();
 }
@@ -258,7 +258,7 @@ fn listener_with_rebind_binds_again() {
                 .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
                 .find(|other| ["rxe_again", "rxe_renamed"].contains(&&**other))
                 .unwrap();
-            ends(start(&format!("exec rdma link delete {old}")));
+            wait_for_end(start(&format!("exec rdma link delete {old}")));
             assert_eq!(
                 reason(client.recv_timeout(TIME_LIMIT)),
                 CloseReason::DeviceRemoved
@@ -277,7 +277,7 @@ fn listener_with_rebind_binds_again() {
         client.close().unwrap();
         drop(server.join().unwrap());
     });
-    ends(start(
+    wait_for_end(start(
         "rdma link delete rxe_renamed && ip link delete again0",
     ));
     assert!(listener.try_accept().unwrap().is_none());
@@ -322,7 +322,7 @@ impl Cut {
 
     /// Removes the device while a listener exists. The removal must end the listener.
     fn remove(self, listener: Listener) {
-        ends(start("rdma link delete rxe_cut && ip link delete cut0"));
+        wait_for_end(start("rdma link delete rxe_cut && ip link delete cut0"));
         drop(listener);
     }
 
@@ -505,7 +505,7 @@ fn the_only_device_may_be_removed_and_come_back() {
         }
         assert_eq!(*held, *b"kept");
         drop(held);
-        ends(deleting);
+        wait_for_end(deleting);
         let error = Endpoint::connect_timeout(lab.at(7982), Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error}");
         add(next);

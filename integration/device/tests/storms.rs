@@ -19,7 +19,7 @@ use rdmsg::{
 use toolbox::{DeviceTest, Lab, TIME_LIMIT, open_fds};
 
 /// The time by which a call may return after its deadline.
-const LATE: Duration = Duration::from_millis(200);
+const TOLERANCE: Duration = Duration::from_millis(200);
 
 /// The result of one connect call.
 struct Outcome {
@@ -157,12 +157,12 @@ fn storm_connects_return_by_deadline_without_loss() {
         through.len()
     );
     assert!(
-        last <= config.connect_timeout + LATE + 2 * lateness,
+        last <= config.connect_timeout + TOLERANCE + 2 * lateness,
         "a connect came back after {last:?}, while a thread was {lateness:?} late at worst"
     );
     assert_eq!(through.len() + failed.len(), COUNT);
     assert!(
-        !through.is_empty() || lateness > LATE,
+        !through.is_empty() || lateness > TOLERANCE,
         "no connect succeeded, though the engine serves them in order"
     );
     for result in &failed {
@@ -336,7 +336,7 @@ fn all_addresses_of_a_name_have_one_deadline() {
     let lateness = control.lateness();
     println!("{elapsed:?}, {lateness:?}: {error}");
     assert!(
-        elapsed <= config.connect_timeout + LATE + 2 * lateness,
+        elapsed <= config.connect_timeout + TOLERANCE + 2 * lateness,
         "{elapsed:?}: {error}"
     );
     // The connector spends only a part of the time limit on a silent address, and leaves the rest

@@ -356,7 +356,7 @@ fn is_peer_silent(end: &Error) -> bool {
 /// The time limit for detecting a peer that does not answer. It is much longer than the timeouts
 /// configured below, and much shorter than the default timeouts. The test therefore fails if the
 /// configured timeouts have no effect.
-const NOTICED: Duration = Duration::from_secs(20);
+const DETECTION_LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns a configuration with which keepalive detects a lost peer before the device does.
 fn probing() -> Config {
@@ -413,7 +413,7 @@ fn send_on(endpoint: &Endpoint) -> Error {
 }
 
 /// Sends "now" on the idle connection, after which the other host causes the fault. Checks that
-/// both connections end within [`NOTICED`].
+/// both connections end within [`DETECTION_LIMIT`].
 fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     let sender = thread::spawn(move || send_on(&busy));
     idle.send(b"now").unwrap();
@@ -425,7 +425,7 @@ fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     );
     let end = sender.join().unwrap();
     assert!(is_peer_silent(&end), "{end:?}");
-    assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
+    assert!(start.elapsed() < DETECTION_LIMIT, "{:?}", start.elapsed());
 }
 
 /// Starts a thread that receives on the busy connection until it ends. Then waits until "now"
@@ -511,7 +511,7 @@ fn a_cut_link_is_noticed_on_both_sides() {
                 "{end:?}"
             );
         }
-        assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
+        assert!(start.elapsed() < DETECTION_LIMIT, "{:?}", start.elapsed());
     }
 }
 

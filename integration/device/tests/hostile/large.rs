@@ -68,7 +68,7 @@ impl Forger {
     }
 
     /// Checks that the library reports a violation in `field` and delivers only the first message.
-    fn ends_by(mut self, field: &'static str) {
+    fn assert_violation(mut self, field: &'static str) {
         let (what, role) = (self.what, self.role);
         self.peer.wait_disconnected();
         self.peer.disconnect();
@@ -92,7 +92,7 @@ fn forged(
     forge: impl Fn(Descriptor) -> Vec<u8>,
 ) {
     for role in ROLES {
-        Forger::new(scene, what, role, &forge).ends_by(field);
+        Forger::new(scene, what, role, &forge).assert_violation(field);
         scene.stage.bystander.assert_unaffected();
     }
 }
@@ -189,7 +189,7 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
         }
     }
     for forger in forgers {
-        forger.ends_by("rkey");
+        forger.assert_violation("rkey");
         scene.stage.bystander.assert_unaffected();
     }
     scene.finish();

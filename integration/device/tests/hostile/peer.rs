@@ -80,7 +80,7 @@ impl Server {
     /// Accepts the next request, with `private_data` in the acceptance. The library can still
     /// reject the acceptance.
     pub(crate) fn answer(self, private_data: &[u8]) -> Peer {
-        self.answer_with(private_data, Depth::MOST)
+        self.answer_with(private_data, Depth::MAX)
     }
 
     /// Like `answer`, but with READ depths `depth`.
@@ -98,7 +98,7 @@ impl Server {
         let mut event = self.await_event(CmEventType::CONNECT_REQUEST);
         let asked = event.private_data().to_vec();
         let mut peer = Peer::of(event.take_request().unwrap(), self.channel.clone());
-        peer.id.accept(&param(private_data, Depth::MOST)).unwrap();
+        peer.id.accept(&param(private_data, Depth::MAX)).unwrap();
         (peer, asked)
     }
 
@@ -174,7 +174,7 @@ impl Peer {
 
     /// Sends a connection request, and does not wait for the answer.
     pub(crate) fn request(addr: SocketAddr, private_data: &[u8]) -> Self {
-        Self::request_with(addr, private_data, Depth::MOST)
+        Self::request_with(addr, private_data, Depth::MAX)
     }
 
     /// Like `request`, but with READ depths `depth`.
@@ -444,7 +444,7 @@ pub(crate) struct Depth {
 
 impl Depth {
     /// The maximum; the device reduces it to its own limits.
-    pub(crate) const MOST: Self = Self {
+    pub(crate) const MAX: Self = Self {
         responder_resources: u8::MAX,
         initiator_depth: u8::MAX,
     };
