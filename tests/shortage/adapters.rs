@@ -52,8 +52,8 @@ fn connections_take_completion_vectors_in_turn() {
             let last = allowed.and_then(|text| text.strip_suffix(" on this device"));
             let last: i64 = last.expect(&text).parse().unwrap();
             if last == 0 {
-                // With one processor there is one vector. The suite also runs this test with two
-                // processors.
+                // With one processor there is only one completion vector. The suite also runs this
+                // test with two processors.
                 return;
             }
             for vector in 0..=last {

@@ -307,8 +307,8 @@ impl Cut {
         run(&format!("ip link set cut0 {state}"));
     }
 
-    /// Returns both ends of a connection, the connecting end first, and the connection's listener.
-    /// All three use `config`.
+    /// Returns the connecting end and the accepting end of a connection, and the listener of the
+    /// connection. All three use `config`.
     fn pair(&self, config: &Config, engine: &Engine) -> (Endpoint, Endpoint, Listener) {
         bind(&self.address, engine).close();
         let listener = Listener::builder().config(config).engine(engine);
