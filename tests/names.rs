@@ -92,7 +92,8 @@ fn label_is_in_the_log_and_in_statistics() {
             &server,
             "a\"b\\\n\u{1b}\r",
             r#""a\"b\\\n\u{1b}\r""#,
-            // In this format, only these three characters are escaped.
+            // The exposition format has escapes only for the quotation mark, the backslash and the
+            // line feed.
             concat!(r#"label="a\"b\\\n"#, "\u{1b}\r\""),
         ),
     ] {

@@ -1,4 +1,4 @@
-//! Each method of `tokio::net::TcpListener`, `TcpStream` and their halves, in one line.
+//! Tests each method of `tokio::net::TcpListener`, of `TcpStream` and of their halves in one line.
 
 use std::{
     future::{Future, poll_fn},

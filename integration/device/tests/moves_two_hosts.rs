@@ -172,7 +172,7 @@ fn operate(
     Some((here, remote))
 }
 
-/// Starts or stops dropping RDMA packets, in one direction.
+/// Starts to drop RDMA packets in one direction if `is_cut` is true, and stops otherwise.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
         // Reset the TCP connections of iWARP instead of dropping packets: calls of the connection
